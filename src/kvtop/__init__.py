@@ -1,0 +1,3 @@
+"""kvtop: the terminal cockpit for a local vLLM box."""
+
+__version__ = "0.1.0"

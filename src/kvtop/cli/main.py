@@ -1,0 +1,70 @@
+"""The door: reads the first word and imports only that command's room."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from kvtop import __version__
+from kvtop.errors import KvtopError
+
+COMMANDS = {
+    "demo": "the dashboard on a simulated box: no GPU, no server, no network",
+    "snapshot": "two scrapes of a server, one document (or one line for a status bar)",
+    "turns": "single requests, told apart from the counters",
+    "doctor": "what kvtop can and cannot see here, and what would let it",
+}
+"""Each is a module of this package with `main(argv) -> int`. No command: the dashboard."""
+
+USAGE = """usage: kvtop [URL ...] [options]
+       kvtop COMMAND [...]
+
+The dashboard of the vLLM servers at URL, else of those in config.toml, else of those found on this box.
+
+commands:
+{commands}
+
+options of the dashboard:
+{options}
+  --version     print the version
+  -h, --help    this text; `kvtop COMMAND --help` tells more
+"""
+
+OPTIONS = """  --window W    10s, 1m, 5m, 1h or start
+  --theme NAME  see themes/*.toml and the folder themes/ beside config.toml
+  --debug       show tracebacks and write a log file"""
+
+
+def usage() -> str:
+    rows = "\n".join(f"  {name:<10}  {words}" for name, words in COMMANDS.items())
+    return USAGE.format(commands=rows, options=OPTIONS)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; the exit code. Errors of kvtop are printed as their one or two lines."""
+    args = list(argv)
+    if "--version" in args[:1]:
+        print(f"kvtop {__version__}")
+        return 0
+    if args and args[0] in ("-h", "--help", "help"):
+        print(usage(), end="")
+        return 0
+    name, rest = (args[0], args[1:]) if args and args[0] in COMMANDS else ("dashboard", args)
+    try:
+        return int(importlib.import_module(f"kvtop.cli.{name}").main(rest))
+    except KvtopError as error:
+        if "--debug" in args:
+            raise
+        print(f"kvtop: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""What the numbers mean: frozen values and pure functions, no I/O."""

@@ -1,0 +1,195 @@
+"""One moment of the whole box, ready to be shown: what the dashboard, the status line and the export draw from.
+
+Everything here is worked out below the screen: a widget only words and places it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvtop.model.box import Config, Window
+from kvtop.readings import Discovery, GpuReading, HostReading, Model, State
+
+WINDOWS: tuple[tuple[str, float | None, str], ...] = (
+    ("10s", 10.0, "10 s"),
+    ("1m", 60.0, "1 min"),
+    ("5m", 300.0, "5 min"),
+    ("1h", 3600.0, "1 hour"),
+    ("start", None, "since start"),
+)
+"""Key, seconds, words. `start` is since the server's process began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Equal columns of time that end now, oldest first. None is a gap: nothing is known of that column."""
+
+    values: tuple[float | None, ...] = ()
+    span_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request, or n requests that could not be told apart, as far as the counters tell. Keys as in `turns --json`."""
+
+    id: int
+    """Running number of this session, from 1."""
+    ended_at: float | None
+    """Unix time of the scrape that saw the finish; None while in flight or for saved texts."""
+    n: int = 1
+    """Requests in this row; more than 1: every number is a mean of them."""
+    state: str = "done"
+    """in_flight or done."""
+    phase: str | None = None
+    """Of one in flight: 'waits', 'reads' or 'writes'."""
+    started_at: float | None = None
+    """Unix time; worked out from the finish and the end-to-end time, or when kvtop first saw it in flight."""
+    prompt_tokens: float | None = None
+    cached_tokens: float | None = None
+    new_tokens: float | None = None
+    """Computed at prefill: prompt - cached."""
+    completion_tokens: float | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    ttft_s: float | None = None
+    """queue + prefill: marked ~."""
+    duration_s: float | None = None
+    inter_token_s: float | None = None
+    """Mean gap between tokens."""
+    finish_reason: str | None = None
+    slow: bool = False
+    verdict: str | None = None
+    """no_fault, new_tokens, queued or None: what the counters alone can prove."""
+    engine: str | None = None
+
+    @property
+    def cached_share(self) -> float | None:
+        if self.prompt_tokens and self.cached_tokens is not None:
+            return self.cached_tokens / self.prompt_tokens
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLine:
+    """One line of the strip above the panels: a server, or a data-parallel engine of the selected server."""
+
+    key: str
+    label: str
+    state: State
+    share: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    ttft_p50_s: float | None = None
+    ttft_n: int | None = None
+    kv_cache_usage_share: float | None = None
+    age_s: float | None = None
+    selected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """The state of the box in one sentence, worst thing first."""
+
+    chip: str
+    """OK, SLOW, QUEUE, STALE, DOWN, LOADING, DEAD, ..."""
+    tone: str
+    """ok, warn, bad or dim: a judgement, not a colour."""
+    first: str
+    """What and how bad: shown bold."""
+    rest: str = ""
+    """Why, then what it cost."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.first} {self.rest}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Savings:
+    """What the prefix cache spared in the window."""
+
+    tokens: int | None = None
+    prefill_s: float | None = None
+    """tokens over this server's own measured prefill rate; None until a rate was measured."""
+    prefill_tokens_per_s: float | None = None
+    """That rate, from the window, else from the last hour, else since start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """One endpoint at one moment."""
+
+    url: str
+    label: str
+    """host:port, or the configured name."""
+    state: State
+    cause: str = ""
+    """Why it is in this state, in words; empty when up."""
+    state_since: float | None = None
+    """Unix time from which on it has been in this state."""
+    last_good_at: float | None = None
+    """Unix time of the last scrape that was read; None: never."""
+    failed_tries: int = 0
+    version: str | None = None
+    models: tuple[Model, ...] = ()
+    started_at: float | None = None
+    """Start of the server's process, or of what the counters count from."""
+    reset_at: float | None = None
+    """Unix time at which the counters were seen to begin again, if kvtop saw it."""
+    config: Config = Config()
+    window_key: str = "5m"
+    window: Window = Window(State.UP)
+    """Over the chosen window (or as much of it as was seen: see window.window_s)."""
+    hour: Window = Window(State.UP)
+    life: Window = Window(State.UP)
+    """Since the server's start: lifetime values, always labelled as such."""
+    savings: Savings = Savings()
+    share_chart: Chart = Chart()
+    """Cached share, 1-minute token-weighted mean, held for 2.5 minutes, then a gap."""
+    store_chart: Chart = Chart()
+    """Bytes per second, each column's peak."""
+    load_chart: Chart = Chart()
+    running_chart: Chart = Chart()
+    waiting_chart: Chart = Chart()
+    waiting_since: float | None = None
+    """Unix time from which on something has waited without a break."""
+    turns: tuple[Turn, ...] = ()
+    """In flight first, then newest first; bounded."""
+    turns_total: int = 0
+    """Rows seen since kvtop watches this server."""
+    engines: tuple[EngineLine, ...] = ()
+    """One a data-parallel engine; empty for a single engine."""
+    engine: str | None = None
+    """The engine whose numbers `window`, `hour` and `life` are restricted to; None: all."""
+
+    @property
+    def stale(self) -> bool:
+        """The numbers are from an earlier scrape than the last try."""
+        return self.failed_tries > 0 and self.last_good_at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class BoxView:
+    """All endpoints and the machine, at one moment."""
+
+    at: float
+    """Unix time this view was made."""
+    sentence: Sentence
+    servers: tuple[ServerView, ...] = ()
+    selected: int = 0
+    lines: tuple[EngineLine, ...] = ()
+    """One a server where there are several, else one an engine where there are several, else empty."""
+    warning: str = ""
+    """About the servers together, for instance round-robin suspicion; empty when there is none."""
+    gpu: GpuReading | None = None
+    """None: not read yet."""
+    host: HostReading | None = None
+    discovery: Discovery | None = None
+    """What was found where, when no server is known."""
+    demo: bool = False
+    window_key: str = "5m"
+
+    @property
+    def server(self) -> ServerView | None:
+        return self.servers[self.selected] if self.servers else None
