@@ -6,6 +6,7 @@ a driver the reading says why in words, and the driver is looked for again with 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -132,10 +133,9 @@ class NvmlSource:
         self._wait(self._clock.mono())
 
     def _shutdown(self) -> None:
-        try:
+        # With the driver gone there is nothing left to give back.
+        with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
-        except self._nvml.NVMLError:
-            pass  # the driver is gone: there is nothing left to give back
         self._nvml = None
 
     def _strict(self, call: Callable[..., _T], *args: object) -> _T:
