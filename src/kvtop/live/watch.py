@@ -125,7 +125,10 @@ class Watch:
             self._start(endpoint)
 
     def _surroundings(self) -> Surroundings:
-        return Surroundings(self._settings.poll, self._clock, self._sleep, lambda: self._changed(), self._explained)
+        return Surroundings(self._settings.poll, self._clock, self._sleep, self._tell, self._explained)
+
+    def _tell(self) -> None:
+        self._changed()
 
     async def _made(self, url: str, configured: Server | None) -> ServerLike:
         typed = self._typed[url]
