@@ -81,8 +81,13 @@ def test_a_window_over_all_of_it_is_the_sum_of_the_usage(
     assert window.all.latency.ttft.n == len(usages)
     assert window.window_s == pytest.approx(end - (scrapes[0].at or 0.0))
     assert told.view(end, "1h").window == told.view(end, "5m").hour
-    chart = told.chart("share", 60.0, 60, end)
-    assert all(0 <= value <= 1 for value in chart.values if value is not None)
+    shares = told.series("share", 60.0, 60, end)
+    assert any(shares) and all(0 <= value <= 1 for value in shares if value is not None)
+    medians = [m for m in told.series("ttft_p50_s", 60.0, 60, end) if m is not None]
+    assert len(medians) > 8 and all(0 < m < 30 for m in medians)
+    for name in ("kv_cache_usage_share", "generation_tokens_per_s", "store_bytes_per_s", "load_bytes_per_s"):
+        assert max(v or 0.0 for v in told.series(name, 60.0, 60, end)) > 0, name
+    assert told.series("no such thing", 60.0, 3, end) == (None, None, None)
     stored = told.view(end, "5m").store_chart.values
     assert max(v for v in stored if v is not None) > 0
 
@@ -330,8 +335,12 @@ def test_charts_made_bit_by_bit_are_those_made_at_once() -> None:
             told.view(BASE + tick * 0.7, "1m")
     end = told._last_at
     view = told.view(end, "1m")
-    for name, chart in (("store", view.store_chart), ("running", view.running_chart), ("share", view.share_chart)):
-        assert chart.values == pytest.approx(told.chart(name, 360.0, 360, end).values), name
+    for name, chart in (
+        ("store_bytes_per_s", view.store_chart),
+        ("running", view.running_chart),
+        ("share", view.share_chart),
+    ):
+        assert chart.values == pytest.approx(told.series(name, 360.0, 360, end)), name
 
 
 def test_an_outage_is_a_gap_in_the_gauges() -> None:
