@@ -18,7 +18,7 @@ from kvtop.sim.agents import (
     operator,
     tool_loop,
 )
-from kvtop.sim.engine import EngineSpec
+from kvtop.sim.spec import EngineSpec
 
 BOX = EngineSpec(model="devstral-small-24b-fp8", blocks=1_630, tier_bytes=32 * 2**30)
 """Two 24 GiB cards, a dense 24B model in 8 bits with fp8 KV: 40 layers x 8 heads x 128 x 2 bytes = 80 KiB a token, so
@@ -45,8 +45,8 @@ def _mix(stage: Callable[[], Stage]) -> list[Script]:
         tool_loop(
             stage(),
             OPENCODE,
-            Habits(shuffle_at=(-1_130.0, -68.0, 640.0), shuffle_every=900.0, start_tokens=24_000),
-            -1_900.0,
+            Habits(shuffle_at=(-1_130.0, -68.0, 640.0), shuffle_every=900.0, start_tokens=26_000, limit_tokens=122_000),
+            -1_760.0,
         ),
         tool_loop(stage(), CLAUDE_CODE, Habits(limit_tokens=64_000, start_tokens=19_000), -1_850.0),
         errands(stage(), PI, -1_800.0, (12.0, 50.0)),

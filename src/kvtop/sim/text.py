@@ -26,6 +26,11 @@ _KEEP = 4096
 """Longest part, in characters, whose ids are remembered: text from outside must not fill the memory."""
 
 
+def pieces(text: str) -> list[str]:
+    """The text, cut where the tokens are: one piece a token."""
+    return _PIECE.findall(text)
+
+
 def _cut(part: str) -> array[int]:
     return array(
         "I", [_FIRST + zlib.crc32(p.encode("utf-8", "replace")) % (_VOCABULARY - _FIRST) for p in _PIECE.findall(part)]
