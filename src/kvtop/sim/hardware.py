@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kvtop.readings import Gpu, GpuProcess, GpuReading, HostReading, OffloadFile, VllmProcess
-from kvtop.sim.spec import EngineSpec
 from kvtop.sim.server import Vitals
+from kvtop.sim.spec import EngineSpec
 
 _CARD = "NVIDIA GeForce RTX 3090"
 _CARD_BYTES = 24 * 2**30
