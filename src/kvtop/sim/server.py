@@ -196,6 +196,8 @@ class SimBox:
         self._clients[writer] = asyncio.current_task()
         try:
             await serve_connection(reader, writer, self._handle)
+        except asyncio.CancelledError:
+            pass  # only `_close` cancels, and then the connection is already gone
         finally:
             self._clients.pop(writer, None)
 
