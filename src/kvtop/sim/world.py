@@ -74,8 +74,7 @@ class World:
             at = min(at + step_s, self.live_at)
             while self.run(at, stop_at_finish=True):
                 self.past.append(self._seen())
-            if self.now < self.live_at:
-                self.past.append(self._seen())
+            self.past.append(self._seen())
 
     def _seen(self) -> Scrape:
         self.engine.gauges()
