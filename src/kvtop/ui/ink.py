@@ -35,7 +35,7 @@ class Ink:
         self._styles: dict[tuple[str, bool], Style] = {}
 
     def style(self, key: str, grey: bool = False) -> Style:
-        """The style of a key; `grey` takes its colour away (the numbers are old). KeyError names an unknown variable."""
+        """The style of a key; `grey`: without colour, its numbers are old. KeyError names an unknown variable."""
         found = self._styles.get((key, grey))
         if found is None:
             found = self._styles[key, grey] = self._make(key, grey)
