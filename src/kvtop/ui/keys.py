@@ -39,7 +39,7 @@ class Action:
     label: str
     """One or two words for the footer."""
     help: str
-    """What it does, for help, palette and docs."""
+    """What it does, for help, palette and docs. Neighbours of one text are one line of help."""
     screens: frozenset[str] = _EVERY
     do: str = ""
     """Textual's action string; empty: the id with underscores, on the screen itself."""
@@ -69,12 +69,17 @@ _DASHBOARD = frozenset({DASHBOARD})
 
 ACTIONS: tuple[Action, ...] = (
     Action("turn", ("enter",), "turn", "open the chosen turn", _DASHBOARD, group="Turns", footer=100),
-    Action("up", ("up", "k"), "up", "the row above; scrolls text; in history the metric before", group="Turns"),
-    Action("down", ("down", "j"), "down", "the row below; scrolls text; in history the next metric", group="Turns"),
-    Action("next-turn", ("n",), "next", "the next older turn", frozenset({TURN}), group="Turns", footer=80),
-    Action("previous-turn", ("N",), "previous", "the next newer turn", frozenset({TURN}), group="Turns", footer=70),
-    Action("shorter", ("left",), "shorter", "a shorter span of time", frozenset({HISTORY}), group="History", footer=80),
-    Action("longer", ("right",), "longer", "a longer span of time", frozenset({HISTORY}), group="History", footer=80),
+    Action("up", ("up", "k"), "up", "choose a turn; scrolls text; in history the metric", group="Turns"),
+    Action("down", ("down", "j"), "down", "choose a turn; scrolls text; in history the metric", group="Turns"),
+    Action("page-up", ("pageup",), "page up", "a screenful up or down", frozenset({DASHBOARD, TURN, HELP}), group="Turns"),
+    Action("page-down", ("pagedown",), "page down", "a screenful up or down", frozenset({DASHBOARD, TURN, HELP}),
+           group="Turns"),
+    Action("first", ("home",), "first", "to the top, to the end", frozenset({DASHBOARD, TURN, HELP}), group="Turns"),
+    Action("last", ("end",), "last", "to the top, to the end", frozenset({DASHBOARD, TURN, HELP}), group="Turns"),
+    Action("next-turn", ("n",), "next", "the next older turn, the next newer one", frozenset({TURN}), group="Turn", footer=80),
+    Action("previous-turn", ("N",), "previous", "the next older turn, the next newer one", frozenset({TURN}), group="Turn", footer=70),
+    Action("shorter", ("left",), "shorter", "a shorter, a longer span of time", frozenset({HISTORY}), group="History", footer=80),
+    Action("longer", ("right",), "longer", "a shorter, a longer span of time", frozenset({HISTORY}), group="History", footer=80),
     Action("give-url", ("u",), "give a URL", "watch the server at a URL", frozenset({NO_SERVER}), group="No server",
            footer=90),
     Action("demo", ("D",), "demo", "look at a simulated box", frozenset({NO_SERVER}), group="No server", footer=80),
@@ -123,7 +128,7 @@ _SAME = {
 }
 """What a terminal cannot tell from another key: ctrl+i is tab, ctrl+m is enter."""
 _NAMED = {k.value for k in Keys if "+" not in k.value and not k.value.startswith("<")}
-_SHOWN = {"up": "↑", "down": "↓", "left": "←", "right": "→", "escape": "esc", "pageup": "pgup", "pagedown": "pgdn"}
+_SHOWN = {"up": "↑", "down": "↓", "left": "←", "right": "→", "escape": "esc", "pageup": "pgup", "pagedown": "pgdn", "backspace": "bksp"}
 
 
 def key_name(text: str) -> str | None:
