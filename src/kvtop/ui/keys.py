@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.keys import KEY_ALIASES, Keys
 
 DASHBOARD, TURN, HISTORY, HELP, NO_SERVER = "dashboard", "turn", "history", "help", "no-server"
@@ -26,6 +26,10 @@ SCREENS: dict[str, str] = {
 """Every screen that has keys of its own, and its name in help."""
 
 _EVERY = frozenset(SCREENS)
+_DASHBOARD = frozenset({DASHBOARD})
+_TURN = frozenset({TURN})
+_HISTORY = frozenset({HISTORY})
+_LONG = frozenset({DASHBOARD, TURN, HELP})
 
 
 @dataclass(frozen=True)
@@ -65,21 +69,20 @@ def _panel(number: int, name: str, title: str) -> Action:
     )
 
 
-_DASHBOARD = frozenset({DASHBOARD})
-
 ACTIONS: tuple[Action, ...] = (
     Action("turn", ("enter",), "turn", "open the chosen turn", _DASHBOARD, group="Turns", footer=100),
-    Action("up", ("up", "k"), "up", "choose a turn; scrolls text; in history the metric", group="Turns"),
-    Action("down", ("down", "j"), "down", "choose a turn; scrolls text; in history the metric", group="Turns"),
-    Action("page-up", ("pageup",), "page up", "a screenful up or down", frozenset({DASHBOARD, TURN, HELP}), group="Turns"),
-    Action("page-down", ("pagedown",), "page down", "a screenful up or down", frozenset({DASHBOARD, TURN, HELP}),
-           group="Turns"),
-    Action("first", ("home",), "first", "to the top, to the end", frozenset({DASHBOARD, TURN, HELP}), group="Turns"),
-    Action("last", ("end",), "last", "to the top, to the end", frozenset({DASHBOARD, TURN, HELP}), group="Turns"),
-    Action("next-turn", ("n",), "next", "the next older turn, the next newer one", frozenset({TURN}), group="Turn", footer=80),
-    Action("previous-turn", ("N",), "previous", "the next older turn, the next newer one", frozenset({TURN}), group="Turn", footer=70),
-    Action("shorter", ("left",), "shorter", "a shorter, a longer span of time", frozenset({HISTORY}), group="History", footer=80),
-    Action("longer", ("right",), "longer", "a shorter, a longer span of time", frozenset({HISTORY}), group="History", footer=80),
+    Action("up", ("up", "k"), "up", "choose a turn; scrolls text; in history the quantity", group="Turns"),
+    Action("down", ("down", "j"), "down", "choose a turn; scrolls text; in history the quantity", group="Turns"),
+    Action("page-up", ("pageup",), "page up", "a screenful up or down", _LONG, group="Turns"),
+    Action("page-down", ("pagedown",), "page down", "a screenful up or down", _LONG, group="Turns"),
+    Action("first", ("home",), "first", "to the top, to the end", _LONG, group="Turns"),
+    Action("last", ("end",), "last", "to the top, to the end", _LONG, group="Turns"),
+    Action("next-turn", ("n",), "next", "the next older turn, the next newer one", _TURN, group="Turn",
+           footer=80),
+    Action("previous-turn", ("N",), "previous", "the next older turn, the next newer one", _TURN, group="Turn",
+           footer=70),
+    Action("shorter", ("left",), "shorter", "a shorter, a longer span of time", _HISTORY, group="History"),
+    Action("longer", ("right",), "longer", "a shorter, a longer span of time", _HISTORY, group="History"),
     Action("give-url", ("u",), "give a URL", "watch the server at a URL", frozenset({NO_SERVER}), group="No server",
            footer=90),
     Action("demo", ("D",), "demo", "look at a simulated box", frozenset({NO_SERVER}), group="No server", footer=80),
@@ -128,7 +131,16 @@ _SAME = {
 }
 """What a terminal cannot tell from another key: ctrl+i is tab, ctrl+m is enter."""
 _NAMED = {k.value for k in Keys if "+" not in k.value and not k.value.startswith("<")}
-_SHOWN = {"up": "↑", "down": "↓", "left": "←", "right": "→", "escape": "esc", "pageup": "pgup", "pagedown": "pgdn", "backspace": "bksp"}
+_SHOWN = {
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "escape": "esc",
+    "pageup": "pgup",
+    "pagedown": "pgdn",
+    "backspace": "bksp",
+}
 
 
 def key_name(text: str) -> str | None:
@@ -239,6 +251,9 @@ class Keymap:
                 continue
             if a.id == PANELS[0]:
                 items.append(Footer(self.panels(), "panels", 10))
+            if screen == HISTORY and a.id in ("up", "shorter"):
+                pair = ("up", "down", "quantity") if a.id == "up" else ("shorter", "longer", "span")
+                items.append(Footer(f"{self.shown(pair[0])} {self.shown(pair[1])}", pair[2], 80))
             if a.footer:
                 items.append(Footer(key_display(a.keys[0]), a.label, a.footer))
             elif a.id == "back" and screen not in (DASHBOARD, NO_SERVER):
@@ -251,12 +266,12 @@ class Keymap:
         return "1-6" if keys == list("123456") else " ".join(keys)
 
 
-def bindings(screen: str | None) -> list[Binding]:
+def bindings(screen: str | None) -> list[BindingType]:
     """The bindings of a screen's own actions, or with None those of the app, which hold on every screen.
 
     They carry the table's keys; `App.set_keymap(keymap.overrides())` puts the user's in their place.
     """
-    out: list[Binding] = []
+    out: list[BindingType] = []
     for a in ACTIONS:
         of_app = a.do.startswith("app.")
         if of_app != (screen is None) or (screen is not None and screen not in a.screens):

@@ -38,8 +38,11 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "Offload",
         (
-            ("store, load", "KV copied from GPU to host, and back; /h is the mean of a window, /s the peak of a column"),
-            ("tier, shm, RAM", "this machine's memory; no matter where the server is, so not of one elsewhere"),
+            (
+                "store, load",
+                "KV copied from GPU to host, and back; /h is the mean of a window, /s the peak of a column",
+            ),
+            ("tier, shm, RAM", "memory of this machine; it says nothing of a server elsewhere"),
         ),
     ),
     (

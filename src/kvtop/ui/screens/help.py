@@ -25,9 +25,7 @@ class HelpScreen(Page):
     ON = keys.HELP
     BINDINGS = keys.bindings(keys.HELP)
 
-    def __init__(
-        self, keymap: Keymap, came_from: str = keys.DASHBOARD, now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, keymap: Keymap, came_from: str = keys.DASHBOARD, now: Callable[[], float] = time.time) -> None:
         """`came_from` is the screen whose keys stand first."""
         super().__init__(keymap, now)
         self.came_from = came_from

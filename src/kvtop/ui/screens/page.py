@@ -10,17 +10,19 @@ from textual import events
 from textual.app import ComposeResult
 from textual.screen import Screen
 
-from kvtop.ui.draw import NB, Line, pick, spread, width, wrap
+from kvtop.model.view import Sentence
+from kvtop.ui.draw import NB, Line, pick, safe, spread, width, wrap
 from kvtop.ui.keys import Keymap
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.panel import Panel
 
 
-def headline(chip: str, tone: str, first: str, rest: str, contexts: list[str], w: int) -> list[Line]:
-    """Two rows or more: a chip, a sentence with its first clause bold, and a context in the longest wording that fits."""
-    lead: Line = [(f"{NB}{chip.replace(' ', NB)}{NB}", f"{tone} rev bold"), (" ", "t"), (first, "bright bold")]
+def headline(sentence: Sentence, contexts: list[str], w: int) -> list[Line]:
+    """Two rows or more: chip, first clause in bold, the rest, and a context in the longest wording that fits."""
+    chip = f"{NB}{safe(sentence.chip).replace(' ', NB)}{NB}"
+    lead: Line = [(chip, f"{sentence.tone} rev bold"), (" ", "t"), (safe(sentence.first), "bright bold")]
     indent = width(lead[:2]) if w >= 60 else 0
-    rows = wrap([*lead, (" ", "t"), (rest, "t")] if rest else lead, w, indent)
+    rows = wrap([*lead, (" ", "t"), (safe(sentence.rest), "t")] if sentence.rest else lead, w, indent)
     if len(rows) < 2:
         rows.append([(" " * indent, "t")])
     said = pick([*contexts, ""], w - max(width(rows[1]) + 3, indent))
@@ -37,7 +39,7 @@ class Body(Panel):
 
     def all_lines(self, w: int, h: int) -> list[Line]:
         page = self.screen
-        return page.visible(w, h) if isinstance(page, Page) else []
+        return page.rows_seen(w, h) if isinstance(page, Page) else []
 
     def on_mouse_scroll_down(self) -> None:
         self._scroll(3)
@@ -101,7 +103,7 @@ class Page(Screen[None]):
         if self.is_mounted:
             self.query_one(Body).redraw()
 
-    def visible(self, w: int, h: int) -> list[Line]:
+    def rows_seen(self, w: int, h: int) -> list[Line]:
         """Head and the part of the lines that is scrolled to."""
         head = self.head(w)[:h]
         self._rows = max(0, h - len(head) - (1 if self.above(0, 0, 0, w) is not None else 0))
