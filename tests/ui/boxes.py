@@ -30,7 +30,10 @@ URL = "http://127.0.0.1:8000"
 
 HEALTHY = Sentence("OK", "ok", "95 % cached (n=31 in 5 min),", "TTFT p50 0.8 s, no queue, tier 3.1 GB/h out, 0 back")
 SLOW = Sentence(
-    "SLOW", "bad", "turn 812 waited 92 s:", "111k new tokens, a long input; three more requests waited behind it meanwhile"
+    "SLOW",
+    "bad",
+    "turn 812 waited 92 s:",
+    "111k new tokens, a long input; three more requests waited behind it",
 )
 
 
@@ -89,7 +92,11 @@ def turns() -> tuple[Turn, ...]:
         turn(807, 340, 20_330, 2_144, 0.0, 1_530, verdict="new_tokens"),
         turn(806, 380, 109_870, 105_056, 0.0, 466, finish_reason="abort"),
     ]
-    return (*flying, *done, *(turn(805 - i, 420 + 40 * i, 90_000 - 900 * i, 88_976 - 1_072 * i, 0.0, 300) for i in range(40)))
+    return (
+        *flying,
+        *done,
+        *(turn(805 - i, 420 + 40 * i, 90_000 - 900 * i, 88_976 - 1_072 * i, 0.0, 300) for i in range(40)),
+    )
 
 
 def chart(f: Callable[[int], float | None], n: int = 400) -> Chart:
@@ -168,7 +175,12 @@ def down() -> BoxView:
 def loading() -> BoxView:
     say = Sentence("LOADING", "dim", "process 51877 loads since 13:01:40,", "2 m 41 s so far")
     process = VllmProcess(
-        51877, "api", ("vllm", "serve", "Qwen/Qwen3-Coder-30B-A3B-Instruct", "--port", "8000"), 8000, "127.0.0.1", NOW - 161
+        51877,
+        "api",
+        ("vllm", "serve", "Qwen/Qwen3-Coder-30B-A3B-Instruct", "--port", "8000"),
+        8000,
+        "127.0.0.1",
+        NOW - 161,
     )
     worker = VllmProcess(51901, "engine", ("VLLM::EngineCore",), None, None, NOW - 150, 51877)
     one = ServerView(URL, "127.0.0.1:8000", State.LOADING, "process 51877 is alive, its port refuses", NOW - 161)
@@ -200,7 +212,12 @@ def several(n: int = 3) -> BoxView:
 
 def hostile() -> BoxView:
     name = "\x1b[31mred\x1b[0m/[bold]模型-🚀\u202eevil\nnext\u200b"
-    one = server(label=name, models=(Model(name),), version="0.32\x07", turns=(turn(1, 5, 10, 5, 0, 3, engine=name, finish_reason=name),))
+    one = server(
+        label=name,
+        models=(Model(name),),
+        version="0.32\x07",
+        turns=(turn(1, 5, 10, 5, 0, 3, engine=name, finish_reason=name),),
+    )
     say = Sentence("OK", "ok", f"{name} is fine", name)
     return box(say, (one,), gpu=GpuReading((card(0, name=name, throttle=(name,)), card(1, lost=name))))
 
