@@ -22,15 +22,19 @@ class Foot(Panel):
         """Unix time to show."""
         self.word = ""
         """What must not be missed: DEMO, FROZEN."""
+        self.prompt: Line = []
+        """What is being typed; it takes the place of the keys."""
         self._spots: list[tuple[int, int, Footer]] = []
 
-    def set(self, *, clock: float | None, word: str = "", hide: frozenset[str] = frozenset()) -> None:
+    def set(
+        self, *, clock: float | None, word: str = "", hide: frozenset[str] = frozenset(), prompt: Line | None = None
+    ) -> None:
         """Show these."""
-        self.clock, self.word, self.hide = clock, word, hide
+        self.clock, self.word, self.hide, self.prompt = clock, word, hide, prompt or []
         self.redraw()
 
     def depends(self) -> object:
-        return hms(self.clock), self.word, self.hide, self.keymap
+        return hms(self.clock), self.word, self.hide, self.keymap, tuple(self.prompt)
 
     def all_lines(self, w: int, h: int) -> list[Line]:
         time = hms(self.clock) if w >= 60 and self.clock is not None else ""
@@ -40,6 +44,8 @@ class Foot(Panel):
         taken = sum(cells(text) for text, _ in right)
         line: Line = []
         self._spots = []
+        if self.prompt:
+            return [spread(self.prompt, right, w) if right else self.prompt]
         x = 0
         for item in self.keymap.footer(self.on, w - taken - (2 if taken else 0), self.hide):
             line += [(item.keys, "t bold"), (f" {item.label}  ", "d")]
