@@ -134,13 +134,32 @@ def _cells(row: str, styles: dict[str, str], w: int) -> list[tuple[str, str]]:
     return (out + [(" ", "f")] * (w - len(out)))[:w]
 
 
+_COLUMNS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+"""Dots of the left and the right half of a braille cell, from the top down."""
+
+
 def _fill(grid: list[list[tuple[str, str]]], curve: str, fill: str) -> None:
-    """Colour the cells between the curve and the time axis."""
+    """Fill what is under the curve, down to the time axis: its own cells in its colour, those below in `fill`."""
     bottom = next((y for y, row in enumerate(grid) if any(char == "└" for char, _ in row)), len(grid))
     for x in range(len(grid[0])):
         lowest = max((y for y in range(bottom) if grid[y][x][1] == curve), default=bottom)
+        if lowest < bottom:
+            grid[lowest][x] = (_filled(grid[lowest][x][0]), curve)
         for y in range(lowest + 1, bottom):
             grid[y][x] = ("⣿", fill)
+
+
+def _filled(char: str) -> str:
+    """A braille cell with every dot set that is under another one."""
+    bits = ord(char) - 0x2800
+    if not 0 <= bits <= 0xFF:
+        return char
+    for column in _COLUMNS:
+        below = False
+        for dot in column:
+            below = below or bool(bits & dot)
+            bits |= dot if below else 0
+    return chr(0x2800 + bits)
 
 
 def _line(row: list[tuple[str, str]]) -> Line:

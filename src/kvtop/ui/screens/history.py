@@ -13,7 +13,7 @@ from textual.worker import Worker, WorkerState
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, cells, fit, nice, peak, pick, spread, width
 from kvtop.ui.keys import Keymap
-from kvtop.ui.numbers import hms, pct, per_second, rate, secs
+from kvtop.ui.numbers import hm, pct, per_second, rate, secs
 from kvtop.ui.plot import Curve, Scale, chart
 from kvtop.ui.screens.page import Page
 from kvtop.ui.widgets.panel import rule
@@ -140,7 +140,7 @@ class HistoryScreen(Page):
         span_s, words = SPANS[self.span]
         end = self.now()
         context = [
-            f"{self.label}  last {words}, {hms(end - span_s, 2)} to {hms(end, 2)}".strip(),
+            f"{self.label}  last {words}, {hm(end - span_s)} to {hm(end)}".strip(),
             f"last {words}",
             words,
         ]
