@@ -23,6 +23,10 @@ class Watching(Protocol):
         """Watch one more server."""
         ...
 
+    def opened(self, url: str, turn: int) -> None:
+        """Its user has looked at this turn: the sentence need not speak of it any more."""
+        ...
+
     def series(
         self, name: str, span_s: float, columns: int, selected: int = 0, engine: str | None = None
     ) -> Sequence[float | None]:

@@ -192,6 +192,8 @@ class Dashboard(Screen[None]):
             from kvtop.ui.screens.turn import TurnScreen
 
             self.cursor = key_of(turn)
+            if self.made and self.made.server:
+                self.watch_box.opened(self.made.server.url, turn.id)
             self.app.push_screen(TurnScreen(self.keymap, self, self.now))
 
     def on_turns_panel_chosen(self, message: TurnsPanel.Chosen) -> None:
@@ -208,7 +210,11 @@ class Dashboard(Screen[None]):
 
     def action_window(self) -> None:
         names = [key for key, _, _ in WINDOWS]
-        self.window_key = names[(names.index(self.window_key) + 1) % len(names)]
+        self.set_window(names[(names.index(self.window_key) + 1) % len(names)])
+
+    def set_window(self, key: str) -> None:
+        """What the figures cover: a key of WINDOWS."""
+        self.window_key = key
         self._thaw()
         self._again()
 
