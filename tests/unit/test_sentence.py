@@ -185,12 +185,12 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
     ),
     (
         "SLOW",
-        "bad",
+        "warn",
         turn(
             ttft_s=15.0, prefill_s=15.0, verdict="new_tokens", cached_tokens=0, prompt_tokens=18_204, new_tokens=18_204
         ),
         AROUND,
-        "turn 812 waited 15 s: 18,204 new tokens, none from cache in 15 s",
+        "turn 812 waited 15 s: 18,204 new tokens, a long input; nothing to mend",
     ),
     (
         "SLOW",
@@ -373,7 +373,12 @@ def test_slow_holds_for_the_window_and_until_somebody_looked() -> None:
     assert said(view).chip == "SLOW"
     assert said(replace(view, window_key="1m")).chip == "OK"
     assert said(replace(view, window_key="start")).chip == "SLOW"
-    assert said(view, replace(AROUND, opened=frozenset({812}))).chip == "OK"
+    assert said(view, replace(AROUND, opened=frozenset({(UP.url, 812)}))).chip == "OK"
+
+
+def test_a_long_wait_is_told_even_where_the_counters_expect_it() -> None:
+    assert said(turn(ttft_s=10.0, slow=False)).chip == "SLOW"
+    assert said(turn(ttft_s=9.9, slow=False)).chip == "OK"
 
 
 def test_the_longest_wait_is_told() -> None:

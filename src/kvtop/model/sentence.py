@@ -69,15 +69,18 @@ def _window_s(view: ServerView) -> float | None:
 
 
 def slow_turn(view: ServerView, around: Around) -> Turn | None:
-    """The turn of the chosen window that waited longest among the slow ones that nobody has looked at."""
+    """The turn of the chosen window that waited longest, among the slow ones that nobody has looked at.
+
+    Slow is what the counters call slow, and any wait that is long whatever the reason.
+    """
     window_s = _window_s(view)
     slow = [
         t
         for t in view.turns
-        if t.slow
-        and t.ttft_s is not None
+        if t.ttft_s is not None
+        and (t.slow or t.ttft_s >= around.slow_ttft_s)
         and t.ended_at is not None
-        and t.id not in around.opened
+        and (view.url, t.id) not in around.opened
         and (window_s is None or around.now - t.ended_at <= window_s)
     ]
     return max(slow, key=lambda t: t.ttft_s or 0.0, default=None)
@@ -90,7 +93,8 @@ def _slow(view: ServerView, around: Around) -> Made | None:
     first = f"turn {turn.id} waited {nb(secs(turn.ttft_s))}:"
     if turn.n > 1:
         first = f"turn {turn.id}, {turn.n} requests, waited {nb(secs(turn.ttft_s))} each:"
-    return "bad", [(first, rest) for rest in _why_slow(turn)]
+    tone = "warn" if turn.verdict == "new_tokens" else "bad"
+    return tone, [(first, rest) for rest in _why_slow(turn)]
 
 
 def _why_slow(turn: Turn) -> list[str]:
@@ -101,8 +105,8 @@ def _why_slow(turn: Turn) -> list[str]:
     if turn.verdict == "queued" and turn.queue_s is not None:
         queued = f"queued {nb(secs(turn.queue_s))}"
         return [f"{queued}, then {read}{took}", queued] if known else [queued]
-    if turn.verdict == "new_tokens" and known and not turn.cached_tokens:
-        return [f"{exact(turn.new_tokens)} new tokens, none from cache{took}"]
+    if turn.verdict == "new_tokens" and turn.new_tokens is not None:
+        return [f"{exact(turn.new_tokens)} new tokens, a long input; nothing to mend"]
     if known:
         return [f"{read}{took}; why is not in the counters", f"{read}{took}"]
     if turn.queue_s is not None and turn.prefill_s is not None:

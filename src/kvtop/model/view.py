@@ -199,6 +199,8 @@ class BoxView:
     """What was found where, when no server is known."""
     demo: bool = False
     window_key: str = "5m"
+    looks: int = 0
+    """How often servers were looked for so far."""
 
     @property
     def server(self) -> ServerView | None:

@@ -86,7 +86,7 @@ def _full(w: int, h: int, shown: Collection[str], gpus: int, lines: int) -> dict
             gpu_h = _gpu_rows(h, gpus)
     top_h, mid_h = (top_h if top else 0), (mid_h if mid else 0)
     left = h - 3 - top_h - mid_h - gpu_h
-    strip = max(0, min(lines, left - 5, 3 + (h - 24) // 4)) if lines else 0
+    strip = max(0, min(lines, left - 4, 4 + (h - 24) // 4)) if lines else 0
     if lines and not strip and left >= 4:
         strip = 1
     left -= strip

@@ -37,7 +37,7 @@ def verdict(turn: Turn, server: ServerView | None) -> tuple[str, str, list[str]]
     if turn.verdict == "new_tokens":
         new = tok(turn.new_tokens)
         return (
-            ("!" if turn.slow else "·"),
+            "·",
             "t",
             joined(f"{new} new tokens: long input", f"{new} new tokens", f"{new} new"),
         )
@@ -45,7 +45,7 @@ def verdict(turn: Turn, server: ServerView | None) -> tuple[str, str, list[str]]
         return "?", "warn", joined("slow, the counters cannot tell why", "slow, cause unknown", "slow")
     if turn.finish_reason == "length":
         return "·", "d", joined("ok, cut at its length limit", "ok, length limit", "ok")
-    return "·", "d", joined("ok") if turn.verdict == "no_fault" or not turn.slow else joined(DASH)
+    return "·", "d", joined("ok")
 
 
 def _doing(turn: Turn, server: ServerView | None) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import BindingType
 
-from kvtop.model.view import Turn
+from kvtop.model.view import Sentence, Turn
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, pick, wrap
 from kvtop.ui.keys import Keymap
@@ -71,7 +71,7 @@ class TurnScreen(Page):
         chip = "IN FLIGHT" if flying(turn) else "SLOW" if turn.slow else {"bad": "FAILED", "ok": "OK"}.get(tone, "LOOK")
         if tone == "bad" and turn.finish_reason != "error":
             chip = "SLOW"
-        return page_headline(chip, tone, first, rest, [about(turn, scene.server, w - 12)], w)
+        return page_headline(Sentence(chip, tone, first, rest), [about(turn, scene.server, w - 12)], w)
 
     def lines(self, w: int, h: int) -> list[Line]:
         scene, turn = self.dashboard.made, self.turn

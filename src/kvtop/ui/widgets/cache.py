@@ -163,7 +163,7 @@ class CachePanel(BoxPanel):
 
     def _axis(self, server: ServerView | None, chart: Chart, w: int) -> Line:
         """Left end, the latest slow turn, now."""
-        left = span_words(chart.span_s) + (", 1 min mean" if w > 60 else "")
+        left = span_words(chart.span_s) + (", 1 min mean" if w >= 50 else "")
         line: Line = [(left, "d")]
         slow = next((t for t in server.turns if t.slow and t.ended_at is not None), None) if server else None
         if slow is not None and slow.ended_at is not None and chart.span_s > 0:

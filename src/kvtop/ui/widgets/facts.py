@@ -69,7 +69,9 @@ class Facts(BoxPanel):
         store, load = ways(
             self.now.offload, self.hour.offload, self.life.offload, self.server.window_key if self.server else "5m"
         )
-        return [*label, (store.now, "t"), (" out, ", "d"), (load.now, "t"), (" back", "d")]
+        out: Line = [(store.now, "t"), (" out", "d")]
+        back: Line = [(load.now, "t"), (" back", "d")]
+        return pick_line([[*label, *out, (", ", "d"), *back], [*label, *out], [*label, (store.now, "t")]], w)
 
     def _queue(self, w: int) -> Line:
         r = self.now.requests

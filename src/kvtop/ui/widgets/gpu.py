@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvtop.readings import Gpu, GpuReading
-from kvtop.ui.draw import DASH, SUPER, Line, fit, meter, pick, rj, safe, width
+from kvtop.ui.draw import DASH, SUPER, Line, clip, fit, meter, pick, rj, safe, width
 from kvtop.ui.numbers import gib, of_gib, pct, per_second
 from kvtop.ui.scene import local
 from kvtop.ui.widgets.box import BoxPanel
@@ -131,7 +131,7 @@ class GpuPanel(BoxPanel):
     def _lost(self, card: Gpu, w: int) -> Line | None:
         if not card.lost:
             return None
-        return [(f"{card.index} ", "d"), ("× ", "bad"), (pick([f"lost: {safe(card.lost)}", "lost"], w - 4), "bad")]
+        return [(f"{card.index} ", "d"), ("× ", "bad"), (clip(f"lost: {safe(card.lost)}", w - 4), "bad")]
 
     def _full_row(self, card: Gpu, w: int) -> Line:
         """Everything of a card in one row of at least 74 cells."""
@@ -188,9 +188,7 @@ class GpuPanel(BoxPanel):
             out.append([("PCIe in ", "d"), *rj(into, 9), ("  out ", "d"), *rj(outof, 9)])
         if h > len(out):
             held = held_back(reading)
-            out.append(
-                [("held back by ", "d"), (pick([*held, ""], w - 13) if held else "nothing", "t" if held else "d")]
-            )
+            out.append([("held back by ", "d"), (pick(held, w - 13) if held else "nothing", "t" if held else "d")])
         return out
 
     def _tables(self, reading: GpuReading, w: int) -> list[Line]:

@@ -137,7 +137,9 @@ class OffloadPanel(BoxPanel):
             [("store ", "store"), *lj(store.now, 11), (" ", "t"), ("load ", "load"), *lj(load.now, 11)],
             *self._chart(w, max(2, h - 3)),
         ]
-        if self.life.offload.unit == "blocks":
+        if self.empty:
+            out.append([("total ", "d"), (DASH, "t")])
+        elif self.life.offload.unit == "blocks":
             out.append([("since start ", "d"), (store.total, "t"), (" out, ", "d"), (load.total, "t"), (" back", "d")])
         else:
             words = (" stores, ", " loads") if w >= 37 else (" out, ", " back")

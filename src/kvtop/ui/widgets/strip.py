@@ -27,9 +27,8 @@ WORDS: dict[State, tuple[str, str]] = {
     State.NOT_VLLM: ("not vllm", "bad"),
     State.NO_STATS: ("no stats", "warn"),
 }
-STATE_W = max(len(word) for word, _ in WORDS.values())
-SHARE_COMPARABLE = 2
-"""From so many servers on their shares are worth comparing."""
+STATE_W = 17
+"""'unauthorized 42 s': what it is, and how old its numbers are."""
 
 
 class Strip(BoxPanel):
@@ -58,13 +57,18 @@ class Strip(BoxPanel):
         room = h - len(warning)
         first = self._window(view.lines, room)
         shown = view.lines[first : first + room]
-        label_w = min(max(cells(safe(line.label)) for line in view.lines), max(8, w - 70))
+        names = short_labels(view.lines)
+        label_w = min(max(map(cells, names)), max(8, w - 72))
         self._rows = [first + i for i in range(len(shown))]
-        out = [self._row(line, w, label_w) for line in shown]
         hidden = len(view.lines) - len(shown)
-        if hidden and out:
-            note = f"+{hidden} more, tab"
-            out[-1] = [*fit(out[-1], w - len(note) - 1), (" ", "t"), (note, "d")]
+        note = f"+{hidden} more, tab" if hidden else ""
+        rooms = [w] * (len(shown) - 1) + [w - len(note) - 2 if note else w]
+        out = [
+            self._row(line, room_w, name, label_w)
+            for line, room_w, name in zip(shown, rooms, names[first:], strict=False)
+        ]
+        if note and out:
+            out[-1] = [*fit(out[-1], w - len(note)), (note, "d")]
         return out + warning
 
     @staticmethod
@@ -73,33 +77,32 @@ class Strip(BoxPanel):
         chosen = next((i for i, line in enumerate(lines) if line.selected), 0)
         return max(0, min(chosen - room + 1, len(lines) - room)) if chosen >= room else 0
 
-    def _row(self, line: EngineLine, w: int, label_w: int) -> Line:
+    @staticmethod
+    def _row(line: EngineLine, w: int, name: str, label_w: int) -> Line:
         mark: Line = [("▸" if line.selected else " ", "bright")]
-        mark.append((ljust(clip(safe(line.label), label_w), label_w), "t bold" if line.selected else "t"))
+        mark.append((ljust(clip(name, label_w), label_w), "t bold" if line.selected else "t"))
         word, style = WORDS[line.state]
         old = line.age_s is not None and line.age_s >= 3
         number = "d" if old or not line.state.good else "t"
         parts: list[Line] = [
-            [(ljust(word, STATE_W), style)],
+            [(ljust(f"{word} {secs(line.age_s)}" if old else word, STATE_W), style)],
             [("cached ", "d"), *rj(pct(line.share), 5, number)],
             [("run ", "d"), *rj(_n(line.running), 3, number), (" wait ", "d"), *rj(_n(line.waiting), 3, number)],
             [("TTFT ", "d"), *rj(short(line.ttft_p50_s), 6, number)],
             [("KV pool ", "d"), *rj(pct(line.kv_cache_usage_share), 5, number)],
-            [(f"{secs(line.age_s)} old" if old else "", "warn")],
         ]
         for part in parts:
-            if width(mark) + 2 + width(part) <= w:
-                mark += [("  ", "t"), *part]
+            if width(mark) + 2 + width(part) > w:
+                break
+            mark += [("  ", "t"), *part]
         return mark
 
     def _tabs(self, lines: tuple[EngineLine, ...], w: int) -> Line:
         """One row for all: labels with their shares, from the chosen one on where not all fit."""
         self._rows = [next((i for i, line in enumerate(lines) if line.selected), 0)]
         tabs: list[Line] = []
-        for line in lines:
+        for line, name in zip(lines, short_labels(lines), strict=True):
             word, style = WORDS[line.state]
-            label = safe(line.label)
-            name = ":" + label.rsplit(":", 1)[1] if ":" in label else label
             fact = pct(line.share) if line.state.good else word
             tabs.append(
                 [
@@ -123,6 +126,15 @@ class Strip(BoxPanel):
         event.stop()
         if event.y < len(self._rows) and (index := self._rows[event.y]) is not None:
             self.post_message(self.Chosen(index))
+
+
+def short_labels(lines: tuple[EngineLine, ...]) -> list[str]:
+    """The labels; only their ports where all are of one host."""
+    names = [safe(line.label) for line in lines]
+    parts = [name.rpartition(":") for name in names]
+    if len({host for host, _, _ in parts}) == 1 and all(host and port.isdigit() for host, _, port in parts):
+        return [f":{port}" for _, _, port in parts]
+    return names
 
 
 def _n(value: int | None) -> str:

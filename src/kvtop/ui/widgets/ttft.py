@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvtop.model.box import EngineWindow, Latency, Quantile
-from kvtop.ui.draw import DASH, Line, lj, pick, rj, stack, width
+from kvtop.ui.draw import DASH, Line, lj, pick, pick_line, rj, stack, width
 from kvtop.ui.numbers import bucket, exact, ms, pct, rate, short
 from kvtop.ui.scene import window_words
 from kvtop.ui.widgets.box import BoxPanel
@@ -51,16 +51,17 @@ class TtftPanel(BoxPanel):
 
     def _phases(self, w: int) -> Line:
         latency = self.now.latency
-        wide = w >= 40
-        line: Line = []
-        for phase, word in ((latency.queue, "queue"), (latency.prefill, "prefill"), (latency.decode, "decode")):
-            line += [(f"{word} ", word), *lj(short(phase.mean_s), 7 if wide else 5)]
-            if word != "decode":
-                line.append(("  " if wide else " ", "t"))
+        phases = ((latency.queue, "queue"), (latency.prefill, "prefill"), (latency.decode, "decode"))
+        words = [short(phase.mean_s) for phase, _ in phases]
+        if sum(len(word) for word in words) and all(word.endswith(" s") for word in words):
+            brief = [word.removesuffix(" s") for word in words[:2]] + words[2:]
+        else:
+            brief = words
+        options = [_row_of_phases(words, 6, 3), _row_of_phases(words, 6, 1), _row_of_phases(brief, 4, 2)]
         n = latency.prefill.n
-        if w >= 62 and n:
-            line.append((f" mean of {exact(n)}", "d"))
-        return line
+        if n:
+            options.insert(0, [*options[0], (f"  mean of {exact(n)}", "d")])
+        return pick_line([*options, _row_of_phases(brief, 0, 1)], w)
 
     def _large(self, w: int, h: int) -> list[Line]:
         server = self.server
@@ -88,16 +89,16 @@ class TtftPanel(BoxPanel):
         return rows
 
     def _columns(self, w: int) -> Line:
-        heads: Line = [(" " * 7, "d"), *rj("p50", 6, "d"), *rj("bucket", 8, "d"), *rj("p95", 7, "d")]
-        return [*heads, *(rj("mean", 7, "d") if w >= 39 else []), *(rj("n", 6, "d") if w >= 42 else [])]
+        heads: Line = [(" " * 6, "d"), *rj("p50", 6, "d"), *rj("bucket", 8, "d"), *rj("p95", 7, "d")]
+        return [*heads, *(rj("mean", 7, "d") if w >= 34 else []), *(rj("n", 6, "d") if w >= 40 else [])]
 
     def _row(self, name: str, window: EngineWindow, w: int) -> Line:
         ttft = window.latency.ttft
-        line = [*lj(_short_span(name), 7, "d"), *rj(value(ttft.p50), 6, "t bold"), *rj(bounds(ttft.p50), 8, "d")]
+        line = [*lj(_short_span(name), 6, "d"), *rj(value(ttft.p50), 6, "t bold"), *rj(bounds(ttft.p50), 8, "d")]
         line += rj(value(ttft.p95), 7)
-        if w >= 39:
+        if w >= 34:
             line += rj(short(ttft.mean_s), 7)
-        if w >= 42:
+        if w >= 40:
             line += rj(exact(ttft.n), 6)
         if w >= 62:
             line.append((_about(ttft), "d"))
@@ -114,8 +115,20 @@ class TtftPanel(BoxPanel):
         return line
 
 
+def _row_of_phases(words: list[str], field: int, gap: int) -> Line:
+    """The three phases with their means, in the colours of the bar above."""
+    line: Line = []
+    for name, word in zip(("queue", "prefill", "decode"), words, strict=True):
+        last = name == "decode"
+        line += [(f"{name} ", name), *lj(word, max(field - 1 if last else field, len(word)))]
+        if not last:
+            line.append((" " * gap, "t"))
+    return line
+
+
 def _short_span(words: str) -> str:
-    return "start" if words.startswith("since") else words
+    """In six cells."""
+    return "start" if words.startswith("since") else words if len(words) <= 6 else words.split(" s", maxsplit=1)[0][:6]
 
 
 def _about(ttft: Latency) -> str:

@@ -67,7 +67,7 @@ class TurnsPanel(BoxPanel):
 
     @staticmethod
     def _compact(w: int, h: int) -> bool:
-        return w < NARROW or h <= 4
+        return w < NARROW or h <= 3
 
     def scroll_rows(self, n: int) -> None:
         """Up (negative) or down by n rows."""
@@ -222,6 +222,8 @@ class TurnsPanel(BoxPanel):
             return [*first, [(" no turn fits the filter; esc shows all", "d")]][:h]
         if starting(server):
             return [*first, *self._start(w)][:h]
+        if server is None:
+            return first
         return [*first, *([(" ", "t"), *line] for line in wrap([(" ".join(EMPTY), "d")], min(w - 2, 90)))][:h]
 
     def _start(self, w: int) -> list[Line]:
