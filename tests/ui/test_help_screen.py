@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from page_app import NOON, PageApp, shown
 from textual import events
 
 from kvtop import __version__
@@ -13,6 +12,8 @@ from kvtop.ui import keys, legend
 from kvtop.ui.draw import width
 from kvtop.ui.keys import ACTIONS, Keymap, resolve
 from kvtop.ui.screens.help import HelpScreen, page
+
+from .page_app import NOON, PageApp, shown
 
 
 def words(text: str) -> str:

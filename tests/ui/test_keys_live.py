@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from page_app import NOON, PageApp
 from textual.widgets import Input
 
 from kvtop.ui import keys
 from kvtop.ui.keys import Keymap, resolve
 from kvtop.ui.screens.page import Page
+
+from .page_app import NOON, PageApp
 
 
 class Probe(Page):
