@@ -12,7 +12,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ from kvtop.model.view import BoxView
 _TIMES = {"at", "started_at", "ended_at", "state_since", "last_good_at", "reset_at", "waiting_since"}
 """Unix times of the values: ISO 8601 in documents, as everywhere in kvtop's JSON."""
 _LINK = re.compile(r"@font-face\s*\{[^}]*\}", re.DOTALL)
+_USERINFO = re.compile(r"//[^/@\s]*@")
+"""A name and password in a URL."""
+_SECRET = re.compile(r"(?i)key|token|secret|password|credential|header")
+"""Flags whose values are nobody's business: --api-key takes several."""
 _TRIES = 100
 
 
@@ -40,21 +44,40 @@ def document(view: BoxView) -> dict[str, Any]:
 
 
 def _plain(value: object, name: str = "") -> object:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name), f.name) for f in dataclasses.fields(value)}
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, bool) or value is None or isinstance(value, str | int) and name not in _TIMES:
-        return value
+    if isinstance(value, str):
+        return _USERINFO.sub("//", value)
     if isinstance(value, int | float):
         if not math.isfinite(value):
             return None
         return iso(value) if name in _TIMES else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name), f.name) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(v) for v in value]
+        parts = [_plain(v) for v in value]
+        return without_secrets(parts) if name == "command" else parts
     return str(value)
+
+
+def without_secrets(command: Sequence[object]) -> list[object]:
+    """A command line with what follows `--api-key` and its like taken out; the flag stays."""
+    out: list[object] = []
+    hide = False
+    for word in command:
+        text = str(word)
+        if text.startswith("-"):
+            flag, equals, _ = text.partition("=")
+            hide = bool(_SECRET.search(flag))
+            out.append(f"{flag}=***" if hide and equals else word)
+            hide = hide and not equals
+        else:
+            out.append("***" if hide else word)
+    return out
 
 
 def tidy(svg: str) -> str:

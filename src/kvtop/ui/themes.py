@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from textual.app import App
 from textual.color import Color, ColorParseError
@@ -211,7 +212,7 @@ def variable_defaults(themes: Themes) -> dict[str, str]:
     return defaults
 
 
-def register(app: App[object], themes: Themes, wanted: str) -> tuple[str, tuple[str, ...]]:
+def register(app: App[Any], themes: Themes, wanted: str) -> tuple[str, tuple[str, ...]]:
     """Register all themes; the name to set as `app.theme`, and one line for each thing that was wrong."""
     for theme in themes.themes:
         app.register_theme(theme)

@@ -13,7 +13,7 @@ from textual.worker import Worker, WorkerState
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, cells, fit, nice, peak, pick, spread, width
 from kvtop.ui.keys import Keymap
-from kvtop.ui.numbers import hm, pct, per_second, rate, secs
+from kvtop.ui.numbers import pct, per_second, rate, secs
 from kvtop.ui.plot import Curve, Scale, chart
 from kvtop.ui.screens.page import Page
 from kvtop.ui.widgets.panel import rule
@@ -34,6 +34,10 @@ def _byte_tick(v: float) -> str:
 
 def _second_tick(v: float) -> str:
     return f"{v:g} s" if v < 120 else secs(v)
+
+
+def _hm(at: float) -> str:
+    return time.strftime("%H:%M", time.localtime(at))
 
 
 def _count(v: float | None) -> str:
@@ -140,7 +144,7 @@ class HistoryScreen(Page):
         span_s, words = SPANS[self.span]
         end = self.now()
         context = [
-            f"{self.label}  last {words}, {hm(end - span_s)} to {hm(end)}".strip(),
+            f"{self.label}  last {words}, {_hm(end - span_s)} to {_hm(end)}".strip(),
             f"last {words}",
             words,
         ]
