@@ -18,7 +18,7 @@ from kvtop.ui.keys import Keymap
 from kvtop.ui.layout import PANELS, Rect, plan
 from kvtop.ui.scene import Scene, TurnKey, age, choose, key_of, nothing_yet
 from kvtop.ui.turn_words import flying
-from kvtop.ui.watching import Watching
+from kvtop.ui.watching import Recording, Watching
 from kvtop.ui.widgets.box import BoxPanel
 from kvtop.ui.widgets.cache import CachePanel
 from kvtop.ui.widgets.facts import Facts
@@ -293,8 +293,8 @@ class Dashboard(Screen[None]):
 
     # ---- elsewhere
     def action_history(self) -> None:
-        server = self.made.server if self.made else None
-        if server is None:
+        server, watch = self.made.server if self.made else None, self.watch_box
+        if server is None or not isinstance(watch, Recording):
             return
         from kvtop.ui.screens.history import HistoryScreen
 
@@ -302,7 +302,7 @@ class Dashboard(Screen[None]):
         self.app.push_screen(
             HistoryScreen(
                 self.keymap,
-                lambda name, span_s, columns: self.watch_box.series(name, span_s, columns, selected, engine),
+                lambda name, span_s, columns: watch.series(name, span_s, columns, selected, engine),
                 server.label,
                 self.now,
             )
