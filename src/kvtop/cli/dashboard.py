@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _need_terminal() -> None:
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):  # Textual draws on stderr
         raise UsageError(NO_TERMINAL, INSTEAD)
     if os.environ.get("TERM") == "dumb":
         raise UsageError(f"{NO_TERMINAL} that can move its cursor, and TERM is dumb", INSTEAD)
