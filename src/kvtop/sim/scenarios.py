@@ -50,7 +50,7 @@ def _mix(stage: Callable[[], Stage]) -> list[Script]:
         ),
         tool_loop(stage(), CLAUDE_CODE, Habits(limit_tokens=64_000, start_tokens=19_000), -1_850.0),
         errands(stage(), PI, -1_800.0, (12.0, 50.0)),
-        burst(stage(), QWEN_CODE, -1_240.0, 330.0, 3, apart_s=5.0),
+        burst(stage(), QWEN_CODE, -1_240.0, 330.0, 2, apart_s=9.0),
     ]
 
 
