@@ -164,7 +164,7 @@ class HistoryScreen(Page):
         return self._rows_made[:h]
 
     def _wanted(self, w: int, h: int) -> tuple[object, ...]:
-        return self.chosen, self.span, w, h
+        return self.chosen, self.span, w, h, self.app.current_theme.ansi
 
     def tick(self) -> None:
         super().tick()
@@ -188,8 +188,9 @@ class HistoryScreen(Page):
 
     async def _draw(self, boxes: list[Box], data: list[Data], end: float, wanted: object) -> None:
         start = end - SPANS[self.span][0]
+        fill = not self.app.current_theme.ansi  # sixteen colours have none that steps back behind the line
         drawn = await asyncio.to_thread(
-            lambda: [picture(box, d, start, end) for box, d in zip(boxes, data, strict=True)]
+            lambda: [picture(box, d, start, end, fill) for box, d in zip(boxes, data, strict=True)]
         )
         self._rows_made = _tiled(drawn, self.size.width)
         self._made_for, self._problem = wanted, ""
@@ -215,8 +216,8 @@ Data = list[tuple[float | None, ...]]
 """The columns of each curve of a chart."""
 
 
-def picture(box: Box, data: Data, start: float, end: float) -> list[Line]:
-    """One chart of h rows: a line with its name and figures, and the chart."""
+def picture(box: Box, data: Data, start: float, end: float, fill: bool = True) -> list[Line]:
+    """One chart: a row with its name and figures, and the curves; `fill` also colours the area under a share."""
     metric, w, h = box.metric, box.w, box.h
     top = 1.0 if metric.share else nice(peak(*data) or 0.0)
     known = any(v is not None for values in data for v in values)
@@ -227,7 +228,7 @@ def picture(box: Box, data: Data, start: float, end: float) -> list[Line]:
     if width(title) > w:
         title = [(f" {metric.title}", "t bold"), *(part for part in words if part[1] != "d")]
     curves = [Curve(values, style) for (_, _, style), values in zip(metric.curves, data, strict=True)]
-    rows = chart(curves, w - 1, h - 1, Scale(start, end, top, _levels(metric, top, h - 1)), metric.fill)
+    rows = chart(curves, w - 1, h - 1, Scale(start, end, top, _levels(metric, top, h - 1)), metric.fill if fill else "")
     if not known and len(rows) > 2:
         words_here = pick(["nothing was recorded in this span", "nothing recorded", "no data"], w - 14)
         middle = (len(rows) - 2) // 2
