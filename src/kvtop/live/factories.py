@@ -43,7 +43,10 @@ Explain = Callable[[SourceDown, str, HostReading | None], SourceDown]
 
 @dataclass(frozen=True)
 class Factories:
-    """Each may block and import: it is called beside the event loop."""
+    """All but `server` may block and import: they are called beside the event loop.
+
+    `server` is called on it, since nothing can be shown before its first answer anyway.
+    """
 
     server: Callable[[str, Server | None], ServerLike]
     gpu: Callable[[], GpuLike]

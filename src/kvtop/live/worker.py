@@ -33,7 +33,7 @@ class Worker:
         self._busy = False
 
     async def call(self, read: Callable[[], T], timeout_s: float) -> T:
-        """The result of `read`. Raises what it raised, TimeoutError after `timeout_s`, or Hangs while one still runs."""
+        """The result of `read`. Raises what it raised, TimeoutError after `timeout_s`, Hangs while one still runs."""
         if self._busy:
             raise Hangs(self._name)
         loop = asyncio.get_running_loop()

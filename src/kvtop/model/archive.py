@@ -95,9 +95,7 @@ class Archive:
         if known is not None and known[0] is packed:
             self._open.move_to_end(mark)
             return known[1]
-        scrape = replace(
-            packed.flags, values=dict(zip(packed.keys, packed.numbers, strict=True)), types=packed.types
-        )
+        scrape = replace(packed.flags, values=dict(zip(packed.keys, packed.numbers, strict=True)), types=packed.types)
         self._open[mark] = (packed, scrape)
         while len(self._open) > _UNPACKED:
             self._open.popitem(last=False)

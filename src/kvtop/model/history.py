@@ -10,7 +10,7 @@ from typing import Protocol
 from kvtop.model import charts, fleet
 from kvtop.model.archive import Archive
 from kvtop.model.box import EngineWindow, Window
-from kvtop.model.series import How, Series
+from kvtop.model.series import How
 from kvtop.model.turns import TurnTracker
 from kvtop.model.view import WINDOWS, Chart, Savings, ServerView, Turn
 from kvtop.model.window import between, since_start
