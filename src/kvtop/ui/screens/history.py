@@ -21,7 +21,8 @@ from kvtop.ui.widgets.panel import rule
 SeriesSource = Callable[[str, float, int], Sequence[float | None]]
 """(series name, span in seconds, columns) -> equal columns of time ending now, oldest first; None is a gap.
 
-Called on the UI loop, so it has to be quick. A name that nothing was recorded for gives columns of None.
+Called on the UI loop, so it has to be quick. A name that nothing was recorded for gives columns of None. The names
+and units are those of METRICS: shares of one, seconds, requests, bytes a second, tokens a second.
 """
 
 SPANS: tuple[tuple[float, str], ...] = ((600, "10 min"), (3600, "1 h"), (6 * 3600, "6 h"), (24 * 3600, "24 h"))
@@ -60,8 +61,6 @@ class Metric:
     """A number of the scale, in at most eight cells."""
     share: bool = False
     """Of one whole: the scale is 0 to 100 %."""
-    mean: bool = True
-    """The columns' mean says something: not so for medians, nor for shares of unequal columns."""
     fill: str = ""
     worst: str = "highest"
     """Which end of it matters: 'lowest' or 'highest'."""
@@ -69,10 +68,10 @@ class Metric:
 
 METRICS: tuple[Metric, ...] = (
     Metric(
-        "Cached share", (("share", "now", "cached-device"),), pct, pct, share=True, mean=False, fill="fill-device",
+        "Cached share", (("share", "now", "cached-device"),), pct, pct, share=True, fill="fill-device",
         worst="lowest",
     ),
-    Metric("TTFT p50", (("ttft_p50_s", "now", "prefill"),), secs, _second_tick, mean=False),
+    Metric("TTFT p50", (("ttft_p50_s", "now", "prefill"),), secs, _second_tick),
     Metric("Queue", (("running", "running", "decode"), ("waiting", "waiting", "queue")), _count, lambda v: f"{v:g}"),
     Metric(
         "Store and load", (("store_bytes_per_s", "store", "store"), ("load_bytes_per_s", "load", "load")), per_second,
@@ -85,7 +84,7 @@ ALL = "All"
 
 
 class HistoryScreen(Page):
-    """Left and right choose the span, up and down the quantity. Drawn by a thread, at most once in two seconds."""
+    """Left and right choose the span, up and down the quantity. Drawn by a thread, at most once in four seconds."""
 
     ON = keys.HISTORY
     BINDINGS = keys.bindings(keys.HISTORY)
@@ -169,7 +168,7 @@ class HistoryScreen(Page):
     def tick(self) -> None:
         super().tick()
         column_s = SPANS[self.span][0] / max(1, 2 * self.size.width)
-        if self.is_current and self.now() - self._made_at >= max(2.0, column_s):
+        if self.is_current and self.now() - self._made_at >= max(4.0, column_s):
             self.rebuild()
 
     def rebuild(self) -> None:
@@ -238,14 +237,13 @@ def picture(box: Box, data: Data, start: float, end: float, fill: bool = True) -
 
 
 def _figures(metric: Metric, values: Sequence[float | None]) -> Line:
-    """`96 %` of now, and the mean and the end that matters."""
+    """Of now, and the end that matters. No mean: columns weigh unequal, and some hold medians."""
     seen = [v for v in values if v is not None]
     last = values[-1] if values and values[-1] is not None else values[-2] if len(values) > 1 else None
     if not seen:
         return [("–", "t")]
     end = min(seen) if metric.worst == "lowest" else max(seen)
-    mean = f"  mean {metric.write(sum(seen) / len(seen))}" if metric.mean else ""
-    return [(metric.write(last), "t"), (f"{mean}  {metric.worst} {metric.write(end)}", "d")]
+    return [(metric.write(last), "t"), (f"  {metric.worst} {metric.write(end)}", "d")]
 
 
 def _levels(metric: Metric, top: float, h: int) -> tuple[tuple[float, str], ...]:
