@@ -21,7 +21,10 @@ from pathlib import Path
 
 NETWORK = re.compile(r"connection|resolve|resolution|timed out|unreachable|ProxyError|SSLError", re.IGNORECASE)
 
-LAUNCHER = """#!{python}
+# A shell line, so that the path may be long or hold spaces; Python reads it as a string.
+LAUNCHER = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
 import sys
 
 from kvtop.cli.main import entry
