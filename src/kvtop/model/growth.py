@@ -1,0 +1,92 @@
+"""What a quantity is now and by how much it grew, for one engine or all: the arithmetic under every window."""
+
+from __future__ import annotations
+
+import math
+
+from kvtop.model.samples import Engine, Quantity, Samples
+
+
+def whole(value: float | None) -> int | None:
+    """A count as an integer."""
+    return None if value is None or not math.isfinite(value) else round(value)
+
+
+def ratio(part: float | None, of: float | None) -> float | None:
+    """part / of; None where either is not known or `of` is nothing."""
+    if part is None or of is None or of <= 0:
+        return None
+    result = part / of
+    return result if math.isfinite(result) else None
+
+
+class Growth:
+    """Two sorted scrapes, seen through one engine.
+
+    `base` None: there is nothing to compare with; then growth is counted from zero if `zero`, else it is None.
+    `label` None: all engines together.
+    """
+
+    __slots__ = ("after", "base", "engine", "old", "zero")
+
+    def __init__(self, base: Samples | None, after: Samples, label: str | None, zero: bool) -> None:
+        self.base = base
+        self.after = after
+        self.zero = zero
+        self.engine = after.all if label is None else after.engines[label]
+        self.old = None if base is None else (base.all if label is None else base.engines.get(label) or Engine())
+
+    def has(self, quantity: Quantity) -> bool:
+        """Whether the second text has this quantity in any generation."""
+        return self.after.has(quantity)
+
+    def now(self, quantity: Quantity, part: str = "") -> float | None:
+        series = self.after.newest(quantity)
+        return None if series is None else self.after.value(self.engine, series, part)
+
+    def grew(self, quantity: Quantity, part: str = "") -> float | None:
+        """How much the quantity grew; `part` is '_count' or '_sum' of a histogram."""
+        series = self.after.newest(quantity)
+        if series is None:
+            return None
+        return self._minus(self.after.value(self.engine, series, part), series.name, series.row, part)
+
+    def now_row(self, quantity: Quantity, row: str) -> float | None:
+        """A row of a family that is split by a label."""
+        series = self.after.newest(quantity)
+        return None if series is None else self.after.row(self.engine, series.name, row)
+
+    def grew_row(self, quantity: Quantity, row: str) -> float | None:
+        series = self.after.newest(quantity)
+        if series is None:
+            return None
+        return self._minus(self.after.row(self.engine, series.name, row), series.name, row, "")
+
+    def row_names(self, quantity: Quantity) -> tuple[str, ...]:
+        series = self.after.newest(quantity)
+        return () if series is None else tuple(self.engine.rows.get(series.name, ()))
+
+    def buckets(self, quantity: Quantity) -> list[tuple[float, float]]:
+        """(upper bound, growth), by bound. Empty where the older text cannot say what stood in its buckets."""
+        series = self.after.newest(quantity)
+        if series is None:
+            return []
+        bounds = self.engine.buckets.get(series.name)
+        if not bounds:
+            return []
+        old: dict[float, float] = {}
+        if self.base is not None and self.old is not None:
+            old = self.old.buckets.get(series.name, {})
+            if old.keys() != bounds.keys() and (old or self.base.lacks(self.old, series.name)):
+                return []
+        elif not self.zero:
+            return []
+        return sorted([(bound, value - old.get(bound, 0.0)) for bound, value in bounds.items()])
+
+    def _minus(self, new: float | None, family: str, row: str, part: str) -> float | None:
+        if new is None:
+            return None
+        if self.base is None or self.old is None:
+            return new if self.zero else None
+        old = self.base.before(self.old, family, row, part)
+        return None if old is None else new - old
