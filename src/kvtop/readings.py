@@ -90,6 +90,8 @@ class ServerFacts:
     version: str | None = None
     models: tuple[Model, ...] = ()
     sleeping: bool | None = None
+    problems: tuple[str, ...] = ()
+    """Routes that did not tell, and why: '/v1/models: HTTP 401: wants an API key ...'."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,103 @@
+"""Addresses as people write them -> the base URL of a server."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from kvtop.errors import UsageError
+from kvtop.sources.base import printable
+
+VLLM_PORT = 8000
+"""Where `vllm serve` listens unless told otherwise."""
+
+_ROUTES = re.compile(
+    r"/(metrics|health|version|tokenize|v1(/(models|chat/completions|completions|responses|messages))?)/*$"
+)
+_SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_HOST = re.compile(r"^[\w.-]+$")
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses to listen on, as in a server's log, and where such a server is reached on this machine."""
+
+_EXAMPLES = "for instance http://127.0.0.1:8000, gpubox:8000 or 8000"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server's address, taken apart."""
+
+    tls: bool
+    host: str
+    """A name, or an address without brackets."""
+    port: int
+    base: str = ""
+    """Path before /metrics, for a server behind a gateway; no slash at its end."""
+    userinfo: str | None = field(default=None, repr=False)
+    """`user:password` as given in the URL. For the Authorization header alone."""
+
+    @property
+    def authority(self) -> str:
+        """host:port as the Host header and the screen write it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The URL to show and to compare by: without user and password."""
+        return f"{'https' if self.tls else 'http'}://{self.authority}{self.base}"
+
+
+def _nonsense(given: str, why: str) -> UsageError:
+    # What stands before an @ may be a password.
+    shown = printable(re.sub(r"(^|//)[^/@]*@", r"\1", given.rpartition("@")[2] if "@" in given else given), 80)
+    return UsageError(f"not a server's URL: '{shown}': {why}; {_EXAMPLES}")
+
+
+def parse(given: str) -> Endpoint:
+    """Take apart what a person wrote: `8000`, `:8000`, `host:8000`, `::1`, a whole URL, even with /metrics at its end.
+
+    Without a scheme it is http and, where no port is named, vLLM's port 8000. Raises UsageError, one line.
+    """
+    text = given.strip()
+    if not text:
+        raise _nonsense(given, "nothing there")
+    if not text.isprintable() or " " in text or "\\" in text:
+        raise _nonsense(given, "a character that no URL has")
+    scheme = _SCHEME.match(text)
+    if scheme and scheme[1].lower() not in ("http", "https"):
+        raise _nonsense(given, f"{printable(scheme[1], 20)} is not http or https")
+    if not scheme:
+        if text.isdecimal() or re.fullmatch(r":\d+", text):
+            text = f"127.0.0.1:{text.lstrip(':')}"
+        elif text.count(":") > 1 and not text.startswith("[") and "@" not in text:
+            text = f"[{text.rstrip('/')}]"
+        text = f"http://{text}"
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        # Its message may quote a piece of a password.
+        raise _nonsense(given, "host or port cannot be read") from None
+    if not host or not (_HOST.match(host) or ":" in host):
+        raise _nonsense(given, "no host name")
+    if parts.query or parts.fragment:
+        raise _nonsense(given, "'?' and '#' do not belong here")
+    if port == 0 or (parts.netloc.endswith(":") and not scheme):
+        raise _nonsense(given, "a port is 1 to 65535")
+    tls = parts.scheme == "https"
+    if port is None:
+        port = (443 if tls else 80) if scheme else VLLM_PORT
+    base = parts.path.rstrip("/")
+    while (shorter := _ROUTES.sub("", base).rstrip("/")) != base:
+        base = shorter
+    userinfo = unquote(parts.netloc.rpartition("@")[0]) or None
+    return Endpoint(tls, _ANYWHERE.get(host, host), port, base, userinfo)
+
+
+def normalise(url: str) -> str:
+    """The one way in which kvtop writes a server's URL: scheme, host, port, and a path only where a gateway needs one.
+
+    User and password are left out; give the URL as typed to `VllmSource` to have them used. Raises UsageError.
+    """
+    return parse(url).url
