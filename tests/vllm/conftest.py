@@ -1,0 +1,69 @@
+"""Real servers for the tests marked `vllm`: one at a time, started by scripts/real-vllm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from vllm_agent import Server
+
+MANAGE = Path(__file__).parents[2] / "scripts" / "real-vllm"
+
+
+def manage(*arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run scripts/real-vllm; with `check` a failure carries what it said."""
+    env = os.environ | environment
+    done = subprocess.run([MANAGE, *arguments], capture_output=True, text=True, env=env, check=False)
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def status() -> dict[str, object]:
+    found: dict[str, object] = json.loads(manage("status", "--json").stdout)
+    return found
+
+
+@pytest.fixture(scope="session")
+def installed() -> None:
+    """vLLM is there; where it is not, tests are skipped, but never in CI."""
+    found = status()
+    if found["installed"]:
+        return
+    why = f"no vLLM in {found['venv']}: run scripts/real-vllm install"
+    if os.environ.get("CI") == "true" or os.environ.get("KVTOP_REQUIRE_VLLM") == "1":
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+Serving = Callable[..., "contextmanager[Server]"]
+
+
+@pytest.fixture(scope="session")
+def serving(installed: None) -> Callable[..., object]:
+    """`with serving("plain") as server`: a server that answers, stopped afterwards; `ready=False` does not wait."""
+
+    @contextmanager
+    def serve(name: str, *arguments: str, ready: bool = True, **environment: str) -> Iterator[Server]:
+        manage("stop", name, check=False)
+        manage("start", name, *arguments, **environment)
+        try:
+            if ready:
+                manage("wait", name)
+            (row,) = (row for row in status()["servers"] if row["name"] == name)  # type: ignore[attr-defined]
+            yield Server(row["url"], row["pid"])
+        finally:
+            manage("stop", name)
+
+    return serve
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker runs all of these: the servers would starve each other on a small machine."""
+    for item in items:
+        if item.get_closest_marker("vllm"):
+            item.add_marker(pytest.mark.xdist_group("vllm"))
