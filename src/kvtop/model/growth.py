@@ -27,12 +27,13 @@ class Growth:
     `label` None: all engines together.
     """
 
-    __slots__ = ("after", "base", "engine", "old", "zero")
+    __slots__ = ("after", "base", "engine", "label", "old", "zero")
 
     def __init__(self, base: Samples | None, after: Samples, label: str | None, zero: bool) -> None:
         self.base = base
         self.after = after
         self.zero = zero
+        self.label = label
         self.engine = after.all if label is None else after.engines[label]
         self.old = None if base is None else (base.all if label is None else base.engines.get(label) or Engine())
 

@@ -44,7 +44,7 @@ def between(a: Scrape, b: Scrape, seconds: float | None) -> Window:
     reset = ""
     if state.good:
         if before.state.good:
-            reset = _reset(before, after)
+            reset = reset_reason(before, after)
         else:
             notes.append("the first text has no engine series: nothing can be said of the time between")
     if reset:
@@ -71,7 +71,7 @@ def _why(state: State) -> str:
     return "the text has no vLLM series"
 
 
-def _reset(before: Samples, after: Samples) -> str:
+def reset_reason(before: Samples, after: Samples) -> str:
     """Why the counters of `after` do not continue those of `before`; empty where they do."""
     if before.start is not None and after.start is not None and abs(before.start - after.start) > 0.5:
         return "the server was restarted in this window: counted from zero"

@@ -1,0 +1,123 @@
+"""`kvtop turns --from-metrics DIR`: single requests, from a folder of consecutive /metrics texts alone."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kvtop.errors import UsageError
+from kvtop.model import document, metrics
+from kvtop.model.turns import TurnTracker
+from kvtop.model.view import Turn
+from kvtop.readings import Scrape
+from kvtop.sources.exposition import Reader
+
+MAX_BYTES = 64_000_000
+"""Of one text, unpacked. A real one is below 1 MB."""
+
+COLUMNS = ("turn", "n", "prompt", "cached", "new", "out", "queue", "prefill", "decode", "TTFT", "ended", "verdict")
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="kvtop turns",
+        description="Requests that can be told apart from the counters of consecutive /metrics texts, newest first. "
+        "A row of n requests holds their means. Unknown is null (–).",
+    )
+    parser.add_argument(
+        "--from-metrics", metavar="DIR", help="folder of /metrics texts, *.txt or *.txt.gz, in name order"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON list")
+    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.from_metrics is None:
+        raise UsageError("turns needs --from-metrics DIR: captured turns come with the tap, which this version has not")
+    rows = list(reversed(list(_turns(Path(args.from_metrics)))))
+    if args.json:
+        print(json.dumps([document.turn(row) for row in rows], allow_nan=False))
+    else:
+        _table(rows)
+    return 0
+
+
+def _turns(folder: Path) -> Iterator[Turn]:
+    reader, tracker = Reader(metrics.wanted), TurnTracker()
+    for path in _files(folder):
+        scrape = _read(path, reader)
+        if scrape is not None:
+            yield from tracker.add(scrape)
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        names = sorted(path for path in folder.iterdir() if path.name.endswith((".txt", ".txt.gz")))
+    except OSError as error:
+        raise UsageError(f"cannot read the folder {folder}: {error.strerror or error}") from error
+    if not names:
+        raise UsageError(f"no *.txt or *.txt.gz in {folder}", "save one /metrics text a file, named in order")
+    return names
+
+
+def _read(path: Path, reader: Reader) -> Scrape | None:
+    """One text as a scrape; None, and a line on stderr, where it is none."""
+    try:
+        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        _skip(path, str(error))
+        return None
+    if len(raw) > MAX_BYTES:
+        _skip(path, f"larger than {MAX_BYTES:,} bytes")
+        return None
+    scrape = reader.read(raw.decode("utf-8", "replace"))
+    if not scrape.has_vllm:
+        _skip(path, "no vLLM series in it")
+    elif scrape.truncated:
+        _skip(path, "the text was cut: it does not end in a newline")
+    else:
+        return scrape
+    return None
+
+
+def _skip(path: Path, why: str) -> None:
+    print(f"kvtop: skipped {path.name!r}: {why}", file=sys.stderr)
+
+
+def _table(rows: Sequence[Turn]) -> None:
+    lines = [COLUMNS, *(_cells(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
+    for line in lines:
+        cells = [cell.rjust(width) for cell, width in zip(line[:-2], widths, strict=False)]
+        cells += [cell.ljust(width) for cell, width in zip(line[-2:], widths[-2:], strict=True)]
+        print("  ".join(cells).rstrip())
+
+
+def _cells(row: Turn) -> tuple[str, ...]:
+    share = row.cached_share
+    return (
+        str(row.id),
+        str(row.n),
+        _tokens(row.prompt_tokens),
+        "–" if share is None else f"{_tokens(row.cached_tokens)} {share:.0%}",
+        _tokens(row.new_tokens),
+        _tokens(row.completion_tokens),
+        _seconds(row.queue_s),
+        _seconds(row.prefill_s),
+        _seconds(row.decode_s),
+        "~" + _seconds(row.ttft_s) if row.ttft_s is not None else "–",
+        row.finish_reason or "–",
+        ("slow: " if row.slow else "") + (row.verdict or "–"),
+    )
+
+
+def _tokens(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f} s"
