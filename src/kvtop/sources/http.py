@@ -82,6 +82,7 @@ class HttpClient:
 
     async def aclose(self) -> None:
         self._drop()
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the loop's next round
 
     def _drop(self) -> None:
         if self._link is not None:
