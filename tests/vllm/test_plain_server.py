@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
-from vllm_agent import TOOLS, Agent, Book, Server, opening, shuffled, tool_turn
+from vllm_agent import TOOLS, Agent, Book, Server, assert_equal, opening, shuffled, tool_turn
 
-from kvtop.model.box import Window
+from kvtop.model.turns import TurnTracker
 from kvtop.model.window import between
-from kvtop.readings import State
 
 pytestmark = pytest.mark.vllm
 
@@ -28,22 +27,6 @@ def server(serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[S
 async def agent(server: Server) -> AsyncIterator[Agent]:
     async with Agent(server) as one:
         yield one
-
-
-def assert_equal(window: Window, book: Book) -> None:
-    """The window says what the responses said, token for token."""
-    cached, requests = window.all.cached, window.all.requests
-    assert window.state is State.UP, window.detail
-    assert (cached.prompt_tokens, cached.cached_tokens) == (book.prompt, book.cached)
-    assert cached.share == pytest.approx(book.cached / book.prompt)
-    assert cached.by_source.computed == book.computed
-    assert cached.by_source.device == book.cached
-    assert (cached.by_source.host, cached.by_source.disk) == (0, 0)
-    assert requests.finished.total == len(book.rows)
-    assert (requests.running, requests.waiting) == (0, 0)
-    assert window.all.throughput.generation_tokens == book.completion
-    for phase in ("ttft", "queue", "prefill", "e2e"):
-        assert getattr(window.all.latency, phase).n == len(book.rows), phase
 
 
 async def test_configuration_is_read(agent: Agent) -> None:
@@ -88,6 +71,27 @@ async def test_each_turn_by_itself(agent: Agent) -> None:
         assert ttft.p50 is not None
         assert ttft.p50.value_s == pytest.approx(ttft.mean_s)
         messages = messages + tool_turn(n)
+
+
+async def test_turns_from_counters(agent: Agent) -> None:
+    """Requests that finish alone are rows of their own, exactly; two at once are one row of two."""
+    tracker, messages = TurnTracker(), opening("A reader of rows. ")
+    assert tracker.add(await agent.settled()) == ()
+    for n in range(3):
+        usage = await (agent.stream if n % 2 else agent.chat)(Book(), messages, max_tokens=5 + n)
+        (row,) = tracker.add(await agent.settled())
+        assert (row.n, row.state, row.finish_reason) == (1, "done", "length")
+        assert (row.prompt_tokens, row.cached_tokens) == (usage.prompt, usage.cached)
+        assert (row.new_tokens, row.completion_tokens) == (usage.computed, 5 + n)
+        assert row.ttft_s is not None
+        assert row.duration_s is not None
+        assert 0 < row.ttft_s <= row.duration_s
+        messages = messages + tool_turn(n)
+    book = Book()
+    await asyncio.gather(*(agent.chat(book, messages + tool_turn(4 + n)) for n in range(2)))
+    rows = tracker.add(await agent.settled())
+    assert [row.n for row in rows] == [2]
+    assert (rows[0].prompt_tokens, rows[0].cached_tokens) == (book.prompt / 2, book.cached / 2)
 
 
 async def test_client_that_hangs_up(agent: Agent) -> None:

@@ -10,8 +10,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import pytest
 
-from kvtop.readings import Scrape, SourceDown
+from kvtop.model.box import Window
+from kvtop.readings import Scrape, SourceDown, State
 from kvtop.sources.vllm import VllmSource
 
 Message = dict[str, Any]
@@ -223,3 +225,19 @@ class Agent:
 
 def _usage(usage: dict[str, Any]) -> Usage:
     return Usage(usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], usage["completion_tokens"])
+
+
+def assert_equal(window: Window, book: Book) -> None:
+    """The window says what the responses said, token for token."""
+    cached, requests = window.all.cached, window.all.requests
+    assert window.state is State.UP, window.detail
+    assert (cached.prompt_tokens, cached.cached_tokens) == (book.prompt, book.cached)
+    assert cached.share == pytest.approx(book.cached / book.prompt)
+    assert cached.by_source.computed == book.computed
+    assert cached.by_source.device == book.cached
+    assert (cached.by_source.host, cached.by_source.disk) == (0, 0)
+    assert requests.finished.total == len(book.rows)
+    assert (requests.running, requests.waiting) == (0, 0)
+    assert window.all.throughput.generation_tokens == book.completion
+    for phase in ("ttft", "queue", "prefill", "e2e"):
+        assert getattr(window.all.latency, phase).n == len(book.rows), phase
