@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from vllm_agent import Server
-
-MANAGE = Path(__file__).parents[2] / "scripts" / "real-vllm"
-
-
-def manage(*arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run scripts/real-vllm; with `check` a failure carries what it said."""
-    env = os.environ | environment
-    done = subprocess.run([MANAGE, *arguments], capture_output=True, text=True, env=env, check=False)
-    assert not check or done.returncode == 0, done.stderr
-    return done
-
-
-def status() -> dict[str, object]:
-    found: dict[str, object] = json.loads(manage("status", "--json").stdout)
-    return found
+from vllm_servers import manage, status
 
 
 @pytest.fixture(scope="session")
@@ -40,9 +23,6 @@ def installed() -> None:
     pytest.skip(why)
 
 
-Serving = Callable[..., "contextmanager[Server]"]
-
-
 @pytest.fixture(scope="session")
 def serving(installed: None) -> Callable[..., object]:
     """`with serving("plain") as server`: a server that answers, stopped afterwards; `ready=False` does not wait."""
@@ -54,7 +34,7 @@ def serving(installed: None) -> Callable[..., object]:
         try:
             if ready:
                 manage("wait", name)
-            (row,) = (row for row in status()["servers"] if row["name"] == name)  # type: ignore[attr-defined]
+            (row,) = (row for row in status()["servers"] if row["name"] == name)
             yield Server(row["url"], row["pid"])
         finally:
             manage("stop", name)

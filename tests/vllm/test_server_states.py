@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from vllm_agent import Agent, Book, Server, opening
+from vllm_servers import manage
 
 from kvtop.model.window import between
 from kvtop.readings import State
