@@ -162,16 +162,18 @@ class _EngineTracker:
     def _row(self, g: Growth, now: Samples, n: int) -> Turn:
         """n finishes as one row: the growth of each sum, divided by n."""
 
-        def tokens(quantity: Quantity) -> float | None:
-            total = g.grew(quantity, "_sum") if g.grew(quantity, "_count") == n else None
+        def total(quantity: Quantity) -> float | None:
+            return g.grew(quantity, "_sum") if g.grew(quantity, "_count") == n else None
+
+        def tokens(total: float | None) -> float | None:
             return None if total is None else (round(total) if n == 1 else total / n)
 
         def seconds(quantity: Quantity) -> float | None:
-            total = g.grew(quantity, "_sum") if g.grew(quantity, "_count") == n else None
-            return None if total is None else total / n
+            return None if (sum_s := total(quantity)) is None else sum_s / n
 
-        prompt, new, completion = tokens(m.REQUEST_PROMPT), tokens(m.REQUEST_COMPUTED), tokens(m.REQUEST_GENERATION)
-        cached = prompt - new if prompt is not None and new is not None else None
+        prompts, computed = total(m.REQUEST_PROMPT), total(m.REQUEST_COMPUTED)
+        prompt, new, completion = tokens(prompts), tokens(computed), tokens(total(m.REQUEST_GENERATION))
+        cached = tokens(prompts - computed) if prompts is not None and computed is not None else None
         if not g.has(m.REQUEST_COMPUTED) and n == 1 and prompt is not None:
             cached = self.flight.cached_if_alone(now, prompt)  # below 0.13
             new = None if cached is None else prompt - cached

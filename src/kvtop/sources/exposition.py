@@ -6,8 +6,9 @@ What is read
 - Samples `name{labels} value [timestamp] [# exemplar]`, `# TYPE` lines; CRLF, blank lines, other comments and `# EOF`
   are fine. Of a series that stands twice the last value counts.
 - A `vllm:` line outside that grammar goes to prometheus_client's parser, which is imported only then; what it refuses
-  too is dropped and counted in `Reader.dropped`. At most `MAX_ODD` lines a text get that second look: it is slow.
-- Nothing in a text makes `read` raise.
+  too is dropped and counted in `Reader.dropped`. That second look is slow, so `MAX_ODD` lines a text get it, and none
+  over `MAX_ODD_CHARS`.
+- Nothing in a text makes `read` raise; one of more than `MAX_LINES` lines counts as cut there.
 
 What is kept: `vllm:` samples that `wanted` names (by default all but the `_created` gauges, which are creation times)
 and process_start_time_seconds; types of `vllm:` families.
@@ -26,9 +27,14 @@ START_TIME = "process_start_time_seconds"
 MAX_HEADS = 50_000
 """Remembered line heads; a server of 64 engines has about 30,000."""
 MAX_HEAD_CHARS = 12_000_000
+MAX_LINES = 400_000
 MAX_SERIES = 60_000
 """Samples kept of one text; further ones are dropped and counted."""
+MAX_FAMILIES = 4_000
+"""Types kept of one text."""
 MAX_ODD = 200
+MAX_ODD_CHARS = 4_096
+"""A longer odd line is dropped unseen: the official parser takes quadratic time."""
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*+"
 _LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*+="(?:[^"\\]++|\\.)*+"'
@@ -96,7 +102,7 @@ class Reader:
         """The whole text as a scrape. Without a final newline its last line is dropped and `truncated` is set."""
         if "\r" in text:
             text = text.replace("\r\n", "\n")
-        lines = text.split("\n")
+        lines = text.split("\n", MAX_LINES)  # the last piece is a line without an end, or all that is too much
         truncated = bool(lines.pop())
         values: dict[SeriesKey, float] = {}
         types: dict[str, str] = {}
@@ -175,6 +181,8 @@ class Reader:
         family = match[1]
         if not family.startswith("vllm:"):
             return self._mark(line, head, _HTTP if family.startswith("http_") else _ELSE)
+        if len(types) >= MAX_FAMILIES:
+            return _VLLM
         types[family] = match[2]
         if head.endswith(family):
             self._remember(head, family)
@@ -200,7 +208,7 @@ class Reader:
     def _leftovers(self, odd: list[str], values: dict[SeriesKey, float]) -> None:
         self.dropped += max(0, len(odd) - MAX_ODD)
         for line in odd[:MAX_ODD]:
-            found = _official(line)
+            found = _official(line) if len(line) <= MAX_ODD_CHARS else None
             if found is None:
                 self.dropped += 1
                 continue
