@@ -160,6 +160,8 @@ class VllmProcess:
     parent: int | None = None
     ports: tuple[int, ...] = ()
     """TCP ports it listens on."""
+    contained: bool = False
+    """Lives in another network namespace (a container): its ports are not those of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,12 @@ class HostReading:
     offload_files: tuple[OffloadFile, ...] = ()
     processes: tuple[VllmProcess, ...] = ()
     at: float | None = None
+    processes_seen: int | None = None
+    """Processes of all kinds that were looked at."""
+    published_ports: tuple[int, ...] = ()
+    """Ports of this machine that container proxies hold."""
+    unreadable_maps: tuple[int, ...] = ()
+    """vLLM processes whose maps this user may not read: what they map is not known."""
 
 
 @dataclass(frozen=True, slots=True)

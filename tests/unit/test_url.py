@@ -53,9 +53,16 @@ def test_normalise(given_url: str, url: str) -> None:
         "http://h?x",
         "http://h#x",
         "http://[::1",
-    ]
-    + ["\x1b[31m", "http://h:port", "file:///etc/passwd", "http://h\\x", "http://user:geheim@:1", "//h"]
-    + ["http://user:gehe/im@h:8000", "http://user:geheim@h:99999", "http://user:99999999@h:x"],
+        "\x1b[31m",
+        "http://h:port",
+        "file:///etc/passwd",
+        "http://h\\x",
+        "http://user:geheim@:1",
+        "//h",
+        "http://user:gehe/im@h:8000",
+        "http://user:geheim@h:99999",
+        "http://user:99999999@h:x",
+    ],
 )
 def test_nonsense_is_one_line_without_a_password(nonsense: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -1,0 +1,58 @@
+"""What the silence of a server means, given what else is known of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from kvtop.readings import HostReading, SourceDown, State, VllmProcess
+
+_HERE = ("127.0.0.1", "localhost", "::1")
+_ALL = (None, "", "0.0.0.0", "::")
+
+
+def explain(down: SourceDown, url: str, host: HostReading | None) -> SourceDown:
+    """A refused port of this machine, seen beside the vLLM processes: loading, elsewhere, or gone.
+
+    vLLM binds its port early but listens only when its start-up is complete, so a living server process that wants
+    this port and does not listen is loading. Other states, and ports of other machines, are returned as they are.
+    """
+    if down.state is not State.REFUSED or host is None:
+        return down
+    parts = urlsplit(url)
+    if not _is_here(parts.hostname, host):
+        return down
+    servers = [p for p in host.processes if p.role == "api" and not p.contained]
+    mine = [p for p in servers if p.port == parts.port]
+    # A port that stands in a configuration file is not known before the server listens.
+    mine = mine or [p for p in servers if p.port is None and not p.ports and "--config" in " ".join(p.command)]
+    for process in mine:
+        if parts.port in process.ports:
+            return replace(down, cause=f"{down.cause}: process {process.pid} listens on this port at another address")
+        if not process.ports:
+            return replace(down, state=State.LOADING, cause=_loading(process, host))
+    for process in mine:
+        ports = ", ".join(str(port) for port in process.ports)
+        return replace(down, cause=f"{down.cause}: process {process.pid} listens on {ports} instead")
+    if any(p.contained for p in host.processes):
+        return replace(down, cause=f"{down.cause}; a vLLM in a container runs, perhaps without a published port")
+    if servers:
+        known = sorted({port for p in servers for port in (p.ports or (p.port,)) if port is not None})
+        if known:
+            return replace(down, cause=f"{down.cause}; vLLM is on {', '.join(map(str, known))}")
+    return replace(down, cause=f"{down.cause}, and no vLLM server process wants this port")
+
+
+def _is_here(name: str | None, host: HostReading) -> bool:
+    """The loopback, or an address that a server of this machine was told to bind."""
+    return name in _HERE or any(p.host == name for p in host.processes if p.host not in _ALL)
+
+
+def _loading(process: VllmProcess, host: HostReading) -> str:
+    words = f"process {process.pid} is starting and does not listen yet"
+    if process.started_at is None or host.at is None:
+        return words
+    seconds = max(0, round(host.at - process.started_at))
+    if seconds < 120:
+        return f"{words}, {seconds} s so far"
+    return f"{words}, {seconds // 60} m {seconds % 60} s so far"

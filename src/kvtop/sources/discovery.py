@@ -1,0 +1,170 @@
+"""Which vLLM servers are on this machine: by their processes, and by the ports that containers publish.
+
+A process of this machine is told by its command line and its listening sockets. A server in a container shows only a
+listening socket without a vLLM process to it: those on usual ports, and those that a container proxy holds, are asked
+once who they are, with two GETs, and not again for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from kvtop.clock import Clock, SystemClock
+from kvtop.readings import Discovery, Found, HostReading, VllmProcess
+from kvtop.sources.http import HttpClient, HttpFailure
+from kvtop.sources.processes import listening, option
+from kvtop.sources.url import parse
+
+USUAL_PORTS = (8000, 8001, 8080, 30000)
+PROBE_TIMEOUT_S = 0.5
+ASK_AGAIN_S = 30.0
+"""How long a port's answer holds while the same socket listens."""
+
+_ANYWHERE = (None, "", "0.0.0.0", "::", "localhost")
+
+
+class _Row(msgspec.Struct):
+    owned_by: str | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Row]
+
+
+class DiscoverySource:
+    """Looks for servers. `configured` is the number of servers that config.toml names, said again in `looked`."""
+
+    def __init__(
+        self,
+        *,
+        configured: int = 0,
+        ports: Sequence[int] = USUAL_PORTS,
+        clock: Clock | None = None,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._configured = configured
+        self._ports = tuple(ports)
+        self._clock = clock or SystemClock()
+        self._proc = proc
+        self._answers: dict[tuple[int, int], tuple[float, str]] = {}
+        """(port, inode of its listening socket) -> when it was asked, and what it is."""
+
+    async def read(self, host: HostReading | None) -> Discovery:
+        """Look once. Without a host reading only the usual ports are looked at."""
+        processes = host.processes if host else ()
+        found: dict[str, Found] = {}
+        for process in processes:
+            for url in _urls(process):
+                pid = process.pid
+                waits = "" if process.ports else ", not listening yet"
+                found.setdefault(url, Found(url, f"process {pid}{waits}", pid))
+        known = {port for process in processes for port in (*process.ports, process.port) if port is not None}
+        published = host.published_ports if host else ()
+        sockets = self._listening()
+        candidates = [port for port in dict.fromkeys((*self._ports, *published)) if port not in known]
+        verdicts = dict(zip(candidates, await self._ask(candidates, sockets), strict=True))
+        for port, verdict in verdicts.items():
+            if verdict == _VLLM:
+                how = "container port" if port in published else f"port {port}"
+                url = f"http://127.0.0.1:{port}"
+                found.setdefault(url, Found(url, f"{how}, by its listening socket"))
+        return Discovery(
+            found=tuple(found.values()),
+            looked=self._looked(host, verdicts, published),
+            at=self._clock.wall(),
+        )
+
+    def _listening(self) -> dict[int, int]:
+        """Port -> inode of the socket that listens on it, on this machine."""
+        ports: dict[int, int] = {}
+        for name in ("tcp6", "tcp"):
+            try:
+                text = (self._proc / "net" / name).read_text(encoding="ascii", errors="replace")
+            except OSError:
+                continue
+            ports.update({port: inode for inode, port in listening(text).items()})
+        return ports
+
+    async def _ask(self, ports: Sequence[int], sockets: dict[int, int]) -> list[str]:
+        now = self._clock.mono()
+        asked: list[int] = []
+        for port in ports:
+            inode = sockets.get(port)
+            earlier = self._answers.get((port, inode)) if inode is not None else None
+            if inode is not None and (earlier is None or now - earlier[0] >= ASK_AGAIN_S):
+                asked.append(port)
+        answers = await asyncio.gather(*(_who(port) for port in asked))
+        for port, verdict in zip(asked, answers, strict=True):
+            self._answers[(port, sockets[port])] = (now, verdict)
+        live = {(port, inode) for port, inode in sockets.items()}
+        self._answers = {key: answer for key, answer in self._answers.items() if key in live}
+        return [self._answers[(port, sockets[port])][1] if port in sockets else _REFUSED for port in ports]
+
+    def _looked(
+        self, host: HostReading | None, verdicts: dict[int, str], published: Sequence[int]
+    ) -> tuple[tuple[str, str], ...]:
+        rows: list[tuple[str, str]] = []
+        if host is not None:
+            servers = sum(process.role == "api" for process in host.processes)
+            seen = f"{host.processes_seen} seen, " if host.processes_seen is not None else ""
+            rows.append(("processes", f"{seen}{servers} {'is' if servers == 1 else 'are'} vLLM"))
+            for process in host.processes:
+                socket = option(process.command, "--uds")
+                if socket:
+                    rows.append((f"process {process.pid}", f"listens on the Unix socket {socket}: needs a TCP port"))
+        for verdict in dict.fromkeys(verdicts.values()):
+            usual = [str(port) for port, what in verdicts.items() if what == verdict and port not in published]
+            if usual:
+                rows.append((f"port {', '.join(usual)}", verdict))
+        if host is not None:
+            ours = sum(verdicts.get(port) == _VLLM for port in published)
+            words = f"{len(published)} published, {ours} {'is' if ours == 1 else 'are'} vLLM" if published else "none published"
+            rows.append(("container ports", words))
+        named = self._configured
+        rows.append(("config.toml", f"{named} server{'s' if named > 1 else ''} named" if named else "no server named"))
+        return tuple(rows)
+
+
+_VLLM = "vLLM"
+_OTHER = "answers, not vLLM"
+_SILENT = "listens, no answer"
+_REFUSED = "refused"
+
+
+def _urls(process: VllmProcess) -> tuple[str, ...]:
+    """Where a server process is, or will be, reached on this machine."""
+    if process.role != "api" or process.contained:
+        return ()
+    # Beside its HTTP port a server may listen on internal ones.
+    if process.port is not None:
+        ports = (process.port,) if not process.ports or process.port in process.ports else process.ports[:1]
+    else:
+        ports = process.ports[:1]
+    address = "127.0.0.1" if process.host in _ANYWHERE else process.host
+    host = f"[{address}]" if address and ":" in address else address
+    return tuple(f"http://{host}:{port}" for port in ports)
+
+
+async def _who(port: int) -> str:
+    """What answers on a loopback port."""
+    client = HttpClient(parse(f"127.0.0.1:{port}"), timeout_s=PROBE_TIMEOUT_S, max_bytes=1_000_000)
+    try:
+        models = await client.get("/v1/models")
+        if models.status == 200:
+            rows = msgspec.json.decode(models.body, type=_Models).data
+            return _VLLM if any(row.owned_by == "vllm" for row in rows) else _OTHER
+        if models.status in (401, 403):
+            # Models hidden behind an API key; vLLM's /metrics stays open.
+            metrics = await client.get("/metrics")
+            return _VLLM if b"\nvllm:" in metrics.body else _OTHER
+        return _OTHER
+    except HttpFailure as failure:
+        return _SILENT if failure.state.value == "timeout" else _OTHER
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return _OTHER
+    finally:
+        await client.aclose()
