@@ -162,6 +162,16 @@ class ServerView:
     """One a data-parallel engine; empty for a single engine."""
     engine: str | None = None
     """The engine whose numbers `window`, `hour` and `life` are restricted to; None: all."""
+    http_status: int | None = None
+    """Of the last failed try, where an HTTP answer came."""
+    pid: int | None = None
+    """The API process on this machine that was last seen to serve this URL."""
+    watched_since: float | None = None
+    """Unix time of the first scrape that was read."""
+    last_busy_at: float | None = None
+    """Unix time at which something was last seen to run, to wait or to be counted."""
+    last_traffic: Window | None = None
+    """While nobody asks anything: the last 5 minutes in which somebody did."""
 
     @property
     def stale(self) -> bool:
@@ -189,6 +199,8 @@ class BoxView:
     """What was found where, when no server is known."""
     demo: bool = False
     window_key: str = "5m"
+    looks: int = 0
+    """How often servers were looked for so far."""
 
     @property
     def server(self) -> ServerView | None:

@@ -1,0 +1,155 @@
+"""One watched server: asks it, feeds its history, and decides when to ask again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kvtop.clock import Clock
+from kvtop.config import Poll
+from kvtop.live.factories import ServerLike
+from kvtop.model.history import ServerHistory
+from kvtop.readings import Scrape, ServerFacts, SourceDown, State
+
+T = TypeVar("T")
+
+Sleep = Callable[[float], Awaitable[None]]
+
+IDLE_AFTER_S = 30.0
+"""Nothing ran for this long: the server is asked less often."""
+
+BACK_OFF = 4.0
+"""A server that does not answer is asked this many intervals apart at most, so that its return is seen soon."""
+
+GUARD = 4.0
+"""A source has its own timeouts; one that overstays them by this factor is cancelled."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What an endpoint needs of the watch around it."""
+
+    poll: Poll
+    clock: Clock
+    sleep: Sleep
+    changed: Callable[[], None]
+    explain: Callable[[SourceDown, str], SourceDown]
+
+
+class Endpoint:
+    """`made` makes the source (it may import: it is called beside the loop). `found`: by discovery, so it may go."""
+
+    def __init__(
+        self,
+        history: ServerHistory,
+        made: Callable[[], Awaitable[ServerLike]],
+        around: Surroundings,
+        *,
+        found: bool = False,
+    ) -> None:
+        self.history = history
+        self.found = found
+        self.tried = asyncio.Event()
+        """The first try is over."""
+        self._made = made
+        self._around = around
+        self._source: ServerLike | None = None
+        self._facts_at: float | None = None
+        self._facts_task: asyncio.Task[None] | None = None
+        self._was_down = False
+
+    @property
+    def good(self) -> bool:
+        return self.history.failed_tries == 0 and self.tried.is_set()
+
+    async def run(self) -> None:
+        """Until cancelled. Nothing that the source or a text does ends it."""
+        try:
+            while True:
+                began = self._around.clock.mono()
+                await self._once()
+                await self._around.sleep(self.pause(self._around.clock.mono() - began))
+        finally:
+            if self._facts_task is not None:
+                self._facts_task.cancel()
+                await asyncio.gather(self._facts_task, return_exceptions=True)
+            if self._source is not None:
+                await asyncio.shield(self._close(self._source))
+
+    def pause(self, took_s: float) -> float:
+        """Seconds until the next try: short while something is in flight, long when idle or down."""
+        poll, history = self._around.poll, self.history
+        if history.failed_tries:
+            return min(poll.metrics_s * 2.0 ** min(history.failed_tries - 1, 8), poll.metrics_s * BACK_OFF)
+        if history.in_flight:
+            interval = poll.metrics_busy_s
+        elif history.idle_since is not None and self._around.clock.wall() - history.idle_since >= IDLE_AFTER_S:
+            interval = max(poll.metrics_idle_s, poll.metrics_s)
+        else:
+            interval = poll.metrics_s
+        # a server that answers slowly is not asked for more than half of the time
+        return max(interval - took_s, took_s)
+
+    async def _once(self) -> None:
+        answer = await self._guarded(self._scrape, "/metrics")
+        if isinstance(answer, SourceDown):
+            self.history.down(self._around.explain(answer, self.history.url))
+            self._was_down = True
+        else:
+            self._feed(answer)
+        self.tried.set()
+        self._around.changed()
+
+    def _feed(self, scrape: Scrape) -> None:
+        try:
+            self.history.scrape(scrape)
+        except Exception as error:  # noqa: BLE001  a text that the model cannot take must not end the watch
+            self.history.down(self._ours(error, "reading /metrics"))
+            return
+        if self._was_down:
+            self._facts_at = None
+            self._was_down = False
+        now = self._around.clock.mono()
+        due = self._facts_at is None or now - self._facts_at >= self._around.poll.facts_s
+        if due and (self._facts_task is None or self._facts_task.done()):
+            self._facts_at = now
+            self._facts_task = asyncio.create_task(self._ask_facts())
+
+    async def _ask_facts(self) -> None:
+        answer = await self._guarded(self._facts, "/version")
+        if isinstance(answer, ServerFacts):
+            self.history.facts(answer)
+            self._around.changed()
+
+    async def _scrape(self) -> Scrape | SourceDown:
+        if self._source is None:
+            self._source = await self._made()
+        return await self._source.scrape()
+
+    async def _facts(self) -> ServerFacts | SourceDown:
+        assert self._source is not None
+        return await self._source.facts()
+
+    async def _guarded(self, ask: Callable[[], Awaitable[T | SourceDown]], what: str) -> T | SourceDown:
+        limit = GUARD * self._around.poll.metrics_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                return await ask()
+        except TimeoutError:
+            return SourceDown(State.TIMEOUT, f"no answer within {limit:g} s", self._around.clock.wall())
+        except Exception as error:  # noqa: BLE001  one source's fault is its own state, never the end of the others
+            return self._ours(error, f"asking for {what}")
+
+    def _ours(self, error: Exception, doing: str) -> SourceDown:
+        return SourceDown(
+            State.HTTP_ERROR, f"kvtop itself failed while {doing}: {type(error).__name__}", self._around.clock.wall()
+        )
+
+    @staticmethod
+    async def _close(source: ServerLike) -> None:
+        try:
+            await source.aclose()
+        except Exception:  # noqa: BLE001  it is left for good: there is nobody to tell
+            return

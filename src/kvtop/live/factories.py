@@ -1,0 +1,94 @@
+"""Where the sources of a Watch come from. The default makes the real ones and imports each only when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from kvtop.config import Server, Settings
+from kvtop.live.worker import Caller, Worker
+from kvtop.readings import Discovery, GpuReading, HostReading, Scrape, ServerFacts, SourceDown
+
+if TYPE_CHECKING:
+    from kvtop.clock import Clock
+
+
+class ServerLike(Protocol):
+    """One vLLM endpoint."""
+
+    async def scrape(self) -> Scrape | SourceDown: ...
+
+    async def facts(self) -> ServerFacts | SourceDown: ...
+
+    async def aclose(self) -> None: ...
+
+
+class GpuLike(Protocol):
+    def read(self, pcie: bool = True) -> GpuReading: ...
+
+    def close(self) -> None: ...
+
+
+class HostLike(Protocol):
+    def read(self) -> HostReading: ...
+
+
+class FinderLike(Protocol):
+    async def read(self, host: HostReading | None) -> Discovery: ...
+
+
+Explain = Callable[[SourceDown, str, HostReading | None], SourceDown]
+
+
+@dataclass(frozen=True)
+class Factories:
+    """All but `server` may block and import: they are called beside the event loop.
+
+    `server` is called on it, since nothing can be shown before its first answer anyway.
+    """
+
+    server: Callable[[str, Server | None], ServerLike]
+    gpu: Callable[[], GpuLike]
+    host: Callable[[], HostLike]
+    finder: Callable[[], FinderLike]
+    explain: Callable[[], Explain]
+    """What the machine knows about a server that does not answer."""
+    worker: Callable[[str], Caller] = Worker
+
+
+def real(settings: Settings, clock: Clock) -> Factories:
+    """The sources of this machine."""
+
+    def server(url: str, configured: Server | None) -> ServerLike:
+        from kvtop.sources.vllm import VllmSource
+
+        return VllmSource(
+            url,
+            key=configured.api_key if configured is not None else lambda: None,
+            timeout_s=settings.poll.metrics_timeout_s,
+            max_bytes=settings.poll.metrics_max_bytes,
+            clock=clock,
+        )
+
+    def gpu() -> GpuLike:
+        from kvtop.sources.nvml import NvmlSource
+
+        return NvmlSource()
+
+    def host() -> HostLike:
+        from kvtop.sources.host import HostSource
+
+        return HostSource()
+
+    def finder() -> FinderLike:
+        from kvtop.sources.discovery import DiscoverySource
+
+        return DiscoverySource()
+
+    def explain() -> Explain:
+        from kvtop.model.states import explain as made
+
+        return made
+
+    return Factories(server, gpu, host, finder, explain)

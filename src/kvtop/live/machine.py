@@ -1,0 +1,115 @@
+"""The machine's own sources: NVML and host. Each reads beside the loop, at its own pace, and may be dead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kvtop.clock import Clock
+from kvtop.config import Poll
+from kvtop.live.endpoint import Sleep
+from kvtop.live.factories import GpuLike, HostLike
+from kvtop.live.worker import Caller, Hangs
+from kvtop.readings import GpuReading, HostReading
+
+READ_S = 5.0
+"""A read that takes longer is given up; no second one starts while it hangs."""
+
+NO_GPU_S = 30.0
+"""Where there is no driver, it is looked for again this often."""
+
+
+class GpuWatch:
+    """The cards, now. `reading` is None until the first read is over."""
+
+    def __init__(self, made: Callable[[], GpuLike], worker: Caller, poll: Poll, clock: Clock, sleep: Sleep) -> None:
+        self.reading: GpuReading | None = None
+        self._made = made
+        self._worker = worker
+        self._poll = poll
+        self._clock = clock
+        self._sleep = sleep
+        self._source: GpuLike | None = None
+        self._pcie_at: float | None = None
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        while True:
+            self.reading = await self._once()
+            changed()
+            absent = bool(self.reading.error) and not self.reading.gpus
+            await self._sleep(NO_GPU_S if absent else self._poll.gpu_s)
+
+    async def _once(self) -> GpuReading:
+        now = self._clock.mono()
+        pcie = self._pcie_at is None or now - self._pcie_at >= self._poll.pcie_s
+        try:
+            reading = await self._worker.call(lambda: self._read(pcie), READ_S)
+        except (TimeoutError, Hangs):
+            return self._failed("the NVIDIA driver does not answer")
+        except Exception as error:  # noqa: BLE001  a driver's binding may raise anything; the others go on
+            return self._failed(f"kvtop could not read the cards: {type(error).__name__}")
+        if pcie:
+            self._pcie_at = now
+        else:
+            reading = _with_pcie(reading, self.reading)
+        return reading if reading.at is not None else replace(reading, at=self._clock.wall())
+
+    def _read(self, pcie: bool) -> GpuReading:
+        if self._source is None:
+            self._source = self._made()
+        return self._source.read(pcie)
+
+    def _failed(self, why: str) -> GpuReading:
+        """What was read last, with the time it is from, and why there is nothing newer."""
+        return replace(self.reading or GpuReading(), error=why)
+
+
+def _with_pcie(now: GpuReading, before: GpuReading | None) -> GpuReading:
+    """PCIe is sampled seldom: between two samples the last one stands."""
+    known = {gpu.index: gpu for gpu in before.gpus} if before is not None else {}
+    gpus = tuple(
+        replace(
+            gpu,
+            pcie_tx_bytes_per_s=known[gpu.index].pcie_tx_bytes_per_s,
+            pcie_rx_bytes_per_s=known[gpu.index].pcie_rx_bytes_per_s,
+        )
+        if gpu.index in known and gpu.pcie_tx_bytes_per_s is None and gpu.lost is None
+        else gpu
+        for gpu in now.gpus
+    )
+    return replace(now, gpus=gpus)
+
+
+class HostWatch:
+    """Memory, /dev/shm and the vLLM processes. `reading` keeps its time where a later read failed."""
+
+    def __init__(self, made: Callable[[], HostLike], worker: Caller, poll: Poll, clock: Clock, sleep: Sleep) -> None:
+        self.reading: HostReading | None = None
+        self._made = made
+        self._worker = worker
+        self._poll = poll
+        self._clock = clock
+        self._sleep = sleep
+        self._source: HostLike | None = None
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        while True:
+            reading = await self._once()
+            if reading is not None:
+                self.reading = reading
+                changed()
+            await self._sleep(self._poll.host_s)
+
+    async def _once(self) -> HostReading | None:
+        try:
+            reading = await self._worker.call(self._read, READ_S)
+        except (TimeoutError, Hangs):
+            return None
+        except Exception:  # noqa: BLE001  /proc may hold anything; the age of the last reading says that it is old
+            return None
+        return reading if reading.at is not None else replace(reading, at=self._clock.wall())
+
+    def _read(self) -> HostReading:
+        if self._source is None:
+            self._source = self._made()
+        return self._source.read()

@@ -1,0 +1,309 @@
+"""Watches servers and this machine: one loop a source, one view of all of it.
+
+Nothing here writes to disk, and nothing is sent but the polls. A source that dies, hangs or raises becomes a state with
+an age; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from urllib.parse import urlsplit
+
+from kvtop.clock import Clock, SystemClock
+from kvtop.config import Server, Settings
+from kvtop.errors import UsageError
+from kvtop.live.endpoint import Endpoint, Sleep, Surroundings
+from kvtop.live.factories import Explain, Factories, FinderLike, ServerLike, real
+from kvtop.live.machine import GpuWatch, HostWatch
+from kvtop.model import fleet, sentence
+from kvtop.model.downs import Around
+from kvtop.model.history import ServerHistory
+from kvtop.model.turns import TurnTracker
+from kvtop.model.view import BoxView, ServerView
+from kvtop.readings import Discovery, SourceDown, State
+from kvtop.sources.url import normalise
+
+HEAD_START_S = 0.5
+"""The machine's sources and their imports wait for the first answer of a server, but not longer."""
+
+LOOK_S = 10.0
+"""A look for servers that takes longer is given up."""
+
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+class Watch:
+    """`run` until cancelled; `view` whenever something is to be drawn. All from one event loop.
+
+    `urls` empty: the servers of config.toml, else those found on this machine, as they come and go.
+    Raises UsageError for one of `urls` that is none; one in config.toml is skipped and stands in `problems`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        urls: Sequence[str] = (),
+        *,
+        demo: bool = False,
+        clock: Clock | None = None,
+        factories: Factories | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._settings = settings
+        self._demo = demo
+        self._clock = clock or SystemClock()
+        self._factories = factories or real(settings, self._clock)
+        self._sleep = sleep
+        self._changed: Callable[[], None] = lambda: None
+        self._endpoints: list[Endpoint] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._running = False
+        self._fault: asyncio.Future[None] | None = None
+        self.problems: list[str] = []
+        """What was wrong with the configured servers, a line each."""
+        self._configured = self._named(settings.server)
+        self._typed: dict[str, str] = {}
+        """Shown URL -> as given, which may hold a user and a password."""
+        poll, worker = settings.poll, self._factories.worker
+        self._gpu = GpuWatch(self._factories.gpu, worker("gpu"), poll, self._clock, sleep)
+        self._host = HostWatch(self._factories.host, worker("host"), poll, self._clock, sleep)
+        self._importers = {name: worker(f"import-{name}") for name in ("finder", "explain")}
+        self._discovery: Discovery | None = None
+        self._looks = 0
+        self._no_servers: set[str] = set()
+        """Found, and no vLLM."""
+        self._explain: Explain | None = None
+        self._opened: frozenset[tuple[str, int]] = frozenset()
+        for url in urls or list(self._configured):
+            self.add_url(url)
+        self._discovers = not self._endpoints
+
+    # -- servers
+
+    def _named(self, servers: Sequence[Server]) -> dict[str, Server]:
+        named = {}
+        for server in servers:
+            try:
+                named[normalise(server.url)] = server
+            except UsageError as error:
+                self.problems.append(f"config.toml, [[server]]: {error.what}")
+        return named
+
+    @property
+    def urls(self) -> list[str]:
+        """The servers that are watched now, in order."""
+        return [e.history.url for e in self._endpoints]
+
+    def add_url(self, url: str) -> None:
+        """Watch one more server, from now on. The same one twice is once. Raises UsageError for nonsense."""
+        self._add(url, found=False)
+
+    def opened(self, url: str, turn: int) -> None:
+        """The user has looked at this slow turn: the sentence speaks of it no more."""
+        self._opened |= {(url, turn)}
+
+    def _add(self, given: str, *, found: bool) -> None:
+        url = normalise(given)
+        known = next((e for e in self._endpoints if e.history.url == url), None)
+        if known is not None:
+            known.found = known.found and found
+            return
+        configured = self._configured.get(url)
+        self._typed[url] = configured.url if configured is not None and "@" not in given else given
+        limits = self._settings.thresholds
+        history = ServerHistory(
+            url,
+            _label(url, configured),
+            tracker=lambda: TurnTracker(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s),
+        )
+        endpoint = Endpoint(history, lambda: self._made(url, configured), self._surroundings(), found=found)
+        self._endpoints.append(endpoint)
+        if self._running:
+            self._start(endpoint)
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(self._settings.poll, self._clock, self._sleep, lambda: self._changed(), self._explained)
+
+    async def _made(self, url: str, configured: Server | None) -> ServerLike:
+        typed = self._typed[url]
+        return self._factories.server(typed, configured)
+
+    def _explained(self, down: SourceDown, url: str) -> SourceDown:
+        return self._explain(down, url, self._host.reading) if self._explain is not None else down
+
+    def _start(self, endpoint: Endpoint) -> None:
+        self._tasks[endpoint.history.url] = self._task(endpoint.run())
+
+    def _task(self, loop: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(loop)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A loop ends only when it is cancelled; what else ends it is a fault of ours, and `run` raises it."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._fault is not None and not self._fault.done():
+            self._fault.set_exception(error)
+
+    async def _drop(self, endpoint: Endpoint) -> None:
+        self._endpoints.remove(endpoint)
+        task = self._tasks.pop(endpoint.history.url, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    # -- running
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Until cancelled. `changed` is called on this loop, each time something new is there."""
+        self._changed = changed
+        self._running = True
+        self._fault = asyncio.get_running_loop().create_future()
+        for endpoint in self._endpoints:
+            self._start(endpoint)
+        others = [self._task(loop) for loop in (self._watch_gpu(), self._watch_host(), self._discover())]
+        try:
+            await self._fault
+        finally:
+            self._running = False
+            mine = [*others, *self._tasks.values()]
+            for task in mine:
+                task.cancel()
+            await asyncio.gather(*mine, return_exceptions=True)
+            self._tasks.clear()
+
+    async def _head_start(self) -> None:
+        """Let the first answer of a server come before the imports of everything else."""
+        waits = [asyncio.create_task(e.tried.wait()) for e in self._endpoints]
+        if not waits:
+            return
+        _, late = await asyncio.wait(waits, timeout=HEAD_START_S, return_when=asyncio.FIRST_COMPLETED)
+        for task in late:
+            task.cancel()
+
+    async def _watch_gpu(self) -> None:
+        await self._head_start()
+        await self._gpu.run(self._changed)
+
+    async def _watch_host(self) -> None:
+        await self._head_start()
+        with contextlib.suppress(TimeoutError):  # without it a state is told with fewer words
+            self._explain = await self._importers["explain"].call(self._factories.explain, LOOK_S)
+        await self._host.run(self._host_changed)
+
+    def _host_changed(self) -> None:
+        host = self._host.reading
+        for endpoint in self._endpoints:
+            port = _local_port(endpoint.history.url)
+            if host is None or port is None or not endpoint.good:
+                continue
+            for process in host.processes:
+                if process.role == "api" and (port in process.ports or (not process.ports and process.port == port)):
+                    endpoint.history.served_by(process.pid)
+        self._changed()
+
+    # -- looking for servers
+
+    async def _discover(self) -> None:
+        if not self._discovers:
+            return
+        finder: FinderLike | None = None
+        poll = self._settings.poll
+        while True:
+            if self._looking:
+                try:
+                    if finder is None:
+                        finder = await self._importers["finder"].call(self._factories.finder, LOOK_S)
+                    async with asyncio.timeout(LOOK_S):
+                        found = await finder.read(self._host.reading)
+                    await self._apply(found)
+                except Exception as error:  # noqa: BLE001  a look that failed is a line of what was looked at
+                    why = "took too long" if isinstance(error, TimeoutError) else f"failed: {type(error).__name__}"
+                    self._discovery = Discovery(looked=(("this box", why),), at=self._clock.wall())
+                self._looks += 1
+                self._changed()
+            await self._sleep(poll.discovery_s)
+
+    @property
+    def _looking(self) -> bool:
+        """No server is known, or none of those that were found answers any more."""
+        return all(e.found and e.tried.is_set() and not e.good for e in self._endpoints)
+
+    async def _apply(self, discovery: Discovery) -> None:
+        self._discovery = discovery
+        there = set()
+        for found in discovery.found:
+            try:
+                url = normalise(found.url)
+            except UsageError:
+                continue
+            there.add(url)
+            if url not in self._no_servers:
+                self._add(url, found=True)
+        for endpoint in list(self._endpoints):
+            if not endpoint.found or not endpoint.tried.is_set():
+                continue
+            if endpoint.history.state is State.NOT_VLLM:
+                self._no_servers.add(endpoint.history.url)
+                await self._drop(endpoint)
+            elif endpoint.history.url not in there and not endpoint.good and there - self._no_servers:
+                # it is gone, and there is something else to look at
+                await self._drop(endpoint)
+
+    # -- showing
+
+    def view(self, window_key: str, selected: int = 0, engine: str | None = None) -> BoxView:
+        """Everything at this moment. Cheap: what did not change since the last call is not worked out again."""
+        now = self._clock.wall()
+        selected = max(0, min(selected, len(self._endpoints) - 1))
+        servers = tuple(
+            e.history.view(now, window_key, engine if i == selected else None) for i, e in enumerate(self._endpoints)
+        )
+        limits = self._settings.thresholds
+        host = self._host.reading
+        around = Around(
+            now,
+            host,
+            self._settings.poll.metrics_timeout_s,
+            limits.kv_pool_full,
+            limits.slow_ttft_s,
+            self._opened,
+        )
+        return BoxView(
+            at=now,
+            sentence=sentence.make(servers, selected, around, self._discovery),
+            servers=servers,
+            selected=selected,
+            lines=fleet.server_lines(servers, selected, now) or (servers[selected].engines if servers else ()),
+            warning=_warning(servers, selected),
+            gpu=self._gpu.reading,
+            host=host,
+            discovery=self._discovery if not servers else None,
+            demo=self._demo,
+            window_key=window_key,
+            looks=self._looks,
+        )
+
+
+def _warning(servers: Sequence[ServerView], selected: int) -> str:
+    if len(servers) > 1:
+        return fleet.suspicion(fleet.replicas(servers))
+    if not servers:
+        return ""
+    view = servers[selected]
+    return fleet.suspicion(fleet.ranks(view.hour, view.models[0].id if view.models else "this model"))
+
+
+def _label(url: str, configured: Server | None) -> str:
+    if configured is not None and configured.name:
+        return configured.name
+    return url.partition("://")[2]
+
+
+def _local_port(url: str) -> int | None:
+    """The port, where the URL is of this machine."""
+    parts = urlsplit(url)
+    return parts.port if parts.hostname in _LOOPBACK or parts.hostname == socket.gethostname() else None

@@ -1,0 +1,155 @@
+"""The sentence about an endpoint whose numbers cannot be read: one table, a state a row.
+
+Each maker gives wordings, longest first; the first that fits the header is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from kvtop.model.view import ServerView
+from kvtop.model.words import clean, gib, hms, nb, secs
+from kvtop.readings import HostReading, State
+
+Wording = tuple[str, str]
+"""(first clause, the rest)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the sentence may look at besides the server itself."""
+
+    now: float
+    host: HostReading | None = None
+    timeout_s: float = 2.0
+    """How long one try of /metrics may take."""
+    pool_full: float = 0.95
+    slow_ttft_s: float = 10.0
+    """A wait that is told whatever its reason."""
+    opened: frozenset[tuple[str, int]] = frozenset()
+    """(URL, id) of the slow turns that the user has looked at: they are told no more."""
+
+
+def label_of(view: ServerView) -> str:
+    """The server's name, safe and short enough for a sentence."""
+    name = clean(view.label or view.url)
+    return name if len(name) <= 40 else name[:39] + "…"
+
+
+def _port(view: ServerView) -> int | None:
+    try:
+        return urlsplit(view.url).port
+    except ValueError:
+        return None
+
+
+def _host(view: ServerView) -> str:
+    try:
+        return urlsplit(view.url).hostname or view.url
+    except ValueError:
+        return view.url
+
+
+def _grey(view: ServerView) -> str:
+    return f"; what it fed is grey and from {hms(view.last_good_at)}" if view.last_good_at is not None else ""
+
+
+def _dead(view: ServerView, around: Around) -> list[Wording]:
+    first = f"the engine died ({view.http_status or 503})"
+    if view.state_since is None:
+        return [(first, "")]
+    return [(f"{first},", f"seen at {hms(view.state_since)}: the API process answers, no model runs behind it")]
+
+
+def _refused(view: ServerView, around: Around) -> list[Wording]:
+    since = f" since {hms(view.state_since)}" if view.last_good_at is not None and view.state_since else ""
+    first = f"{label_of(view)} refuses{since}:"
+    left = sum(f.bytes for f in around.host.offload_files if f.stale) if around.host else 0
+    file = f"; its tier file ({nb(gib(left, 0))}) is left over" if left and view.pid is not None else ""
+    alive = {p.pid for p in around.host.processes} if around.host else None
+    if view.pid is not None and alive is not None and view.pid not in alive:
+        gone = f"process {view.pid} is gone"
+        return [(first, f"{gone}, nobody stopped it here{file}"), (first, f"{gone}{file}"), (first, gone)]
+    return [(first, "nothing listens there")]
+
+
+def _dns(view: ServerView, around: Around) -> list[Wording]:
+    host = clean(_host(view))[:60]
+    return [
+        (f"{host} is no known host:", f"{_cause(view)}; look at the name in the URL"),
+        (f"{host} is no known host", ""),
+    ]
+
+
+def _tls(view: ServerView, around: Around) -> list[Wording]:
+    first = f"no trusted TLS connection to {label_of(view)}:"
+    return [(first, _cause(view)), (first, _cause(view)[: 123 - len(first)])]
+
+
+def _loading(view: ServerView, around: Around) -> list[Wording]:
+    port = _port(view)
+    for process in around.host.processes if around.host else ():
+        if process.role == "api" and (process.port == port or process.pid == view.pid):
+            since = process.started_at if process.started_at is not None else view.state_since
+            so_far = f", {nb(secs(around.now - since))} so far" if since is not None else ""
+            return [(f"process {process.pid} runs,", f"port {port} refuses: it loads the model{so_far}")]
+    so_far = f", {nb(secs(around.now - view.state_since))} so far" if view.state_since is not None else ""
+    first = f"{label_of(view)} loads its model{so_far}"
+    return [(f"{first}:", _cause(view)), (first, "")] if view.cause else [(first, "")]
+
+
+def _not_vllm(view: ServerView, around: Around) -> list[Wording]:
+    return [(f"{label_of(view)} answers,", "but without vllm: series")]
+
+
+def _no_stats(view: ServerView, around: Around) -> list[Wording]:
+    return [
+        (f"{label_of(view)} was started with --disable-log-stats:", "it counts nothing; start it without that flag")
+    ]
+
+
+def _unauthorized(view: ServerView, around: Around) -> list[Wording]:
+    first = f"{label_of(view)} wants an API key ({view.http_status or 401}):"
+    return [(first, "name its variable or file in config.toml, api_key_env or api_key_file"), (first, "none is set")]
+
+
+def _http_error(view: ServerView, around: Around) -> list[Wording]:
+    first = f"/metrics answers with HTTP {view.http_status}" if view.http_status else "/metrics gave no HTTP answer"
+    return [(f"{first}:", f"{_cause(view)}{_grey(view)}"), (f"{first}:", _cause(view)), (first, _grey(view)[2:])]
+
+
+def _too_large(view: ServerView, around: Around) -> list[Wording]:
+    first = f"the answer of {label_of(view)} is too large:"
+    return [(first, f"{_cause(view)}; it was dropped"), (first, "it was dropped")]
+
+
+def _stale(view: ServerView, around: Around) -> list[Wording]:
+    since = view.last_good_at if view.last_good_at is not None else view.state_since
+    age = f" for {nb(secs(around.now - since))}" if since is not None else ""
+    tries = view.failed_tries
+    each = f"{around.timeout_s:g}{nb(' s')}"
+    how = f"({tries} tries of {each})" if tries > 1 else f"(1 try of {each})"
+    first = f"/metrics has not answered{age}"
+    return [(first, f"{how}{_grey(view)}"), (first, how)]
+
+
+def _cause(view: ServerView) -> str:
+    return clean(view.cause) or "no more is known"
+
+
+DOWNS: tuple[tuple[State, str, str, Callable[[ServerView, Around], list[Wording]]], ...] = (
+    (State.DEAD_ENGINE, "DEAD", "bad", _dead),
+    (State.REFUSED, "DOWN", "bad", _refused),
+    (State.DNS_ERROR, "NO HOST", "bad", _dns),
+    (State.TLS_ERROR, "TLS", "bad", _tls),
+    (State.LOADING, "LOADING", "dim", _loading),
+    (State.NOT_VLLM, "NOT VLLM", "bad", _not_vllm),
+    (State.NO_STATS, "NO STATS", "warn", _no_stats),
+    (State.UNAUTHORIZED, "UNAUTHORIZED", "bad", _unauthorized),
+    (State.HTTP_ERROR, "HTTP ERROR", "bad", _http_error),
+    (State.TOO_LARGE, "TOO LARGE", "bad", _too_large),
+    (State.TIMEOUT, "STALE", "warn", _stale),
+)
+"""State, chip, tone, wordings: worst first."""

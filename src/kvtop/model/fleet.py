@@ -1,0 +1,164 @@
+"""Several servers, or several engines of one: their lines, and the suspicion that a balancer deals turns out in turn.
+
+Round-robin breaks prefix reuse: an agent's next turn lands where its conversation is not held, so the cached share of
+every replica falls, the more the more replicas there are. From counters this can only be suspected. It is, when
+everything below holds, and a single replica that is well, or prompts with nothing to reuse, clears it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvtop.model.box import Window
+from kvtop.model.view import EngineLine, ServerView
+from kvtop.model.words import NBSP, clean, pct
+from kvtop.readings import State
+
+MIN_TURNS = 12
+"""Requests a replica: with fewer, an even spread is chance (12 and 12 of 24 thrown coins happens every sixth time,
+but sticky sessions of a few agents are then already uneven)."""
+
+EVEN = 1.3
+"""Most over fewest requests. Dealing in turn gives 1.0; sessions that stay where they are seldom come below 1.5."""
+
+POOR_SHARE = 0.60
+"""A replica at or above it is well: whatever spreads the load does not hurt."""
+
+COLD_SHARE = 0.02
+"""Below it on all replicas nothing repeats at all: a benchmark or one-off prompts, which no routing would help."""
+
+MIN_PROMPT_TOKENS = 2_000
+"""Mean prompt. Short prompts share little beyond a head that any replica holds at once."""
+
+MIN_UNITS = 4
+"""And the mean prompt must be this many match units: below that the unit alone makes the share small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What one server or engine did in the window."""
+
+    model: str | None
+    up: bool
+    turns: int | None
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    match_unit_tokens: int | None = None
+
+    @property
+    def share(self) -> float:
+        return (self.cached_tokens or 0) / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
+def suspicion(replicas: Sequence[Replica]) -> str:
+    """The warning about replicas of one model, or '' where there is nothing to suspect."""
+    for model in dict.fromkeys(r.model for r in replicas if r.model is not None):
+        group = [r for r in replicas if r.model == model and r.up]
+        if _dealt_out(group):
+            shares = sorted(r.share for r in group)
+            low, high = f"{shares[0] * 100:.0f}", pct(shares[-1]).replace(" ", NBSP)
+            spread = high if pct(shares[0]) == pct(shares[-1]) else f"{low} to {high}"
+            counts = "/".join(str(r.turns) for r in group[:4]) + ("/…" if len(group) > 4 else "")
+            return (
+                f"{len(group)} replicas of {clean(model)[:40]} get the same load (n={counts}) and serve only {spread} "
+                "from cache: looks like round-robin; keep a conversation on one replica"
+            )
+    return ""
+
+
+def _dealt_out(group: Sequence[Replica]) -> bool:
+    if len(group) < 2:
+        return False
+    turns = [r.turns or 0 for r in group]
+    if min(turns) < MIN_TURNS or max(turns) > EVEN * min(turns):
+        return False
+    if any(r.prompt_tokens is None or r.cached_tokens is None for r in group):
+        return False
+    for replica, n in zip(group, turns, strict=True):
+        mean = (replica.prompt_tokens or 0) / n
+        if mean < max(MIN_PROMPT_TOKENS, MIN_UNITS * (replica.match_unit_tokens or 0)):
+            return False
+    return all(r.share < POOR_SHARE for r in group) and any(r.share > COLD_SHARE for r in group)
+
+
+def replicas(views: Sequence[ServerView]) -> list[Replica]:
+    """Of each server the whole: over the hour, or what was seen of it."""
+    return [
+        Replica(
+            model=view.models[0].id if view.models else None,
+            up=view.state.good and view.last_good_at is not None,
+            turns=view.hour.all.latency.ttft.n,
+            prompt_tokens=view.hour.all.cached.prompt_tokens,
+            cached_tokens=view.hour.all.cached.cached_tokens,
+            match_unit_tokens=view.config.match_unit_tokens,
+        )
+        for view in views
+    ]
+
+
+def ranks(window: Window, model: str) -> list[Replica]:
+    """The data-parallel engines of one server."""
+    return [
+        Replica(
+            model=model,
+            up=window.state.good,
+            turns=engine.latency.ttft.n,
+            prompt_tokens=engine.cached.prompt_tokens,
+            cached_tokens=engine.cached.cached_tokens,
+            match_unit_tokens=engine.config.match_unit_tokens,
+        )
+        for engine in window.engines
+    ]
+
+
+def server_lines(views: Sequence[ServerView], selected: int, now: float) -> tuple[EngineLine, ...]:
+    """One line a server, in the order given; empty for a single one. What is stale says its age."""
+    if len(views) < 2:
+        return ()
+    lines = []
+    for index, view in enumerate(views):
+        everything = view.window.all
+        ttft = everything.latency.ttft
+        lines.append(
+            EngineLine(
+                key=view.url,
+                label=view.label,
+                state=view.state,
+                share=everything.cached.share,
+                running=everything.requests.running,
+                waiting=everything.requests.waiting,
+                ttft_p50_s=ttft.p50.value_s if ttft.p50 is not None else None,
+                ttft_n=ttft.n,
+                kv_cache_usage_share=everything.requests.kv_cache_usage_share,
+                age_s=max(0.0, now - view.last_good_at) if view.last_good_at is not None else None,
+                selected=index == selected,
+            )
+        )
+    return tuple(lines)
+
+
+def engine_lines(window: Window, state: State, age_s: float | None, engine: str | None) -> tuple[EngineLine, ...]:
+    """One line a data-parallel engine; empty for a single one."""
+    if len(window.engines) < 2:
+        return ()
+    lines = []
+    for one in window.engines:
+        ttft = one.latency.ttft
+        key = one.engine or ""
+        lines.append(
+            EngineLine(
+                key=key,
+                label=f"engine {key}",
+                state=state,
+                share=one.cached.share,
+                running=one.requests.running,
+                waiting=one.requests.waiting,
+                ttft_p50_s=ttft.p50.value_s if ttft.p50 is not None else None,
+                ttft_n=ttft.n,
+                kv_cache_usage_share=one.requests.kv_cache_usage_share,
+                age_s=age_s,
+                selected=key == engine,
+            )
+        )
+    return tuple(lines)

@@ -1,0 +1,115 @@
+"""How kvtop writes numbers in words. One place; unknown is `–`, negative numbers and `-0` never appear."""
+
+from __future__ import annotations
+
+import math
+import time
+
+DASH = "–"
+NBSP = "\N{NO-BREAK SPACE}"
+
+
+def nb(text: str) -> str:
+    """The same text, never broken inside: for a number and its unit in a sentence that is wrapped."""
+    return text.replace(" ", NBSP)
+
+
+def clean(text: str) -> str:
+    """Text from outside, safe for a terminal: each control, format or separator character is shown as `·`."""
+    return "".join(c if c.isprintable() else "·" for c in text)
+
+
+def tok(n: float | None) -> str:
+    """Tokens, three digits: 840, 4.2k, 12.6k, 107k, 1.21M, 3.40G."""
+    if n is None or not math.isfinite(n):
+        return DASH
+    n = max(0.0, n)
+    if n < 999.5:
+        return f"{n:.0f}"
+    if n < 99_950:
+        return f"{n / 1e3:.1f}k"
+    if n < 999_500:
+        return f"{n / 1e3:.0f}k"
+    if n < 99_950_000:
+        return f"{n / 1e6:.2f}M" if n < 9_995_000 else f"{n / 1e6:.1f}M"
+    return f"{n / 1e6:.0f}M" if n < 999_500_000 else f"{n / 1e9:.2f}G"
+
+
+def exact(n: float | None) -> str:
+    """Whole numbers with commas: 12,622."""
+    return DASH if n is None or not math.isfinite(n) else f"{max(0, round(n)):,}"
+
+
+def secs(s: float | None) -> str:
+    """Seconds: 0.8 s, 12 s, 92 s, 6 m 27 s, 10 h 37 m, 4 d 4 h."""
+    if s is None or not math.isfinite(s):
+        return DASH
+    s = max(0.0, s)
+    if s < 9.95:
+        return f"{s:.1f} s"
+    if s < 119.5:
+        return f"{s:.0f} s"
+    whole = round(s)
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    if whole < 100 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def span(s: float | None) -> str:
+    """A length of time where seconds do not matter any more: 12 s, 14 min, 10 h 37 m."""
+    if s is None or not math.isfinite(s):
+        return DASH
+    s = max(0.0, s)
+    if s < 119.5:
+        return f"{s:.0f} s"
+    return f"{round(s / 60)} min" if s < 119.5 * 60 else secs(s)
+
+
+def ms(s: float | None) -> str:
+    """The gap between tokens: 26 ms; from a second on in seconds."""
+    if s is None or not math.isfinite(s):
+        return DASH
+    return f"{max(0.0, s) * 1000:.0f} ms" if s < 0.9995 else secs(s)
+
+
+def pct(share: float | None, places: int = 0) -> str:
+    """A share of one: 96 %. Whole, but never a rounded-up 100 %."""
+    if share is None or not math.isfinite(share):
+        return DASH
+    value = max(0.0, share) * 100
+    text = f"{value:.{places}f}"
+    if value < 100 and float(text) >= 100:
+        text = f"{100 - 10.0**-places:.{places}f}"
+    return f"{text} %"
+
+
+def gib(b: float | None, places: int = 1) -> str:
+    """Capacity, binary: 48.0 GiB; below a GiB in MiB."""
+    if b is None or not math.isfinite(b):
+        return DASH
+    b = max(0.0, b)
+    if 0 < b < 0.9995 * 2**30:
+        return f"{b / 2**20:.0f} MiB" if b >= 2**20 else f"{b / 2**10:.0f} KiB"
+    return f"{b / 2**30:.{places}f} GiB"
+
+
+def traffic(b: float | None) -> str:
+    """Bytes moved, decimal: 0 B, 12.4 MB, 32.9 GB."""
+    if b is None or not math.isfinite(b):
+        return DASH
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if b >= size * 0.9995:
+            return f"{b / size:.1f} {unit}"
+    return f"{max(0.0, b):.0f} B"
+
+
+def per_hour(b_per_s: float | None) -> str:
+    """An average flow: 3.1 GB/h."""
+    return DASH if b_per_s is None or not math.isfinite(b_per_s) else f"{traffic(b_per_s * 3600)}/h"
+
+
+def hms(at: float | None) -> str:
+    """Local time of day: 13:04:21."""
+    return DASH if at is None else time.strftime("%H:%M:%S", time.localtime(at))

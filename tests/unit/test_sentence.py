@@ -1,0 +1,440 @@
+"""One row a chip: what the header says, word for word, and that it never grows too long for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvtop.model import sentence
+from kvtop.model.box import (
+    Cached,
+    Config,
+    EngineWindow,
+    Latencies,
+    Latency,
+    Offload,
+    Quantile,
+    Requests,
+    WaitingByReason,
+    Window,
+)
+from kvtop.model.downs import Around
+from kvtop.model.view import Sentence, ServerView, Turn
+from kvtop.readings import Discovery, HostReading, OffloadFile, State, VllmProcess
+
+NOW = 1_795_953_600.0
+
+
+def hms(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def window(seconds: float = 300.0, **groups: object) -> Window:
+    return Window(State.UP, at=NOW, window_s=seconds, all=EngineWindow(**groups))  # type: ignore[arg-type]
+
+
+WELL = window(
+    cached=Cached(prompt_tokens=566_000, cached_tokens=538_000, share=0.95, lifetime_share=0.951),
+    latency=Latencies(ttft=Latency(n=31, mean_s=0.9, p50=Quantile(0.8, 0.75, 1.0))),
+    requests=Requests(running=1, waiting=0),
+    offload=Offload(
+        supported=True, store_bytes=258_000_000, load_bytes=0, store_bytes_per_s=861_111.0, load_bytes_per_s=0.0
+    ),
+)
+LIFE = window(
+    38_220.0,
+    cached=Cached(share=0.951, lifetime_share=0.951),
+    offload=Offload(supported=True, store_bytes_total=32_900_000_000, load_bytes_total=250_000_000),
+)
+UP = ServerView(
+    url="http://127.0.0.1:8000",
+    label="127.0.0.1:8000",
+    state=State.UP,
+    last_good_at=NOW,
+    last_busy_at=NOW,
+    watched_since=NOW - 900,
+    window=WELL,
+    life=LIFE,
+)
+HOST = HostReading(
+    offload_files=(OffloadFile("/dev/shm/vllm_offload_3f2a91.mmap", 48 * 2**30, stale=True),),
+    processes=(VllmProcess(51877, "api", port=8002, started_at=NOW - 161),),
+)
+AROUND = Around(NOW)
+
+
+def down(state: State, **more: object) -> ServerView:
+    base = replace(UP, state=state, failed_tries=3, state_since=NOW - 42, last_good_at=NOW - 12)
+    return replace(base, **more)  # type: ignore[arg-type]
+
+
+def turn(**more: object) -> ServerView:
+    one = Turn(812, NOW - 100, prompt_tokens=123_008, cached_tokens=12_386, new_tokens=110_622, slow=True)
+    return replace(UP, turns=(replace(one, **more),))  # type: ignore[arg-type]
+
+
+def said(view: ServerView, around: Around = AROUND) -> Sentence:
+    return sentence.make([view], 0, around)
+
+
+def plain(made: Sentence) -> str:
+    assert len(made.text) <= sentence.LENGTH
+    return made.text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+QUEUED = replace(
+    UP,
+    waiting_since=NOW - 41,
+    config=Config(kv_cache_tokens=180_224),
+    window=replace(
+        WELL,
+        all=replace(
+            WELL.all,
+            requests=Requests(
+                running=2,
+                waiting=3,
+                waiting_by_reason=WaitingByReason(3, 0),
+                kv_cache_usage_share=0.96,
+            ),
+        ),
+    ),
+)
+
+
+def with_requests(view: ServerView, **more: object) -> ServerView:
+    requests = replace(view.window.all.requests, **more)  # type: ignore[arg-type]
+    return replace(view, window=replace(view.window, all=replace(view.window.all, requests=requests)))
+
+
+QUIET = replace(
+    with_requests(UP, running=0),
+    last_busy_at=NOW - 840,
+    last_traffic=window(
+        300.0, cached=Cached(share=0.96), latency=Latencies(ttft=Latency(n=12, mean_s=0.9, p50=Quantile(0.8, 0.7, 1.0)))
+    ),
+)
+EMPTY = window(cached=Cached(prompt_tokens=0), requests=Requests(running=0, waiting=0))
+
+TABLE: list[tuple[str, str, ServerView, Around, str]] = [
+    (
+        "OK",
+        "ok",
+        UP,
+        AROUND,
+        "95 % cached (n=31 in 5 min), TTFT p50 0.8 s, no queue, tier 3.1 GB/h out, 0 back",
+    ),
+    (
+        "OK",
+        "ok",
+        replace(UP, life=replace(LIFE, all=replace(LIFE.all, offload=replace(LIFE.all.offload, load_bytes_total=0)))),
+        AROUND,
+        "95 % cached (n=31 in 5 min), TTFT p50 0.8 s, no queue, tier 3.1 GB/h out, never read",
+    ),
+    (
+        "OK",
+        "ok",
+        replace(UP, window=replace(WELL, window_s=40.0, all=replace(WELL.all, offload=Offload(supported=False)))),
+        AROUND,
+        "95 % cached (n=31 in 40 s), TTFT p50 0.8 s, no queue",
+    ),
+    (
+        "OK",
+        "ok",
+        replace(UP, window_key="start", window=replace(WELL, all=replace(WELL.all, offload=Offload()))),
+        AROUND,
+        "95 % cached (n=31 since start), TTFT p50 0.8 s, no queue",
+    ),
+    (
+        "OK",
+        "ok",
+        replace(UP, window=replace(EMPTY, all=replace(EMPTY.all, requests=Requests(running=1, waiting=0)))),
+        AROUND,
+        "1 runs, no first token in 5 min yet, since start 95.1 % cached, no queue",
+    ),
+    (
+        "OK",
+        "ok",
+        replace(UP, window=Window(State.UP, at=NOW)),
+        AROUND,
+        "the first reading; a window needs two, since start 95.1 % cached",
+    ),
+    (
+        "OK",
+        "ok",
+        replace(UP, window_key="10s", window=replace(EMPTY, window_s=10.0)),
+        AROUND,
+        "no turn in 10 s, since start 95.1 % cached, no queue",
+    ),
+    (
+        "SLOW",
+        "bad",
+        turn(ttft_s=92.0, prefill_s=91.4, queue_s=0.4),
+        AROUND,
+        "turn 812 waited 92 s: 110,622 of 123,008 prompt tokens read anew in 91 s; why is not in the counters",
+    ),
+    (
+        "SLOW",
+        "bad",
+        turn(ttft_s=14.2, prefill_s=6.8, queue_s=7.4, verdict="queued"),
+        AROUND,
+        "turn 812 waited 14 s: queued 7.4 s, then 110,622 of 123,008 prompt tokens read anew in 6.8 s",
+    ),
+    (
+        "SLOW",
+        "warn",
+        turn(
+            ttft_s=15.0, prefill_s=15.0, verdict="new_tokens", cached_tokens=0, prompt_tokens=18_204, new_tokens=18_204
+        ),
+        AROUND,
+        "turn 812 waited 15 s: 18,204 new tokens, a long input; nothing to mend",
+    ),
+    (
+        "SLOW",
+        "bad",
+        turn(ttft_s=31.0, n=3, new_tokens=None),
+        AROUND,
+        "turn 812, 3 requests, waited 31 s each: why is not in the counters",
+    ),
+    (
+        "QUEUE",
+        "warn",
+        QUEUED,
+        AROUND,
+        "3 wait, a queue for 41 s: no room in the KV pool (96 % of 180k tokens)",
+    ),
+    (
+        "QUEUE",
+        "warn",
+        with_requests(QUEUED, kv_cache_usage_share=0.40, running=8),
+        AROUND,
+        "3 wait, a queue for 41 s: 8 run, KV pool 40 % of 180k tokens",
+    ),
+    (
+        "QUEUE",
+        "warn",
+        with_requests(QUEUED, kv_cache_usage_share=0.4, waiting=1, waiting_by_reason=WaitingByReason(0, 1)),
+        AROUND,
+        "1 waits, a queue for 41 s: put off for a KV transfer, an adapter or a grammar",
+    ),
+    (
+        "STALE",
+        "warn",
+        down(State.TIMEOUT),
+        AROUND,
+        f"/metrics has not answered for 12 s (3 tries of 2 s); what it fed is grey and from {hms(NOW - 12)}",
+    ),
+    (
+        "STALE",
+        "warn",
+        down(State.TIMEOUT, last_good_at=None, failed_tries=1, state_since=NOW - 2),
+        AROUND,
+        "/metrics has not answered for 2.0 s (1 try of 2 s)",
+    ),
+    (
+        "DOWN",
+        "bad",
+        down(State.REFUSED, pid=41233),
+        replace(AROUND, host=HOST),
+        f"127.0.0.1:8000 refuses since {hms(NOW - 42)}: process 41233 is gone, nobody stopped it here; "
+        "its tier file (48 GiB) is left over",
+    ),
+    (
+        "DOWN",
+        "bad",
+        down(State.REFUSED, last_good_at=None),
+        AROUND,
+        "127.0.0.1:8000 refuses: nothing listens there",
+    ),
+    (
+        "LOADING",
+        "dim",
+        down(State.LOADING, url="http://127.0.0.1:8002", label="127.0.0.1:8002"),
+        replace(AROUND, host=HOST),
+        "process 51877 runs, port 8002 refuses: it loads the model, 2 m 41 s so far",
+    ),
+    ("LOADING", "dim", down(State.LOADING), AROUND, "127.0.0.1:8000 loads its model, 42 s so far"),
+    (
+        "DEAD",
+        "bad",
+        down(State.DEAD_ENGINE, http_status=503),
+        AROUND,
+        f"the engine died (503), seen at {hms(NOW - 42)}: the API process answers, no model runs behind it",
+    ),
+    ("NOT VLLM", "bad", down(State.NOT_VLLM), AROUND, "127.0.0.1:8000 answers, but without vllm: series"),
+    (
+        "NO STATS",
+        "warn",
+        down(State.NO_STATS),
+        AROUND,
+        "127.0.0.1:8000 was started with --disable-log-stats: it counts nothing; start it without that flag",
+    ),
+    (
+        "UNAUTHORIZED",
+        "bad",
+        down(State.UNAUTHORIZED, http_status=403),
+        AROUND,
+        "127.0.0.1:8000 wants an API key (403): name its variable or file in config.toml, api_key_env or api_key_file",
+    ),
+    (
+        "TLS",
+        "bad",
+        down(State.TLS_ERROR, cause="the certificate is self-signed"),
+        AROUND,
+        "no trusted TLS connection to 127.0.0.1:8000: the certificate is self-signed",
+    ),
+    (
+        "NO HOST",
+        "bad",
+        down(State.DNS_ERROR, url="http://gpubox:8000", cause="name or service not known"),
+        AROUND,
+        "gpubox is no known host: name or service not known; look at the name in the URL",
+    ),
+    (
+        "HTTP ERROR",
+        "bad",
+        down(State.HTTP_ERROR, http_status=500, cause="internal server error"),
+        AROUND,
+        "/metrics answers with HTTP 500: internal server error; what it fed is grey and from " + hms(NOW - 12),
+    ),
+    (
+        "TOO LARGE",
+        "bad",
+        down(State.TOO_LARGE, cause="more than 16 MB"),
+        AROUND,
+        "the answer of 127.0.0.1:8000 is too large: more than 16 MB; it was dropped",
+    ),
+    (
+        "RESTARTED",
+        "warn",
+        replace(UP, reset_at=NOW - 40),
+        AROUND,
+        "counters began again 40 s ago, the window counts from there",
+    ),
+    (
+        "SLEEPING",
+        "dim",
+        replace(UP, state=State.SLEEPING, state_since=NOW - 42),
+        AROUND,
+        f"the model sleeps since {hms(NOW - 42)}: its weights are off the GPU until /wake_up",
+    ),
+    (
+        "CACHE OFF",
+        "warn",
+        replace(UP, config=Config(prefix_caching=False)),
+        AROUND,
+        "prefix caching is off: every prompt is read whole; --enable-prefix-caching turns it on",
+    ),
+    (
+        "IDLE",
+        "dim",
+        QUIET,
+        AROUND,
+        "nobody asked anything for 14 min; the last 5 min with traffic: 96 % cached (n=12)",
+    ),
+    (
+        "IDLE",
+        "dim",
+        replace(QUIET, last_busy_at=None, last_traffic=None),
+        AROUND,
+        "nobody asked anything for 15 min; since start 95.1 % cached",
+    ),
+    ("FIRST LOOK", "dim", replace(UP, last_good_at=None), AROUND, "first look at 127.0.0.1:8000"),
+]
+
+
+@pytest.mark.parametrize(("chip", "tone", "view", "around", "text"), TABLE)
+def test_each_chip_word_for_word(chip: str, tone: str, view: ServerView, around: Around, text: str) -> None:
+    made = said(view, around)
+    assert plain(made) == text
+    assert (made.chip, made.tone) == (chip, tone)
+
+
+def test_every_state_of_an_endpoint_has_its_sentence() -> None:
+    for state in State:
+        made = said(replace(down(state), last_good_at=NOW))
+        assert made.first and made.tone in {"ok", "warn", "bad", "dim"}
+    assert {chip for chip, *_ in TABLE} >= {chip for _, chip, _, _ in sentence.DOWNS} | {c for c, _ in sentence._CHIPS}
+
+
+def test_worst_first() -> None:
+    restarted = replace(turn(ttft_s=92.0), reset_at=NOW - 3, waiting_since=NOW - 41, window=QUEUED.window)
+    assert said(restarted).chip == "SLOW"
+    assert said(replace(restarted, turns=())).chip == "QUEUE"
+    assert said(replace(restarted, turns=(), waiting_since=None)).chip == "RESTARTED"
+    assert said(replace(restarted, state=State.REFUSED)).chip == "DOWN"
+
+
+def test_slow_holds_for_the_window_and_until_somebody_looked() -> None:
+    view = turn(ttft_s=92.0)
+    assert said(view).chip == "SLOW"
+    assert said(replace(view, window_key="1m")).chip == "OK"
+    assert said(replace(view, window_key="start")).chip == "SLOW"
+    assert said(view, replace(AROUND, opened=frozenset({(UP.url, 812)}))).chip == "OK"
+
+
+def test_a_long_wait_is_told_even_where_the_counters_expect_it() -> None:
+    assert said(turn(ttft_s=10.0, slow=False)).chip == "SLOW"
+    assert said(turn(ttft_s=9.9, slow=False)).chip == "OK"
+
+
+def test_the_longest_wait_is_told() -> None:
+    short = turn(ttft_s=12.0).turns[0]
+    long = replace(short, id=813, ttft_s=20.0)
+    assert said(replace(UP, turns=(short, long))).first.startswith("turn 813")
+
+
+def test_a_request_that_waits_one_step_is_no_queue() -> None:
+    assert said(replace(QUEUED, waiting_since=NOW - 1)).chip == "OK"
+
+
+def test_a_lull_is_not_idle_at_once() -> None:
+    assert said(replace(QUIET, last_busy_at=NOW - 120)).chip == "OK"
+    assert said(replace(QUIET, last_busy_at=NOW - 61, window_key="1m")).chip == "IDLE"
+    assert said(replace(QUIET, last_busy_at=NOW - 30, window_key="10s")).chip == "OK"
+
+
+def test_a_restart_is_told_for_five_minutes_at_most() -> None:
+    assert said(replace(UP, reset_at=NOW - 400, window_key="1h")).chip == "OK"
+    assert said(replace(UP, reset_at=NOW - 20, window_key="10s")).chip == "OK"
+
+
+def test_of_several_servers_the_worst_is_named() -> None:
+    other = replace(down(State.TIMEOUT), label="office", url="http://office:8000")
+    made = sentence.make([UP, other], 0, AROUND)
+    assert made.chip == "STALE" and made.first.startswith("office: ")
+    down_one = replace(down(State.REFUSED, last_good_at=None), label="office")
+    assert plain(sentence.make([UP, down_one], 0, AROUND)) == "office refuses: nothing listens there"
+
+
+def test_another_server_that_is_idle_or_has_no_cache_does_not_speak() -> None:
+    for other in (QUIET, replace(UP, config=Config(prefix_caching=False)), replace(UP, last_good_at=None)):
+        assert sentence.make([UP, other], 0, AROUND).chip == "OK"
+
+
+def test_no_server() -> None:
+    assert sentence.make([], 0, AROUND).chip == "NO SERVER"
+    made = sentence.make([], 0, AROUND, Discovery())
+    assert plain(made) == "No vLLM server found on this box. Looking again every 2 s."
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(
+    st.sampled_from(list(State)),
+    st.text(max_size=300),
+    st.text(max_size=300),
+    st.integers(0, 10**12),
+    st.booleans(),
+)
+def test_no_text_from_outside_makes_it_long_or_dangerous(
+    state: State, label: str, cause: str, count: int, many: bool
+) -> None:
+    view = down(state, label=label, cause=cause, failed_tries=count, pid=count % 10**7, url=f"http://{label}")
+    view = replace(view, turns=turn(ttft_s=float(count), new_tokens=float(count), prompt_tokens=float(count)).turns)
+    made = sentence.make([view, UP] if many else [view], 0, replace(AROUND, host=HOST))
+    assert len(made.text) <= sentence.LENGTH
+    assert made.first
+    assert all(c.isprintable() or c == "\N{NO-BREAK SPACE}" for c in made.text)
