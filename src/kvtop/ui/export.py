@@ -1,0 +1,135 @@
+"""`e`: the screen as an SVG picture, and its numbers as a JSON document, side by side.
+
+The picture is made of what is on the screen and of nothing else. The document is the BoxView with the contract's key
+names. Both are 0600, and a file that is there is never written over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from kvtop import __version__
+from kvtop.clock import iso
+from kvtop.errors import KvtopError
+from kvtop.model.view import BoxView
+
+_TIMES = {"at", "started_at", "ended_at", "state_since", "last_good_at", "reset_at", "waiting_since"}
+"""Unix times of the values: ISO 8601 in documents, as everywhere in kvtop's JSON."""
+_LINK = re.compile(r"@font-face\s*\{[^}]*\}", re.DOTALL)
+_USERINFO = re.compile(r"//[^/@\s]*@")
+"""A name and password in a URL."""
+_SECRET = re.compile(r"(?i)key|token|secret|password|credential|header")
+"""Flags whose values are nobody's business: --api-key takes several."""
+_TRIES = 100
+
+
+class ExportError(KvtopError):
+    """The files could not be written."""
+
+
+def document(view: BoxView) -> dict[str, Any]:
+    """The whole view as JSON values: keys are the fields' names, unknown is null, NaN and infinite are null too."""
+    made = _plain(view)
+    assert isinstance(made, dict)
+    return {"kvtop_version": __version__, **made}
+
+
+def _plain(value: object, name: str = "") -> object:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, str):
+        return _USERINFO.sub("//", value)
+    if isinstance(value, int | float):
+        if not math.isfinite(value):
+            return None
+        return iso(value) if name in _TIMES else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name), f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        parts = [_plain(v) for v in value]
+        return without_secrets(parts) if name == "command" else parts
+    return str(value)
+
+
+def without_secrets(command: Sequence[object]) -> list[object]:
+    """A command line with what follows `--api-key` and its like taken out; the flag stays."""
+    out: list[object] = []
+    hide = False
+    for word in command:
+        text = str(word)
+        if text.startswith("-"):
+            flag, equals, _ = text.partition("=")
+            hide = bool(_SECRET.search(flag))
+            out.append(f"{flag}=***" if hide and equals else word)
+            hide = hide and not equals
+        else:
+            out.append("***" if hide else word)
+    return out
+
+
+def tidy(svg: str) -> str:
+    """The picture without the web fonts that it would load from elsewhere when it is looked at."""
+    return _LINK.sub("", svg).replace("Fira Code", "DejaVu Sans Mono, Fira Code, monospace")
+
+
+def write(folder: Path, svg: str, view: BoxView | None, at: float) -> tuple[Path, ...]:
+    """Write kvtop-YYYYMMDD-HHMMSS.svg and .json into the folder. Raises ExportError; then neither file is left."""
+    texts = {".svg": tidy(svg)}
+    if view is not None:
+        texts[".json"] = json.dumps(document(view), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(at))
+    try:
+        for n in range(1, _TRIES):
+            stem = f"kvtop-{stamp}" if n == 1 else f"kvtop-{stamp}-{n}"
+            if (made := _write_all(folder, stem, texts)) is not None:
+                return made
+    except OSError as error:
+        raise ExportError(f"{folder}: {error.strerror or error}; nothing was exported") from None
+    raise ExportError(f"{folder}: too many exports of one second; nothing was exported")
+
+
+def _write_all(folder: Path, stem: str, texts: Mapping[str, str]) -> tuple[Path, ...] | None:
+    """All files, or None where one of the names is taken; OSError leaves none behind."""
+    made: list[Path] = []
+    try:
+        for suffix, text in texts.items():
+            path = folder / f"{stem}{suffix}"
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            made.append(path)
+            with os.fdopen(fd, "w", encoding="utf-8") as out:
+                out.write(text)
+    except OSError as error:
+        for path in made:
+            path.unlink(missing_ok=True)
+        if isinstance(error, FileExistsError):
+            return None
+        raise
+    return tuple(made)
+
+
+def folder_of(setting: str) -> Path:
+    """Where exports go: `export_dir` of config.toml, or the current folder."""
+    return Path(setting).expanduser() if setting else Path.cwd()
+
+
+def said(paths: tuple[Path, ...]) -> str:
+    """One line that names what was written."""
+    first, *more = paths
+    home = str(Path.home())
+    shown = str(first)
+    if shown.startswith(home + os.sep):
+        shown = "~" + shown.removeprefix(home)
+    return " and ".join([f"wrote {shown}", *(p.suffix for p in more)])

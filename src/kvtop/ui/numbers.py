@@ -1,0 +1,55 @@
+"""How kvtop writes numbers on a screen: the words of the model, and a few forms that only tables need."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from kvtop.model.words import DASH, exact, gib, ms, pct, per_hour, secs, span, tok, traffic
+
+__all__ = [
+    "DASH", "bucket", "exact", "gib", "hms", "ms", "of_gib", "pct", "per_hour", "per_second", "rate", "secs",
+    "short", "span", "tok", "traffic",
+]  # fmt: skip
+
+
+def short(s: float | None) -> str:
+    """Seconds in at most five cells, for tables: 0.8 s, 387 s, 17 m, 5.2 h."""
+    if s is None or not math.isfinite(s):
+        return DASH
+    if s < 999.5:
+        return f"{max(0.0, s):.1f} s" if s < 9.95 else f"{s:.0f} s"
+    return f"{s / 60:.0f} m" if s < 99.5 * 60 else f"{s / 3600:.1f} h" if s < 99.5 * 3600 else f"{s / 86400:.0f} d"
+
+
+def of_gib(used: float | None, total: float | None, places: int = 0) -> str:
+    """Used of all, binary: 48/63 GiB, 23.1/24 GiB; `–` where neither is known."""
+    if used is None and total is None:
+        return DASH
+    left = DASH if used is None else f"{max(0.0, used) / 2**30:.{places}f}"
+    return f"{left}/{DASH if total is None else f'{total / 2**30:.0f}'} GiB"
+
+
+def per_second(b_per_s: float | None) -> str:
+    """A flow of now: 12.4 MB/s, 1.8 GB/s; one unit a column."""
+    if b_per_s is None or not math.isfinite(b_per_s):
+        return DASH
+    b = max(0.0, b_per_s)
+    return f"{b / 1e9:.1f} GB/s" if b >= 999.5e6 else f"{b / 1e6:.1f} MB/s"
+
+
+def rate(per_s: float | None) -> str:
+    """Tokens a second: 38, 1.2k; one decimal below ten."""
+    if per_s is None or not math.isfinite(per_s):
+        return DASH
+    return f"{max(0.0, per_s):.1f}" if 0 < per_s < 9.95 else tok(per_s)
+
+
+def bucket(above_s: float, up_to_s: float | None) -> str:
+    """The bounds of a histogram bucket in seconds: 2.5–5, > 1920."""
+    return f"{above_s:g}–{up_to_s:g}" if up_to_s is not None and math.isfinite(up_to_s) else f"> {above_s:g}"
+
+
+def hms(at: float | None, places: int = 3) -> str:
+    """Local time of day: 13:04:21, or 13:04 with two places."""
+    return DASH if at is None else time.strftime("%H:%M:%S" if places == 3 else "%H:%M", time.localtime(at))

@@ -1,0 +1,114 @@
+"""What the dashboard shows at one moment: a view of the box, and what its user has chosen. Frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from kvtop.config import Thresholds
+from kvtop.model.view import WINDOWS, BoxView, ServerView, Turn
+from kvtop.readings import State, VllmProcess
+from kvtop.ui.filter import matches
+from kvtop.ui.layout import PANELS
+from kvtop.ui.numbers import secs
+
+TurnKey = tuple[bool, int]
+"""(in flight, id): what a row is known by while the table moves."""
+
+
+def key_of(turn: Turn) -> TurnKey:
+    return turn.state == "in_flight", turn.id
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One moment on the screen."""
+
+    view: BoxView
+    thresholds: Thresholds = Thresholds()
+    shown: frozenset[str] = frozenset(PANELS)
+    cursor: TurnKey | None = None
+    filter: str = ""
+    rows: tuple[Turn, ...] = ()
+    """The turns that the filter lets through."""
+    frozen_at: float | None = None
+    """Unix time at which the picture was held; data go on being collected."""
+    notice: str = ""
+    """One line from kvtop itself: a broken configuration, a collector that failed."""
+
+    @property
+    def server(self) -> ServerView | None:
+        return self.view.server
+
+    @property
+    def turn(self) -> Turn | None:
+        """The turn under the cursor."""
+        return next((t for t in self.rows if key_of(t) == self.cursor), None)
+
+    @property
+    def process(self) -> VllmProcess | None:
+        """The API process of the chosen server, where it runs on this machine."""
+        server, host = self.server, self.view.host
+        if server is None or host is None or not local(server.url):
+            return None
+        port = port_of(server.url)
+        mine = [p for p in host.processes if port is not None and (p.port == port or port in p.ports)]
+        return next((p for p in mine if p.role == "api"), mine[0] if mine else None)
+
+
+def choose(made: Scene) -> Scene:
+    """The scene with its rows filtered and its cursor on a row: where a row in flight has ended, on its end."""
+    server = made.server
+    turns = server.turns if server else ()
+    rows = tuple(t for t in turns if matches(t, made.filter)) if made.filter.strip() else turns
+    keys = {key_of(t) for t in rows}
+    cursor = made.cursor
+    if cursor not in keys:
+        ended = (False, cursor[1]) if cursor else None
+        cursor = ended if ended in keys else key_of(rows[0]) if rows else None
+    return replace(made, rows=rows, cursor=cursor)
+
+
+# ---------------------------------------------------------------- wordings that several panels share
+def window_words(server: ServerView) -> str:
+    """The window as it was really seen: '5 min', or '42 s' where kvtop has not watched for so long."""
+    want, words = next(((s, w) for k, s, w in WINDOWS if k == server.window_key), (None, server.window_key))
+    seen = server.window.window_s
+    if want is not None and seen is not None and seen < want * 0.95:
+        return secs(seen)
+    return words
+
+
+def age(server: ServerView | None, at: float) -> str:
+    """'12 s old' where the numbers are from before the last try, else nothing."""
+    if server is None or not server.stale or server.last_good_at is None:
+        return ""
+    return f"{secs(max(0.0, round(at - server.last_good_at)))} old".replace(".0 s", " s")
+
+
+def port_of(url: str) -> int | None:
+    """The TCP port of a URL; None where it has none that can be read."""
+    try:
+        parts = urlsplit(url)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return None
+
+
+def local(url: str) -> bool:
+    """The URL names this machine's loopback."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    return host == "localhost" or host.startswith("127.") or host in ("::1", "0.0.0.0")
+
+
+def nothing_yet(server: ServerView | None) -> bool:
+    """No scrape of this server was ever read."""
+    return server is None or server.last_good_at is None
+
+
+def starting(server: ServerView | None) -> bool:
+    """It is on its way up: its process lives, its numbers are not there yet."""
+    return server is not None and server.state is State.LOADING

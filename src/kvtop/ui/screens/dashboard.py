@@ -1,0 +1,309 @@
+"""The dashboard: what its user has chosen, and the panels in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from kvtop.config import Settings
+from kvtop.model.view import WINDOWS, BoxView
+from kvtop.ui import keys
+from kvtop.ui.draw import Line, cells, safe
+from kvtop.ui.keys import Keymap
+from kvtop.ui.layout import PANELS, Rect, plan
+from kvtop.ui.scene import Scene, TurnKey, age, choose, key_of, nothing_yet
+from kvtop.ui.turn_words import flying
+from kvtop.ui.watching import Watching
+from kvtop.ui.widgets.box import BoxPanel
+from kvtop.ui.widgets.cache import CachePanel
+from kvtop.ui.widgets.facts import Facts
+from kvtop.ui.widgets.foot import Foot
+from kvtop.ui.widgets.gpu import GpuPanel
+from kvtop.ui.widgets.head import Head
+from kvtop.ui.widgets.offload import OffloadPanel
+from kvtop.ui.widgets.preview import Preview
+from kvtop.ui.widgets.queue import QueuePanel
+from kvtop.ui.widgets.strip import Strip
+from kvtop.ui.widgets.ttft import TtftPanel
+from kvtop.ui.widgets.turns import TurnsPanel
+
+FILTER_CELLS = 60
+
+
+class Dashboard(Screen[None]):
+    """Asks for a view, makes a scene of it with its user's choices, and feeds the panels that can be seen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings(keys.DASHBOARD)]
+    AUTO_FOCUS = ""
+    DEFAULT_CSS = """
+    Dashboard { layers: base; overflow: hidden; background: $background; }
+    """
+
+    def __init__(
+        self, watch: Watching, settings: Settings, keymap: Keymap, now: Callable[[], float], notice: str = ""
+    ) -> None:
+        super().__init__()
+        self.watch_box, self.settings, self.keymap, self.now = watch, settings, keymap, now
+        self.notice = notice
+        self.window_key = settings.window if settings.window in {key for key, _, _ in WINDOWS} else "5m"
+        self.selected = 0
+        self.engine: str | None = None
+        self.cursor: TurnKey | None = None
+        self.words = ""
+        """The filter of the turns."""
+        self.typing = False
+        self.shown = frozenset(PANELS) - frozenset(settings.hide)
+        self.frozen: BoxView | None = None
+        self.made: Scene | None = None
+        self._placed: object = None
+
+    # ---- drawing
+    def compose(self) -> ComposeResult:
+        yield Head(id="head")
+        yield Strip(id="strip")
+        yield CachePanel(id="cache")
+        yield OffloadPanel(id="offload")
+        yield QueuePanel(id="queue")
+        yield TtftPanel(id="ttft")
+        yield GpuPanel(id="gpu")
+        yield Facts(id="facts")
+        yield TurnsPanel(id="turns")
+        yield Preview(id="preview")
+        yield Foot(self.keymap, keys.DASHBOARD, id="foot")
+
+    def on_mount(self) -> None:
+        self.look()
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def on_screen_resume(self) -> None:
+        self.look()
+
+    def look(self) -> None:
+        """Take a new view, unless the picture is held, and draw it."""
+        view = self.frozen or self.watch_box.view(self.window_key, self.selected, self.engine)
+        self.made = Scene(
+            view,
+            self.settings.thresholds,
+            self.shown,
+            self.cursor,
+            self.words,
+            frozen_at=self.frozen.at if self.frozen else None,
+            notice=self.notice,
+        )
+        self._draw()
+
+    def _draw(self) -> None:
+        if self.made is None or not self.is_mounted:
+            return
+        self.made = scene = choose(self.made)
+        if self.cursor is not None:
+            self.cursor = scene.cursor
+        with self.app.batch_update():
+            self._place(scene)
+            for panel in self.query_children(BoxPanel):
+                if panel.display:
+                    panel.feed(scene)
+            self.tick()
+
+    def _place(self, scene: Scene) -> None:
+        """Move the panels where this size and this box want them; nothing is done where nothing changed."""
+        w, h = self.size
+        view = scene.view
+        cards = len(view.gpu.gpus) if view.gpu else 0
+        lines = len(view.lines) + (1 if view.warning and view.lines else 0)
+        wanted = (w, h, scene.shown, cards, lines)
+        if wanted == self._placed:
+            return
+        self._placed = wanted
+        rects = plan(w, h, scene.shown, cards, lines)
+        for child in self.children:
+            rect = rects.get(child.id or "")
+            child.display = rect is not None
+            if rect is not None:
+                _move(child, rect)
+
+    def tick(self) -> None:
+        """Once a second, and after each drawing: the clock and the keys."""
+        scene = self.made
+        demo, held = (scene is not None and scene.view.demo), self.frozen is not None
+        hide = frozenset() if scene and len(scene.view.lines) > 1 else frozenset({"next-server"})
+        prompt: Line = []
+        if self.typing:
+            prompt = [
+                ("/", "t bold"),
+                (safe(self.words), "t"),
+                ("▏", "bright"),
+                ("  enter keeps it  esc shows all", "d"),
+            ]
+        self.query_one(Foot).set(
+            clock=self.now(), word="FROZEN" if held else "DEMO" if demo else "", hide=hide, prompt=prompt
+        )
+
+    def moves_by_itself(self) -> bool:
+        """Something on the screen counts seconds, though nothing new may come from below."""
+        scene = self.made
+        if scene is None or self.frozen is not None:
+            return False
+        server = scene.server
+        return nothing_yet(server) or bool(age(server, scene.view.at)) or any(flying(t) for t in scene.rows[:8])
+
+    # ---- choosing a turn
+    def _step(self, n: int) -> None:
+        rows = self.made.rows if self.made else ()
+        if not rows or self.made is None:
+            return
+        at = next((i for i, t in enumerate(rows) if key_of(t) == self.made.cursor), 0)
+        self.choose_turn(key_of(rows[max(0, min(at + n, len(rows) - 1))]))
+
+    def choose_turn(self, key: TurnKey) -> None:
+        """Put the cursor on this row and show it."""
+        self.cursor = key
+        self.query_one(TurnsPanel).reveal(key)
+        self._again()
+
+    def action_up(self) -> None:
+        self._step(-1)
+
+    def action_down(self) -> None:
+        self._step(1)
+
+    def action_page_up(self) -> None:
+        self._step(-self.query_one(TurnsPanel).room)
+
+    def action_page_down(self) -> None:
+        self._step(self.query_one(TurnsPanel).room)
+
+    def action_first(self) -> None:
+        self._step(-100_000)
+
+    def action_last(self) -> None:
+        self._step(100_000)
+
+    def action_turn(self) -> None:
+        turn = self.made.turn if self.made else None
+        if turn is not None:
+            from kvtop.ui.screens.turn import TurnScreen
+
+            self.cursor = key_of(turn)
+            self.app.push_screen(TurnScreen(self.keymap, self, self.now))
+
+    def on_turns_panel_chosen(self, message: TurnsPanel.Chosen) -> None:
+        if message.again:
+            self.action_turn()
+        else:
+            self.choose_turn(message.key)
+
+    # ---- choosing what is shown
+    def _again(self) -> None:
+        """The same box, other choices."""
+        if self.made is not None:
+            self.look()
+
+    def action_window(self) -> None:
+        names = [key for key, _, _ in WINDOWS]
+        self.window_key = names[(names.index(self.window_key) + 1) % len(names)]
+        self._thaw()
+        self._again()
+
+    def action_freeze(self) -> None:
+        self.frozen = None if self.frozen else (self.made.view if self.made else None)
+        self._again()
+
+    def _thaw(self) -> None:
+        """Another window, server or engine is another picture: the held one has no numbers of it."""
+        self.frozen = None
+
+    def action_panel(self, name: str) -> None:
+        self.shown ^= {name}
+        self._again()
+
+    def action_next_server(self) -> None:
+        view = self.made.view if self.made else None
+        if view is not None and len(view.lines) > 1:
+            chosen = next((i for i, line in enumerate(view.lines) if line.selected), -1)
+            engines = len(view.servers) <= 1
+            self.choose_line(-1 if engines and chosen == len(view.lines) - 1 else (chosen + 1) % len(view.lines))
+
+    def choose_line(self, index: int) -> None:
+        """A line of the strip: a server, or an engine (-1: all engines together)."""
+        view = self.made.view if self.made else None
+        if view is None:
+            return
+        if len(view.servers) > 1:
+            self.selected, self.engine = index, None
+            self.cursor = None
+        else:
+            self.engine = view.lines[index].key if 0 <= index < len(view.lines) else None
+        self._thaw()
+        self._again()
+
+    def on_strip_chosen(self, message: Strip.Chosen) -> None:
+        view = self.made.view if self.made else None
+        again = view is not None and len(view.servers) <= 1 and view.lines[message.index].selected
+        self.choose_line(-1 if again else message.index)
+
+    # ---- filter
+    def action_filter(self) -> None:
+        if "turns" in self.shown:
+            self.typing = True
+            self.tick()
+
+    def action_back(self) -> None:
+        """Esc: the filter goes."""
+        self.typing = False
+        self.words = ""
+        self._again()
+
+    def on_key(self, event: events.Key) -> None:
+        if not self.typing:
+            return
+        event.stop()
+        event.prevent_default()
+        if event.key == "enter":
+            self.typing = False
+        elif event.key == "escape":
+            self.action_back()
+            return
+        elif event.key in ("backspace", "ctrl+h"):
+            self.words = self.words[:-1]
+        elif event.key == "ctrl+u":
+            self.words = ""
+        elif event.is_printable and event.character and cells(self.words + event.character) <= FILTER_CELLS:
+            self.words += event.character
+        self._again()
+
+    def on_paste(self, event: events.Paste) -> None:
+        if self.typing:
+            event.stop()
+            self.words = (self.words + " ".join(event.text.split()))[:FILTER_CELLS]
+            self._again()
+
+    # ---- elsewhere
+    def action_history(self) -> None:
+        server = self.made.server if self.made else None
+        if server is None:
+            return
+        from kvtop.ui.screens.history import HistoryScreen
+
+        selected, engine = self.selected, self.engine
+        self.app.push_screen(
+            HistoryScreen(
+                self.keymap,
+                lambda name, span_s, columns: self.watch_box.series(name, span_s, columns, selected, engine),
+                server.label,
+                self.now,
+            )
+        )
+
+
+def _move(child: object, rect: Rect) -> None:
+    styles = child.styles  # type: ignore[attr-defined]
+    styles.offset = (rect.x, rect.y)
+    styles.width, styles.height = rect.w, rect.h

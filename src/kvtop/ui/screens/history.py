@@ -1,0 +1,293 @@
+"""History: what the server did in the last ten minutes to 24 hours, one quantity large or all of them small."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from textual.worker import Worker, WorkerState
+
+from kvtop.ui import keys
+from kvtop.ui.draw import Line, cells, fit, nice, peak, pick, spread, width
+from kvtop.ui.keys import Keymap
+from kvtop.ui.numbers import pct, per_second, rate, secs
+from kvtop.ui.plot import Curve, Scale, chart
+from kvtop.ui.screens.page import Page
+from kvtop.ui.widgets.panel import rule
+
+SeriesSource = Callable[[str, float, int], Sequence[float | None]]
+"""(series name, span in seconds, columns) -> equal columns of time ending now, oldest first; None is a gap.
+
+Called on the UI loop, so it has to be quick. A name that nothing was recorded for gives columns of None.
+"""
+
+SPANS: tuple[tuple[float, str], ...] = ((600, "10 min"), (3600, "1 h"), (6 * 3600, "6 h"), (24 * 3600, "24 h"))
+
+
+def _byte_tick(v: float) -> str:
+    unit, size = next(((u, n) for u, n in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)) if v >= n), ("B/s", 1.0))
+    return f"{v / size:g} {unit}"
+
+
+def _second_tick(v: float) -> str:
+    return f"{v:g} s" if v < 120 else secs(v)
+
+
+def _hm(at: float) -> str:
+    return time.strftime("%H:%M", time.localtime(at))
+
+
+def _count(v: float | None) -> str:
+    return "–" if v is None else f"{v:.0f}" if v == round(v) else f"{v:.1f}"
+
+
+def _tokens(v: float | None) -> str:
+    return "–" if v is None else f"{rate(v)} tok/s"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A chart: its series with their words and style keys, and how its numbers are written."""
+
+    title: str
+    curves: tuple[tuple[str, str, str], ...]
+    """(series name, word, style key)."""
+    write: Callable[[float | None], str]
+    tick: Callable[[float], str]
+    """A number of the scale, in at most eight cells."""
+    share: bool = False
+    """Of one whole: the scale is 0 to 100 %."""
+    mean: bool = True
+    """The columns' mean says something: not so for medians, nor for shares of unequal columns."""
+    fill: str = ""
+    worst: str = "highest"
+    """Which end of it matters: 'lowest' or 'highest'."""
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        "Cached share", (("share", "now", "cached-device"),), pct, pct, share=True, mean=False, fill="fill-device",
+        worst="lowest",
+    ),
+    Metric("TTFT p50", (("ttft_p50_s", "now", "prefill"),), secs, _second_tick, mean=False),
+    Metric("Queue", (("running", "running", "decode"), ("waiting", "waiting", "queue")), _count, lambda v: f"{v:g}"),
+    Metric(
+        "Store and load", (("store_bytes_per_s", "store", "store"), ("load_bytes_per_s", "load", "load")), per_second,
+        _byte_tick,
+    ),
+    Metric("Generation", (("generation_tokens_per_s", "now", "decode"),), _tokens, lambda v: f"{v:g}/s"),
+    Metric("KV pool", (("kv_cache_usage_share", "now", "gauge"),), pct, pct, share=True),
+)  # fmt: skip
+ALL = "All"
+
+
+class HistoryScreen(Page):
+    """Left and right choose the span, up and down the quantity. Drawn by a thread, at most once in two seconds."""
+
+    ON = keys.HISTORY
+    BINDINGS = keys.bindings(keys.HISTORY)
+
+    def __init__(
+        self, keymap: Keymap, series: SeriesSource, label: str = "", now: Callable[[], float] = time.time,
+        span: int = 1,
+    ) -> None:  # fmt: skip
+        """`series` gives the columns; `label` is the server's, shown at the right end of the title."""
+        super().__init__(keymap, now)
+        self.series, self.label = series, label
+        self.span = span
+        """Index into SPANS."""
+        self.metric: str | None = None
+        """A title, ALL, or None: whichever suits the size of the screen."""
+        self._rows_made: list[Line] = []
+        self._made_for: object = None
+        self._made_at = -math.inf
+        self._problem = ""
+
+    # ---- what is chosen
+    @property
+    def choices(self) -> list[str]:
+        """What can be shown at this size."""
+        titles = [m.title for m in METRICS]
+        return [ALL, *titles] if self.size.width >= 100 and self.size.height >= 30 else titles
+
+    @property
+    def chosen(self) -> str:
+        choices = self.choices
+        return self.metric if self.metric in choices else choices[0]
+
+    def action_up(self) -> None:
+        self._choose(-1)
+
+    def action_down(self) -> None:
+        self._choose(1)
+
+    def _choose(self, by: int) -> None:
+        choices = self.choices
+        self.metric = choices[(choices.index(self.chosen) + by) % len(choices)]
+        self.rebuild()
+
+    def action_shorter(self) -> None:
+        self._stretch(-1)
+
+    def action_longer(self) -> None:
+        self._stretch(1)
+
+    def _stretch(self, by: int) -> None:
+        self.span = max(0, min(len(SPANS) - 1, self.span + by))
+        self.rebuild()
+
+    # ---- painting
+    def head(self, w: int) -> list[Line]:
+        span_s, words = SPANS[self.span]
+        end = self.now()
+        context = [
+            f"{self.label}  last {words}, {_hm(end - span_s)} to {_hm(end)}".strip(),
+            f"last {words}",
+            words,
+        ]
+        metrics = _tabs(self.choices, self.chosen, w - 2)
+        spans = _tabs([s for _, s in SPANS], words, w - 2)
+        return [
+            rule("History", w, [(pick(context, w - 16), "d")]),
+            *([[(" ", "t"), *metrics]] if w >= 60 else [[(" ", "t"), *fit(metrics, w - 1)]]),
+            [(" ", "t"), *spans],
+        ]
+
+    def lines(self, w: int, h: int) -> list[Line]:
+        if self._problem:
+            return [[(" ", "t"), (self._problem, "warn")]]
+        if self._made_for != self._wanted(w, h):
+            self.call_later(self.rebuild)
+        return self._rows_made[:h]
+
+    def _wanted(self, w: int, h: int) -> tuple[object, ...]:
+        return self.chosen, self.span, w, h
+
+    def tick(self) -> None:
+        super().tick()
+        column_s = SPANS[self.span][0] / max(1, 2 * self.size.width)
+        if self.is_current and self.now() - self._made_at >= max(2.0, column_s):
+            self.rebuild()
+
+    def rebuild(self) -> None:
+        """Take the series and have them drawn by a thread; the screen changes when that is done."""
+        w, h = self.size.width, max(0, self.size.height - 1 - 3)
+        if w < 20 or h < 4:
+            return
+        end, span_s = self.now(), SPANS[self.span][0]
+        boxes = _boxes(self.chosen, w, h)
+        data: list[Data] = [
+            [tuple(self.series(name, span_s, _columns(box.w))) for name, _, _ in box.metric.curves] for box in boxes
+        ]
+        wanted = self._wanted(w, h)
+        self._made_at = end
+        self.run_worker(self._draw(boxes, data, end, wanted), exclusive=True, exit_on_error=False)
+
+    async def _draw(self, boxes: list[Box], data: list[Data], end: float, wanted: object) -> None:
+        start = end - SPANS[self.span][0]
+        drawn = await asyncio.to_thread(
+            lambda: [picture(box, d, start, end) for box, d in zip(boxes, data, strict=True)]
+        )
+        self._rows_made = _tiled(drawn, self.size.width)
+        self._made_for, self._problem = wanted, ""
+        self.redraw()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """A chart that cannot be drawn says so and leaves the rest of kvtop alone."""
+        if event.state is WorkerState.ERROR:
+            self._problem = f"the chart could not be drawn: {type(event.worker.error).__name__}"
+            self.redraw()
+
+
+@dataclass(frozen=True)
+class Box:
+    """One chart of the screen: what it shows, and its size in cells."""
+
+    metric: Metric
+    w: int
+    h: int
+
+
+Data = list[tuple[float | None, ...]]
+"""The columns of each curve of a chart."""
+
+
+def picture(box: Box, data: Data, start: float, end: float) -> list[Line]:
+    """One chart of h rows: a line with its name and figures, and the chart."""
+    metric, w, h = box.metric, box.w, box.h
+    top = 1.0 if metric.share else nice(peak(*data) or 0.0)
+    known = any(v is not None for values in data for v in values)
+    words: Line = []
+    for (_, word, style), values in zip(metric.curves, data, strict=True):
+        words += [("   ", "t"), (f"{word} ", style), *_figures(metric, values)]
+    title: Line = [(f" {metric.title}", "t bold"), *words]
+    if width(title) > w:
+        title = [(f" {metric.title}", "t bold"), *(part for part in words if part[1] != "d")]
+    curves = [Curve(values, style) for (_, _, style), values in zip(metric.curves, data, strict=True)]
+    rows = chart(curves, w - 1, h - 1, Scale(start, end, top, _levels(metric, top, h - 1)), metric.fill)
+    if not known and len(rows) > 2:
+        words_here = pick(["nothing was recorded in this span", "nothing recorded", "no data"], w - 14)
+        middle = (len(rows) - 2) // 2
+        room = w - 1 - 10
+        rows[middle] = [*fit(rows[middle], 10), (" " * max(0, (room - cells(words_here)) // 2), "t"), (words_here, "d")]
+    return [fit(title, w), *([(" ", "t"), *row] for row in rows)]
+
+
+def _figures(metric: Metric, values: Sequence[float | None]) -> Line:
+    """`96 %` of now, and the mean and the end that matters."""
+    seen = [v for v in values if v is not None]
+    last = values[-1] if values and values[-1] is not None else values[-2] if len(values) > 1 else None
+    if not seen:
+        return [("–", "t")]
+    end = min(seen) if metric.worst == "lowest" else max(seen)
+    mean = f"  mean {metric.write(sum(seen) / len(seen))}" if metric.mean else ""
+    return [(metric.write(last), "t"), (f"{mean}  {metric.worst} {metric.write(end)}", "d")]
+
+
+def _levels(metric: Metric, top: float, h: int) -> tuple[tuple[float, str], ...]:
+    """Where the scale is labelled; always in eight cells, so that charts of one screen stand under each other."""
+    parts = 4 if h >= 14 else 2
+    if metric.write is _count and top < parts:
+        parts = 1
+    return tuple((top * i / parts, metric.tick(top * i / parts).rjust(8)) for i in range(parts + 1))
+
+
+def _columns(w: int) -> int:
+    """Columns that a chart of w cells can tell apart: two dots a cell, without the scale."""
+    return max(10, 2 * (w - 11))
+
+
+def _boxes(chosen: str, w: int, h: int) -> list[Box]:
+    """The charts of the screen: one, or all of them two in a row."""
+    if chosen != ALL:
+        return [Box(m, w, h) for m in METRICS if m.title == chosen]
+    half = (w - 2) // 2
+    rows = h // 3
+    return [Box(m, half, rows) for m in METRICS]
+
+
+def _tiled(drawn: list[list[Line]], w: int) -> list[Line]:
+    """Charts side by side, two in a row; a single one alone."""
+    if len(drawn) == 1:
+        return drawn[0]
+    rows: list[Line] = []
+    for left, right in zip(drawn[::2], drawn[1::2], strict=True):
+        rows += [spread(a, b, w) for a, b in zip(left, right, strict=True)]
+    return rows
+
+
+def _tabs(names: Sequence[str], chosen: str, w: int) -> Line:
+    """All names with the chosen one marked; where they do not fit, the chosen one and which of how many it is."""
+    line: Line = []
+    for name in names:
+        line += [
+            ("▸" if name == chosen else " ", "bright"),
+            (name, "bright bold" if name == chosen else "d"),
+            ("  ", "t"),
+        ]
+    if width(line) <= w:
+        return line
+    return [("▸", "bright"), (chosen, "bright bold"), (f"  {names.index(chosen) + 1} of {len(names)}", "d")]

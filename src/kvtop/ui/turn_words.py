@@ -1,0 +1,176 @@
+"""A turn in words and lines: what its row, its preview and its page say. Pure."""
+
+from __future__ import annotations
+
+from kvtop.model.view import ServerView, Turn
+from kvtop.ui.draw import DASH, Line, clip, pick, rj, safe, stack, wrap
+from kvtop.ui.numbers import exact, hms, ms, pct, rate, short, tok
+
+UNTOLD = (
+    "The counters cannot tell who asked, what the prompt was and why its prefix broke: "
+    "that takes its text, which passes by a capture tap only."
+)
+APART = "Requests that ended between two reads of /metrics share one row; each number is their mean."
+
+
+def flying(turn: Turn) -> bool:
+    return turn.state == "in_flight"
+
+
+def verdict(turn: Turn, server: ServerView | None) -> tuple[str, str, list[str]]:
+    """(mark, style, wordings longest first)."""
+    if flying(turn):
+        return "›", "bright", _doing(turn, server)
+    many = [f"{turn.n} requests, mean"] if turn.n > 1 else []
+
+    def joined(*words: str) -> list[str]:
+        return (
+            [f"{many[0]}; {w}" for w in words] + [many[0], f"{turn.n} together", f"× {turn.n}"] if many else list(words)
+        )
+
+    if turn.finish_reason == "error":
+        return "×", "bad", joined("failed: the engine gave up", "failed")
+    if turn.finish_reason == "abort":
+        return "!", "warn", joined("aborted by its client", "aborted")
+    if turn.verdict == "queued":
+        return "!", "warn", joined(f"queued {short(turn.queue_s)}", "queued")
+    if turn.verdict == "new_tokens":
+        new = tok(turn.new_tokens)
+        return (
+            "·",
+            "t",
+            joined(f"{new} new tokens: long input", f"{new} new tokens", f"{new} new"),
+        )
+    if turn.slow:
+        return "?", "warn", joined("slow, the counters cannot tell why", "slow, cause unknown", "slow")
+    if turn.finish_reason == "length":
+        return "·", "d", joined("ok, cut at its length limit", "ok, length limit", "ok")
+    return "·", "d", joined("ok")
+
+
+def _doing(turn: Turn, server: ServerView | None) -> list[str]:
+    """Of a turn in flight."""
+    several = f"{turn.n} requests, " if turn.n > 1 else ""
+    if turn.phase == "waits":
+        room = server is not None and bool(server.window.all.requests.waiting_by_reason.capacity)
+        words = ["waits for room in the KV pool", "waits for room", "waits"] if room else ["waits"]
+    elif turn.phase == "reads":
+        words = ["reads its prompt", "reads"]
+    elif turn.phase == "writes":
+        words = ["writes"]
+    else:
+        words = ["in flight"]
+    return [several + word for word in words] + words[-1:]
+
+
+def since(turn: Turn, at: float) -> float | None:
+    """Seconds that a turn in flight has taken so far."""
+    return None if turn.started_at is None else max(0.0, at - turn.started_at)
+
+
+def speed(turn: Turn) -> float | None:
+    """Tokens a second while it wrote."""
+    if turn.inter_token_s:
+        return 1 / turn.inter_token_s
+    if turn.completion_tokens and turn.decode_s:
+        return turn.completion_tokens / turn.decode_s
+    return None
+
+
+def tokens_bar(turn: Turn, w: int) -> Line:
+    return stack([(turn.cached_tokens, "cached-device"), (turn.new_tokens, "computed")], w)
+
+
+def phases_bar(turn: Turn, w: int) -> Line:
+    return stack([(turn.queue_s, "queue"), (turn.prefill_s, "prefill"), (turn.decode_s, "decode")], w)
+
+
+def headline(turn: Turn, server: ServerView | None) -> tuple[str, str, str]:
+    """(tone, first clause, the rest) of its page."""
+    mark, _, words = verdict(turn, server)
+    tone = {"×": "bad", "!": "warn", "?": "warn"}.get(mark, "dim" if flying(turn) else "ok")
+    if flying(turn):
+        return tone, f"Turn {turn.id} {words[0]}", ""
+    took = f"TTFT ~{short(turn.ttft_s)}, {short(turn.duration_s)} in all"
+    said = words[0] if words[0] not in ("ok", DASH) else "nothing to mend" if words[0] == "ok" else "no verdict"
+    return tone, f"Turn {turn.id}: {said};", took
+
+
+def legend_of_tokens(turn: Turn, exactly: bool) -> Line:
+    say = exact if exactly else tok
+    return [
+        ("cached ", "cached-device"), (say(turn.cached_tokens), "t"),
+        ("   new ", "computed"), (say(turn.new_tokens), "t"),
+        (f"   of {say(turn.prompt_tokens)} tokens", "d"),
+    ]  # fmt: skip
+
+
+def legend_of_phases(turn: Turn) -> Line:
+    return [
+        ("queue ", "queue"), (short(turn.queue_s), "t"), ("   prefill ", "prefill"), (short(turn.prefill_s), "t"),
+        ("   decode ", "decode"), (short(turn.decode_s), "t"),
+    ]  # fmt: skip
+
+
+def table(turn: Turn, server: ServerView | None) -> list[Line]:
+    """Tokens, their share of the prompt, and the time that went into them."""
+
+    def row(name: str, tokens: float | None, share: float | None, seconds: float | None, say: str = "") -> Line:
+        return [
+            (name.ljust(9), "d"), *rj(exact(tokens), 9), *rj(pct(share, 1), 9),
+            *rj(short(seconds) if seconds is not None else "", 8), ("   " + say if say else "", "d"),
+        ]  # fmt: skip
+
+    share = turn.cached_share
+    read = f"at {tok(turn.new_tokens / turn.prefill_s)} tok/s" if turn.new_tokens and turn.prefill_s else ""
+    unit = server.config.match_unit_tokens if server else None
+    units = ""
+    if unit and turn.n == 1 and turn.cached_tokens is not None and turn.cached_tokens % unit == 0:
+        units = f"{exact(turn.cached_tokens / unit)} units of {exact(unit)}"
+    spoke = speed(turn)
+    return [
+        [(" " * 9, "t"), *rj("tokens", 9, "d"), *rj("share", 9, "d"), *rj("time", 8, "d")],
+        row("cached", turn.cached_tokens, share, None, units),
+        row("new", turn.new_tokens, None if share is None else 1 - share, turn.prefill_s, read),
+        [
+            ("written".ljust(9), "d"), *rj(exact(turn.completion_tokens), 9), *rj("", 9), *rj(short(turn.decode_s), 8),
+            (f"   {rate(spoke)} tok/s, gap {ms(turn.inter_token_s)}" if spoke else "", "d"),
+        ],
+    ]  # fmt: skip
+
+
+def saved(turn: Turn, server: ServerView | None) -> Line:
+    """What its cached tokens spared, at this server's own measured speed."""
+    speed_now = server.savings.prefill_tokens_per_s if server else None
+    seconds = turn.cached_tokens / speed_now if turn.cached_tokens is not None and speed_now else None
+    return [("spared ", "d"), (short(seconds), "t"), (" of prefill", "d")] + (
+        [(f" at {tok(speed_now)} tok/s", "d")] if speed_now else []
+    )
+
+
+def preview(turn: Turn, server: ServerView | None, at: float, w: int) -> list[Line]:
+    """Beside the table."""
+    mark, style, words = verdict(turn, server)
+    tone = "t bold" if style == "d" else f"{style} bold"
+    out: list[Line] = wrap([(f"{mark} ", style), (words[0], tone)], w, 2)
+    if flying(turn):
+        return [*out, [], [("for ", "d"), (short(since(turn, at)), "t"), (f", since {hms(turn.started_at)}", "d")]]
+    out += [[], tokens_bar(turn, w), legend_of_tokens(turn, False), [], *table(turn, server)]
+    out += [[], phases_bar(turn, w), legend_of_phases(turn)]
+    out += [
+        [("TTFT ", "d"), (f"~{short(turn.ttft_s)}", "t"), (", queue and prefill together", "d")],
+        [],
+        saved(turn, server),
+    ]
+    if turn.n > 1:
+        out += [[], *wrap([(APART, "d")], w)]
+    return out
+
+
+def about(turn: Turn, server: ServerView | None, w: int) -> str:
+    """Where a turn comes from, in the longest wording that fits."""
+    engine = f" · engine {safe(turn.engine)}" if turn.engine is not None else ""
+    model = f" · {clip(safe(server.models[0].id), 40)}" if server and server.models else ""
+    finish = f" · finished: {safe(turn.finish_reason)}" if turn.finish_reason else ""
+    when = hms(turn.started_at if turn.started_at is not None else turn.ended_at)
+    return pick([f"{when}{engine}{model}{finish} · from the counters", f"{when}{finish} · from the counters", when], w)

@@ -1,0 +1,30 @@
+"""What the screen needs of the collector below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from kvtop.model.view import BoxView
+
+
+class Watching(Protocol):
+    """Collects for as long as it runs, and can be asked at any moment what it knows."""
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Collect until cancelled; `changed` is called whenever there is something new."""
+        ...
+
+    def view(self, window_key: str, selected: int = 0, engine: str | None = None) -> BoxView:
+        """The box as it is known now. Cheap: called on the UI's loop."""
+        ...
+
+    def add_url(self, url: str) -> None:
+        """Watch one more server."""
+        ...
+
+    def series(
+        self, name: str, span_s: float, columns: int, selected: int = 0, engine: str | None = None
+    ) -> Sequence[float | None]:
+        """Equal columns of time that end now, oldest first; None is a gap."""
+        ...

@@ -1,0 +1,117 @@
+"""What runs and what waits, and why: the KV pool, preemptions, tokens a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvtop.ui.draw import DASH, Line, area, meter, nice, peak, pick, rj
+from kvtop.ui.numbers import exact, pct, rate, tok
+from kvtop.ui.widgets.box import BoxPanel
+
+LONG_WAIT_S = 2.0
+"""Shorter waits come and go with every burst: they are no reason to look."""
+NAME_W = 11
+
+
+class QueuePanel(BoxPanel):
+    NUMBER, NAME, FED_BY_METRICS = 3, "Queue", True
+
+    def context(self, w: int) -> Line:
+        waiting = self.now.requests.waiting
+        if waiting is None:
+            return [(DASH, "d")]
+        if not waiting:
+            return [(pick(["nobody waits", ""], w), "d")]
+        since = self.server.waiting_since if self.server else None
+        tone = "warn" if since is not None and self.at - since >= LONG_WAIT_S else "d"
+        verb = "wait" if waiting > 1 else "waits"
+        if self.now.requests.waiting_by_reason.capacity:
+            options = [f"{waiting} {verb} for room in the KV pool", f"{waiting} {verb} for room", f"{waiting} {verb}"]
+            return [(pick(options, w), tone)]
+        return [(f"{waiting} {verb}", tone)]
+
+    def body(self, w: int, h: int) -> list[Line]:
+        return (self._small(w) if h <= 3 else self._large(w, h))[:h]
+
+    def _reason(self) -> str:
+        reasons = self.now.requests.waiting_by_reason
+        if not self.now.requests.waiting:
+            return ""
+        return " (capacity)" if reasons.capacity else " (deferred)" if reasons.deferred else ""
+
+    def _pool(self, bar: int, of: bool) -> Line:
+        usage = self.now.requests.kv_cache_usage_share
+        limit = self.scene.thresholds.kv_pool_full if self.scene else 1.0
+        style = "warn" if usage is not None and usage > limit else "gauge"
+        size = self.server.config.kv_cache_tokens if self.server else None
+        words = f" of {tok(size)} tok" if size else ""
+        return [*meter([(usage, style)], max(4, bar)), ((words.rjust(13) if of else ""), "d")]
+
+    def _small(self, w: int) -> list[Line]:
+        r, t = self.now.requests, self.now.throughput
+        count = _count
+        return [
+            [
+                ("running ", "d"),
+                *_left(count(r.running), 3),
+                (" waiting ", "d"),
+                (count(r.waiting), "t"),
+                (self._reason(), "d"),
+            ],
+            [("KV pool ", "d"), *rj(pct(r.kv_cache_usage_share), 5), (" ", "t"), *self._pool(w - 27, w >= 34)],
+            [
+                ("preempted ", "d"),
+                *_left(count(r.preempted), 3),
+                (" tok a step ", "d"),
+                (exact(t.step_tokens_mean), "t"),
+            ],
+        ]
+
+    def _large(self, w: int, h: int) -> list[Line]:
+        r, t, server = self.now.requests, self.now.throughput, self.server
+        chart_w = max(1, w - NAME_W - 8)
+        running = server.running_chart.values if server else ()
+        waiting = server.waiting_chart.values if server else ()
+        top = nice(max(4.0, peak(running, waiting) or 0.0))
+
+        def row(name: str, value: str, rest: Line) -> Line:
+            return [(name.ljust(NAME_W), "d"), *rj(value, 6), ("  ", "t"), *rest]
+
+        def chart(values: Sequence[float | None]) -> Line:
+            return [(area(values, chart_w, 1, top)[0], "gauge")]
+
+        total = r.preempted_total
+        finished = r.finished
+        wide = w >= 48
+        rows = [
+            row("running", _count(r.running), chart(running)),
+            row("waiting", _count(r.waiting), chart(waiting)),
+            row(
+                "  capacity",
+                _count(r.waiting_by_reason.capacity),
+                [("deferred ", "d"), (_count(r.waiting_by_reason.deferred), "t")],
+            ),
+            row("KV pool", pct(r.kv_cache_usage_share), self._pool(chart_w - (13 if wide else 0), wide)),
+            row("preempted", _count(r.preempted), [(f"{exact(total)} since start" if total is not None else "", "d")]),
+            row("tok a step", tok(t.step_tokens_mean), [(pick(["mean of this window", "mean", ""], chart_w), "d")]),
+        ]
+        if h >= 8:
+            said = [f"{_count(n)} {word}" for n, word in ((finished.stop, "stop"), (finished.length, "length"),
+                    (finished.abort, "abort"), (finished.error, "error")) if n is not None]  # fmt: skip
+            some = [part for part in said if not part.startswith("0 ")]
+            options = [", ".join(said), ", ".join(some), ""]
+            rows.append(row("finished", _count(finished.total), [(pick(options, chart_w), "d")]))
+            computed = rate(t.computed_tokens_per_s)
+            options = [f"tok/s, {computed} of them computed", f"tok/s, {computed} computed", "tok/s"]
+            if t.prompt_tokens_per_s is None:
+                options = [""]
+            rows.append(row("prompt in", rate(t.prompt_tokens_per_s), [(pick(options, chart_w), "d")]))
+        return rows
+
+
+def _count(n: int | None) -> str:
+    return exact(n) if n is None or n < 10_000 else tok(n)
+
+
+def _left(text: str, w: int) -> Line:
+    return [(text.ljust(w), "t")]

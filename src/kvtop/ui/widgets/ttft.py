@@ -1,0 +1,138 @@
+"""Time to first token: quantiles with their buckets and n, and what the time went into."""
+
+from __future__ import annotations
+
+from kvtop.model.box import EngineWindow, Latency, Quantile
+from kvtop.ui.draw import DASH, Line, lj, pick, pick_line, rj, stack, width
+from kvtop.ui.numbers import bucket, exact, ms, pct, rate, short
+from kvtop.ui.scene import window_words
+from kvtop.ui.widgets.box import BoxPanel
+
+P95_NEEDS = 20
+
+
+def value(q: Quantile | None) -> str:
+    """A quantile: 4.3 s; '> 1920 s' beyond the last bucket."""
+    if q is None:
+        return DASH
+    return short(q.value_s) if q.value_s is not None else f"> {q.above_s:g} s"
+
+
+def bounds(q: Quantile | None) -> str:
+    return DASH if q is None else bucket(q.above_s, q.up_to_s)
+
+
+class TtftPanel(BoxPanel):
+    NUMBER, NAME, FED_BY_METRICS = 4, "TTFT", True
+
+    def context(self, w: int) -> Line:
+        server = self.server
+        assert server is not None
+        span, n = window_words(server), exact(self.now.latency.ttft.n)
+        return [(pick([f"time to first token, {span}, n={n}", f"{span}, n={n}", f"n={n}"], w), "d")]
+
+    def body(self, w: int, h: int) -> list[Line]:
+        return (self._small(w) if h <= 3 else self._large(w, h))[:h]
+
+    def _small(self, w: int) -> list[Line]:
+        ttft = self.now.latency.ttft
+        first: Line = [("p50 ", "d"), (value(ttft.p50), "t bold")]
+        if ttft.p50 is not None:
+            first.append((f" ({bounds(ttft.p50)})", "d"))
+        rest: Line = [("  p95 ", "d"), (value(ttft.p95), "t"), ("  mean ", "d"), (short(ttft.mean_s), "t")]
+        if width(first) + width(rest) > w:
+            rest = rest[:2]
+        return [[*first, *rest], self._bar(w), self._phases(w)]
+
+    def _bar(self, w: int) -> Line:
+        latency = self.now.latency
+        parts = ((latency.queue, "queue"), (latency.prefill, "prefill"), (latency.decode, "decode"))
+        return stack([(phase.mean_s, style) for phase, style in parts], w)
+
+    def _phases(self, w: int) -> Line:
+        latency = self.now.latency
+        phases = ((latency.queue, "queue"), (latency.prefill, "prefill"), (latency.decode, "decode"))
+        words = [short(phase.mean_s) for phase, _ in phases]
+        if sum(len(word) for word in words) and all(word.endswith(" s") for word in words):
+            brief = [word.removesuffix(" s") for word in words[:2]] + words[2:]
+        else:
+            brief = words
+        options = [_row_of_phases(words, 6, 3), _row_of_phases(words, 6, 1), _row_of_phases(brief, 4, 2)]
+        n = latency.prefill.n
+        if n:
+            options.insert(0, [*options[0], (f"  mean of {exact(n)}", "d")])
+        return pick_line([*options, _row_of_phases(brief, 0, 1)], w)
+
+    def _large(self, w: int, h: int) -> list[Line]:
+        server = self.server
+        span = window_words(server) if server else "5 min"
+        rows = [self._columns(w), self._row(span, self.now, w)]
+        if server is None or server.window_key != "1h":
+            rows.append(self._row("1 hour", self.hour, w))
+        else:
+            rows.append(self._row("start", self.life, w))
+        if h >= 8:
+            rows.append([])
+        rows += [self._bar(w), self._phases(w), self._writing(w)]
+        spec = self.now.spec_decode
+        if h >= 8 and spec is not None:
+            length = DASH if spec.mean_length_tokens is None else f"{spec.mean_length_tokens:.1f}"
+            rows.append(
+                [
+                    ("drafts ", "d"),
+                    (pct(spec.acceptance_share), "t"),
+                    (" accepted, ", "d"),
+                    (length, "t"),
+                    (" tok a step", "d"),
+                ]
+            )
+        return rows
+
+    def _columns(self, w: int) -> Line:
+        heads: Line = [(" " * 6, "d"), *rj("p50", 6, "d"), *rj("bucket", 8, "d"), *rj("p95", 7, "d")]
+        return [*heads, *(rj("mean", 7, "d") if w >= 34 else []), *(rj("n", 6, "d") if w >= 40 else [])]
+
+    def _row(self, name: str, window: EngineWindow, w: int) -> Line:
+        ttft = window.latency.ttft
+        line = [*lj(_short_span(name), 6, "d"), *rj(value(ttft.p50), 6, "t bold"), *rj(bounds(ttft.p50), 8, "d")]
+        line += rj(value(ttft.p95), 7)
+        if w >= 34:
+            line += rj(short(ttft.mean_s), 7)
+        if w >= 40:
+            line += rj(exact(ttft.n), 6)
+        if w >= 62:
+            line.append((_about(ttft), "d"))
+        return line
+
+    def _writing(self, w: int) -> Line:
+        """How fast answers are written."""
+        gap = self.now.latency.inter_token
+        speed = rate(self.now.throughput.generation_tokens_per_s)
+        line: Line = [("writes ", "d"), *lj(speed if speed == DASH else f"{speed} tok/s", 11)]
+        line += [(" gap p50 ", "d"), *lj(ms(gap.p50.value_s if gap.p50 else None), 6)]
+        if w >= 50:
+            line += [("  p95 ", "d"), (ms(gap.p95.value_s if gap.p95 else None), "t")]
+        return line
+
+
+def _row_of_phases(words: list[str], field: int, gap: int) -> Line:
+    """The three phases with their means, in the colours of the bar above."""
+    line: Line = []
+    for name, word in zip(("queue", "prefill", "decode"), words, strict=True):
+        last = name == "decode"
+        line += [(f"{name} ", name), *lj(word, max(field - 1 if last else field, len(word)))]
+        if not last:
+            line.append((" " * gap, "t"))
+    return line
+
+
+def _short_span(words: str) -> str:
+    """In six cells."""
+    return "start" if words.startswith("since") else words if len(words) <= 6 else words.split(" s", maxsplit=1)[0][:6]
+
+
+def _about(ttft: Latency) -> str:
+    """Beside the numbers where there is room."""
+    if ttft.p95 is not None:
+        return f"   95 % ≤ {ttft.p95.up_to_s:g} s" if ttft.p95.up_to_s is not None else ""
+    return f"   p95 needs n ≥ {P95_NEEDS}" if ttft.n is not None and 0 < ttft.n < P95_NEEDS else ""

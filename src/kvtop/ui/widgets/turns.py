@@ -1,0 +1,288 @@
+"""The requests: in flight first, then newest first. Drawn row by row, because it moves several times a second."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.message import Message
+
+from kvtop.model.view import Turn
+from kvtop.ui.draw import DASH, SUPER, Line, clip, fit, meter, pick, rj, safe, wrap
+from kvtop.ui.numbers import exact, hms, pct, rate, secs, short, tok
+from kvtop.ui.scene import TurnKey, key_of, starting
+from kvtop.ui.turn_words import flying, since, speed, verdict
+from kvtop.ui.widgets.box import BoxPanel
+
+NARROW = 61
+"""Narrower than this the column heads are the title."""
+
+EMPTY = (
+    "Requests appear here: prompt, cached, new and written tokens, queue and TTFT,",
+    "worked out from the counters when a request ends. Nobody has asked yet.",
+)
+
+Column = tuple[str, int]
+"""Name and width; 0: what is left. Right-aligned, but for the bar and the verdict."""
+
+
+def columns_of(w: int, engines: bool = False) -> list[Column]:
+    """The columns for so many cells. First to go: took, tok/s, out, seconds of the time, queue, new, bar, time."""
+    engine: list[Column] = [("engine", 6)] if engines and w >= 84 else []
+    if w < 60:
+        return [("turn", 4), ("prompt", 6), ("cached", 6), ("TTFT", 6), ("verdict", 0)]
+    if w < 96:
+        return [("turn", 4), ("time", 5), *engine, ("prompt", 6), ("bar", 8), ("cached", 5), ("new", 5), ("queue", 6),
+                ("TTFT", 6), ("verdict", 0)]  # fmt: skip
+    if w < 128:
+        return [("turn", 4), ("time", 5), *engine, ("prompt", 6), ("bar", 12), ("cached", 5), ("new", 5), ("queue", 6),
+                ("TTFT", 6), ("out", 5), ("tok/s", 5), ("verdict", 0)]  # fmt: skip
+    return [("turn", 5), ("time", 8), *engine, ("prompt", 6), ("bar", 14), ("cached", 5), ("new", 5), ("queue", 6),
+            ("TTFT", 6), ("out", 5), ("tok/s", 5), ("took", 6), ("verdict", 0)]  # fmt: skip
+
+
+class TurnsPanel(BoxPanel):
+    """The table."""
+
+    NUMBER, PAD = 6, 0
+
+    class Chosen(Message):
+        """A row was clicked."""
+
+        def __init__(self, key: TurnKey, again: bool) -> None:
+            super().__init__()
+            self.key, self.again = key, again
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._first = 0
+        self._anchor: TurnKey | None = None
+        """The top row while the user has scrolled: new rows do not move what one reads."""
+        self._follow: TurnKey | None = None
+
+    # ---- what is visible
+    @property
+    def room(self) -> int:
+        """Rows of the table that fit."""
+        w, h = self.size
+        return max(1, h - (1 if self._compact(w, h) else 2))
+
+    @staticmethod
+    def _compact(w: int, h: int) -> bool:
+        return w < NARROW or h <= 3
+
+    def scroll_rows(self, n: int) -> None:
+        """Up (negative) or down by n rows."""
+        rows = self.scene.rows if self.scene else ()
+        self._settle(rows)
+        self._first = max(0, min(self._first + n, len(rows) - self.room))
+        self._anchor = key_of(rows[self._first]) if self._first and rows else None
+        self.redraw()
+
+    def reveal(self, key: TurnKey | None) -> None:
+        """Scroll as little as shows this row, at the next drawing."""
+        self._follow = key
+
+    def _settle(self, rows: tuple[Turn, ...]) -> None:
+        keys = [key_of(t) for t in rows]
+        if self._anchor is not None:
+            ended = (False, self._anchor[1])
+            found = self._anchor if self._anchor in keys else ended
+            self._first = keys.index(found) if found in keys else self._first
+        if self._follow in keys:
+            i = keys.index(self._follow)
+            self._first = min(self._first, i) if i < self._first else max(self._first, i - self.room + 1)
+        self._follow = None
+        self._first = max(0, min(self._first, len(rows) - self.room))
+        self._anchor = keys[self._first] if self._first and keys else None
+
+    # ---- words
+    def heading_name(self) -> str:
+        return "Start" if starting(self.server) and not (self.scene and self.scene.rows) else "Turns"
+
+    def note(self, w: int) -> Line:
+        scene, server = self.scene, self.server
+        if scene is None or server is None:
+            return []
+        if scene.filter:
+            words = clip(safe(scene.filter), 24)
+            return [
+                (
+                    pick(
+                        [
+                            f"{len(scene.rows)} of {len(server.turns)} rows: {words}, esc shows all",
+                            f"filter {words}",
+                            "filter",
+                        ],
+                        w,
+                    ),
+                    "warn",
+                )
+            ]
+        if not server.turns:
+            return [(pick(["turns appear here when requests come", "no turns yet"], w), "d")]
+        n = sum(t.n for t in server.turns if flying(t))
+        now, done = f"{n} in flight", f"{exact(server.turns_total)} done"
+        options = [
+            f"from the counters: {now}, {done}, newest first",
+            f"from the counters: {now}, {done}",
+            f"counters: {now}, {done}",
+            now,
+        ]
+        return [(pick(options, w), "d")]
+
+    def all_lines(self, w: int, h: int) -> list[Line]:
+        if self._compact(w, h):
+            return self.body(w, h)
+        return super().all_lines(w, h)
+
+    def body(self, w: int, h: int) -> list[Line]:
+        scene = self.scene
+        if scene is None:
+            return []
+        if not scene.rows:
+            return self._nothing(w, h)
+        self._settle(scene.rows)
+        cols = columns_of(w - 1, bool(self.server and self.server.engines and self.server.engine is None))
+        gap = 1 if w - 1 < 60 else 2
+        fixed = sum(width for _, width in cols) + sum(_gap(cols, i, gap) for i in range(1, len(cols)))
+        cols = [(name, width or max(4, w - 1 - fixed)) for name, width in cols]
+        out = [self._heads(cols, gap, self._compact(w, h + 1) and h <= self.size.height)]
+        for turn in scene.rows[self._first : self._first + h - 1]:
+            line: Line = []
+            for i, (name, width) in enumerate(cols):
+                if i:
+                    line.append((" " * _gap(cols, i, gap), "t"))
+                line += self._cell(turn, name, width)
+            if key_of(turn) == scene.cursor:
+                out.append([("▸", "bright @cursor"), *((text, f"{style} @cursor") for text, style in fit(line, w - 1))])
+            else:
+                out.append([(" ", "t"), *line])
+        return out
+
+    def _heads(self, cols: list[Column], gap: int, is_title: bool) -> Line:
+        line: Line = [(SUPER[6] if is_title else " ", "d")]
+        bar = any(name == "bar" for name, _ in cols)
+        for i, (name, width) in enumerate(cols):
+            if i:
+                line.append((" " * _gap(cols, i, gap), "d"))
+            label = {"bar": "cached", "cached": "" if bar else "cached", "verdict": "  verdict"}.get(name, name)
+            line.append((label.ljust(width) if name in ("bar", "verdict") else label.rjust(width), "d"))
+        return line
+
+    def _cell(self, turn: Turn, name: str, w: int) -> Line:
+        live = flying(turn)
+        if name == "turn":
+            return rj(str(turn.id), w, "bright bold" if live else "t")
+        if name == "time":
+            at = turn.started_at if turn.started_at is not None else turn.ended_at
+            return rj(hms(at, 3 if w >= 8 else 2), w, "d")
+        if name == "engine":
+            return rj(safe(turn.engine or DASH), w, "d")
+        if name == "prompt":
+            return rj(tok(turn.prompt_tokens), w, "t" if turn.prompt_tokens is not None else "d")
+        if name == "bar":
+            if turn.cached_share is None:
+                return [(" " * w, "f")]
+            return meter([(turn.cached_share, "cached-device")], w)
+        if name == "cached":
+            return rj(pct(turn.cached_share), w, "d" if turn.cached_share is None else "t")
+        if name == "new":
+            return rj(tok(turn.new_tokens), w, "d" if turn.new_tokens is None else "t")
+        if name == "queue":
+            return rj(short(turn.queue_s), w, "warn" if turn.verdict == "queued" else "d")
+        if name == "TTFT":
+            return self._ttft(turn, w)
+        if name == "out":
+            return rj(tok(turn.completion_tokens), w, "d" if turn.completion_tokens is None else "t")
+        if name == "tok/s":
+            return rj(rate(speed(turn)), w, "d" if speed(turn) is None else "t")
+        if name == "took":
+            return rj(short(since(turn, self._at()) if live else turn.duration_s), w, "d")
+        mark, style, words = verdict(turn, self.server)
+        return [(f"{mark} ", style), (pick(words, w - 2), style)]
+
+    def _ttft(self, turn: Turn, w: int) -> Line:
+        if flying(turn) and turn.ttft_s is None:
+            waited = since(turn, self._at()) if turn.phase != "writes" else None
+            return rj(short(waited), w, "d")
+        text = short(turn.ttft_s)
+        return rj(text if text == DASH else f"~{text}", w, "bad" if turn.slow else "d" if text == DASH else "t")
+
+    def _at(self) -> float:
+        return self.at
+
+    def _nothing(self, w: int, h: int) -> list[Line]:
+        """No row to show: why, and what will be here."""
+        scene, server = self.scene, self.server
+        assert scene is not None
+        if self._compact(w, h + 1) and w < NARROW:
+            first: list[Line] = [[(SUPER[6], "d"), ("turns ", "t bold"), ("none yet", "d")]]
+        else:
+            first = []
+        if scene.filter and server is not None and server.turns:
+            return [*first, [(" no turn fits the filter; esc shows all", "d")]][:h]
+        if starting(server):
+            return [*first, *self._start(w)][:h]
+        if server is None:
+            return first
+        return [*first, *([(" ", "t"), *line] for line in wrap([(" ".join(EMPTY), "d")], min(w - 2, 90)))][:h]
+
+    def _start(self, w: int) -> list[Line]:
+        """What is known of a server that is on its way up."""
+        scene, server = self.scene, self.server
+        assert scene is not None and server is not None
+        process, at = scene.process, self.at
+        rows: list[tuple[str, str]] = []
+        if process is not None:
+            since_when = ""
+            if process.started_at is not None:
+                since_when = f", since {hms(process.started_at)} ({secs(at - process.started_at)} so far)"
+            rows.append(("process", f"pid {process.pid}{since_when}"))
+            others = [p for p in scene.view.host.processes if p.parent == process.pid] if scene.view.host else []
+            if others:
+                rows.append(("its parts", ", ".join(f"{safe(p.role)} {p.pid}" for p in others)))
+            if process.command:
+                rows.append(("model", model_of(process.command)))
+                rows.append(("command", " ".join(safe(part) for part in process.command)))
+        elif server.state_since is not None:
+            rows.append(("since", f"{hms(server.state_since)} ({secs(at - server.state_since)} so far)"))
+        if server.cause:
+            rows.append(("state", safe(server.cause)))
+        out: list[Line] = []
+        for name, value in rows:
+            for i, line in enumerate(wrap([(value, "t")], max(10, w - 12))[:3]):
+                out.append([(" ", "t"), ((name if not i else "").ljust(10), "d"), *line])
+        return out
+
+    # ---- mouse
+    def on_click(self, event: events.Click) -> None:
+        rows = self.scene.rows if self.scene else ()
+        i = event.y - (1 if self._compact(*self.size) else 2) + self._first
+        if event.y >= (1 if self._compact(*self.size) else 2) and 0 <= i < len(rows):
+            event.stop()
+            key = key_of(rows[i])
+            self.post_message(self.Chosen(key, self.scene is not None and key == self.scene.cursor))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.scroll_rows(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.scroll_rows(-3)
+
+
+def model_of(command: tuple[str, ...]) -> str:
+    """The model that a `vllm serve` command line names."""
+    for i, part in enumerate(command):
+        if part == "--model" and i + 1 < len(command):
+            return safe(command[i + 1])
+        if part.startswith("--model="):
+            return safe(part.removeprefix("--model="))
+        if part == "serve" and i + 1 < len(command) and not command[i + 1].startswith("-"):
+            return safe(command[i + 1])
+    return DASH
+
+
+def _gap(cols: list[Column], i: int, gap: int) -> int:
+    """Cells before column i: one between the bar and its number."""
+    return 1 if cols[i][0] == "cached" and cols[i - 1][0] == "bar" else gap

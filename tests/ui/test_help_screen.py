@@ -1,0 +1,136 @@
+"""Help: made from the key table, scrolls where it must, fits where it can."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from textual import events
+
+from kvtop import __version__
+from kvtop.ui import keys, legend
+from kvtop.ui.draw import width
+from kvtop.ui.keys import ACTIONS, Keymap, resolve
+from kvtop.ui.screens.help import HelpScreen, page
+
+from .page_app import NOON, PageApp, shown
+
+
+def words(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize("w", [40, 60, 80, 120, 200])
+def test_everything_is_said_at_every_width(w: int) -> None:
+    lines = page(Keymap(), keys.DASHBOARD, w)
+    assert max(width(line) for line in lines) <= w
+    said = ["".join(text for text, _ in line) for line in lines]
+    joined = "\n".join(said)
+    for a in ACTIONS:
+        if a.id not in keys.PANELS:
+            assert a.help.split()[0] in joined
+            assert keys.key_display(a.keys[0]) in joined
+    for panel, figures in legend.FIGURES:
+        assert f"Figures: {panel}" in joined
+        for name, _ in figures:
+            assert name in joined
+    for _, meaning in legend.SIGNS:
+        assert meaning.split()[0] in joined
+    assert __version__ in joined
+    assert "…" not in joined
+
+
+def test_meanings_are_whole_in_one_column() -> None:
+    said = words(" ".join("".join(t for t, _ in line) for line in page(Keymap(), keys.DASHBOARD, 80)))
+    for _, figures in legend.FIGURES:
+        for _, meaning in figures:
+            assert words(meaning) in said
+    for a in ACTIONS:
+        if a.id not in keys.PANELS:
+            assert words(a.help) in said
+
+
+def test_the_keys_of_the_screen_it_came_from_stand_first() -> None:
+    def first(came_from: str) -> str:
+        return next("".join(t for t, _ in line).strip() for line in page(Keymap(), came_from, 80))
+
+    assert first(keys.DASHBOARD) == "Turns"
+    said = ["".join(t for t, _ in line).strip() for line in page(Keymap(), keys.NO_SERVER, 80)]
+    assert said.index("No server") < said.index("Panels")
+
+
+def test_remapped_keys_are_shown() -> None:
+    keymap, _ = resolve({"window": "ctrl+w", "panel-cache": "2", "panel-offload": "1"})
+    said = "\n".join("".join(t for t, _ in line) for line in page(keymap, keys.DASHBOARD, 80))
+    assert re.search(r"ctrl\+w +the next window", said)
+    assert "2 1 3 4 5 6" in said
+
+
+async def test_it_fits_at_200x50() -> None:
+    app = PageApp(HelpScreen(Keymap(), now=lambda: NOON))
+    async with app.run_test(size=(200, 50)) as pilot:
+        await pilot.pause()
+        rows = shown(app)
+        assert rows[0].endswith(f"kvtop {__version__}")
+        assert any("docs/themes.md" in row for row in rows)
+
+
+async def test_it_scrolls_at_80x24() -> None:
+    app = PageApp(HelpScreen(Keymap(), now=lambda: NOON))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        top = shown(app)
+        assert re.search(r"1–22 of \d+ lines$", top[0])
+        await pilot.press("down")
+        assert shown(app)[1:20] == top[2:21]
+        await pilot.press("up", "pagedown")
+        assert re.search(r"22–43 of \d+ lines$", shown(app)[0])
+        await pilot.press("end")
+        last = shown(app)
+        total = re.search(r"–(\d+) of (\d+) lines$", last[0])
+        assert total
+        assert total[1] == total[2]
+        await pilot.press("pagedown", "j")
+        assert shown(app) == last, "there is nothing under the end"
+        await pilot.press("home")
+        assert shown(app) == top
+        await pilot.press("k")
+        assert shown(app) == top
+
+
+async def test_the_wheel_scrolls_and_a_resize_is_survived() -> None:
+    app = PageApp(HelpScreen(Keymap(), now=lambda: NOON))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        await pilot._post_mouse_events([events.MouseScrollDown], "#body")
+        assert re.search(r"4–25 of", shown(app)[0])
+        await pilot.press("end")
+        await pilot.resize_terminal(200, 50)
+        await pilot.pause()
+        assert "Turns" in shown(app)[1]
+        await pilot.resize_terminal(40, 15)
+        await pilot.pause()
+        assert len(shown(app)) == 15
+
+
+async def test_escape_goes_back() -> None:
+    app = PageApp(HelpScreen(Keymap(), now=lambda: NOON))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.done == ["back"]
+        assert not isinstance(app.screen, HelpScreen)
+
+
+@pytest.mark.parametrize(
+    "theme", ["kvtop-dark", "kvtop-light", "kvtop-16", "kvtop-colorblind", "kvtop-light-colorblind"]
+)
+async def test_every_theme_can_draw_it(theme: str) -> None:
+    app = PageApp(HelpScreen(Keymap(), now=lambda: NOON), theme)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        assert app.theme == theme
+        await pilot.press("T")
+        await pilot.pause()
+        assert app.theme != theme
+        assert "Help" in shown(app)[0]

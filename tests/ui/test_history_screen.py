@@ -1,0 +1,218 @@
+"""History: spans and quantities by key, gaps stay gaps, clock time below, drawn off the loop."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from textual.pilot import Pilot
+
+from kvtop.ui import plot
+from kvtop.ui.draw import width
+from kvtop.ui.keys import Keymap
+from kvtop.ui.plot import Curve, Scale, chart, clock_ticks
+from kvtop.ui.screens.history import METRICS, SPANS, HistoryScreen
+
+from .page_app import NOON, PageApp, shown
+
+
+class Recorded:
+    """A source of series that knows what it was asked for."""
+
+    def __init__(self, **values: float) -> None:
+        self.values = values
+        self.asked: list[tuple[str, float, int]] = []
+
+    def __call__(self, name: str, span_s: float, columns: int) -> Sequence[float | None]:
+        self.asked.append((name, span_s, columns))
+        value = self.values.get(name)
+        return [value if i >= columns // 2 else None for i in range(columns)]
+
+
+def page(series: Recorded) -> PageApp:
+    return PageApp(HistoryScreen(Keymap(), series, "127.0.0.1:8000", now=lambda: NOON))
+
+
+async def drawn(app: PageApp, pilot: Pilot[None]) -> list[str]:
+    """The screen once its thread has drawn."""
+    await pilot.pause()
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+    return shown(app)
+
+
+async def test_it_shows_share_first_at_80x24() -> None:
+    series = Recorded(share=0.9)
+    app = page(series)
+    async with app.run_test(size=(80, 24)) as pilot:
+        rows = await drawn(app, pilot)
+        assert "127.0.0.1:8000  last 1 h" in rows[0]
+        assert "▸Cached share" in rows[1]
+        assert "▸1 h" in rows[2]
+        assert "Cached share   now 90 %  lowest 90 %" in rows[3]
+        assert rows[4].startswith("    100 %┼")
+        assert re.search(r"\d\d:\d\d +\d\d:\d\d", rows[22])
+        assert {name for name, _, _ in series.asked} == {"share"}
+
+
+async def test_gaps_are_gaps() -> None:
+    app = page(Recorded(share=0.9))
+    async with app.run_test(size=(80, 24)) as pilot:
+        rows = await drawn(app, pilot)
+        area = [row[10:] for row in rows[4:21]]
+        left = "".join(row[:30] for row in area)
+        right = "".join(row[40:] for row in area)
+        assert not any("\u2800" <= c <= "\u28ff" for c in left)
+        assert sum("\u2800" <= c <= "\u28ff" for c in right) > 100
+
+
+async def test_keys_choose_span_and_quantity() -> None:
+    series = Recorded(share=0.9, running=2.0, waiting=1.0, ttft_p50_s=0.5)
+    app = page(series)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await drawn(app, pilot)
+        await pilot.press("right")
+        rows = await drawn(app, pilot)
+        assert "▸6 h" in rows[2]
+        assert "last 6 h" in rows[0]
+        await pilot.press("down", "down")
+        rows = await drawn(app, pilot)
+        assert "▸Queue" in rows[1]
+        assert "running 2" in rows[3]
+        assert "waiting 1" in rows[3]
+        await pilot.press("up", "left", "left", "left")
+        rows = await drawn(app, pilot)
+        assert "▸TTFT p50" in rows[1]
+        assert "▸10 min" in rows[2]
+        assert "now 0.5 s" in rows[3]
+        asked = {span for _, span, _ in series.asked}
+        assert asked == {600, 3600, 6 * 3600}
+
+
+async def test_all_quantities_at_200x50() -> None:
+    series = Recorded(share=0.9, kv_cache_usage_share=0.5)
+    app = page(series)
+    async with app.run_test(size=(200, 50)) as pilot:
+        rows = "\n".join(await drawn(app, pilot))
+        for metric in METRICS:
+            assert metric.title in rows
+        assert {name for name, _, _ in series.asked} == {name for m in METRICS for name, _, _ in m.curves}
+        assert "nothing was recorded in this span" in rows
+        await pilot.resize_terminal(80, 24)
+        assert "▸Cached share" in (await drawn(app, pilot))[1]
+
+
+@pytest.mark.parametrize("size", [(40, 15), (24, 8), (20, 5), (10, 3), (200, 50)])
+async def test_it_survives_every_size(size: tuple[int, int]) -> None:
+    app = page(Recorded(share=0.5))
+    async with app.run_test(size=size) as pilot:
+        rows = await drawn(app, pilot)
+        assert len(rows) == size[1]
+        if size == (40, 15):
+            assert "▸Cached share  1 of 6" in rows[1]
+            assert "100 %" in "\n".join(rows)
+
+
+async def test_it_is_drawn_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    real = plot._draw
+
+    def draw(*args: object) -> str:
+        threads.append(threading.get_ident())
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plot, "_draw", draw)
+    app = page(Recorded(share=0.5))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await drawn(app, pilot)
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_a_chart_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(*_: object) -> str:
+        raise RuntimeError("no ink")
+
+    monkeypatch.setattr(plot, "_draw", draw)
+    app = page(Recorded(share=0.5))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause(0.2)
+        assert "the chart could not be drawn: RuntimeError" in "\n".join(shown(app))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.done == ["back"]
+
+
+def scale(top: float = 1.0) -> Scale:
+    return Scale(NOON - 3600, NOON, top, ((0.0, "0 %"), (top, "100 %")))
+
+
+@settings(max_examples=30, derandomize=True, deadline=None)
+@given(
+    st.lists(st.one_of(st.none(), st.floats(allow_nan=True)), min_size=1, max_size=80),
+    st.integers(1, 120),
+    st.integers(0, 40),
+)
+def test_a_chart_has_its_size_whatever_the_values(values: list[float | None], w: int, h: int) -> None:
+    rows = chart([Curve(tuple(values), "store")], w, h, scale(), "fill-device")
+    assert len(rows) == h
+    for row in rows:
+        assert width(row) == w
+        assert not any("\x1b" in text for text, _ in row)
+
+
+def test_curves_keep_their_style_keys() -> None:
+    rows = chart([Curve((0.2,) * 50, "store"), Curve((0.8,) * 50, "load")], 60, 12, scale())
+    dots = {style for row in rows for text, style in row if any("\u2801" <= c <= "\u28ff" for c in text)}
+    assert dots == {"store", "load"}
+    assert {style for row in rows for _, style in row} == {"store", "load", "d", "f"}
+
+
+def test_a_full_curve_is_at_the_top_and_an_empty_one_at_the_bottom() -> None:
+    def rows_of(value: float) -> list[int]:
+        rows = chart([Curve((value,) * 50, "store")], 60, 12, scale())
+        return [y for y, row in enumerate(rows) if any(style == "store" for _, style in row)]
+
+    assert rows_of(1.0) == [0]
+    assert rows_of(0.0) == [9]
+
+
+def test_charts_of_two_threads_do_not_mix() -> None:
+    out: dict[str, list[object]] = {}
+
+    def draw(style: str, value: float) -> None:
+        out[style] = [chart([Curve((value,) * 50, style)], 60, 12, scale()) for _ in range(10)]
+
+    threads = [threading.Thread(target=draw, args=a) for a in (("store", 0.1), ("load", 0.9))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for style, value in (("store", 0.1), ("load", 0.9)):
+        alone = chart([Curve((value,) * 50, style)], 60, 12, scale())
+        assert all(rows == alone for rows in out[style])
+
+
+@pytest.mark.parametrize("span", [s for s, _ in SPANS])
+@pytest.mark.parametrize("w", [30, 70, 190])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/St_Johns"])
+def test_ticks_are_round_local_times(span: float, w: int, zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        ticks = clock_ticks(NOON - span, NOON, w)
+        assert 1 <= len(ticks) <= max(2, w // 6)
+        for at, label in ticks:
+            assert NOON - span <= at <= NOON
+            assert label == time.strftime("%H:%M", time.localtime(at))
+            assert time.localtime(at).tm_sec == 0
+        if span >= 6 * 3600:
+            assert all(label[3:] in ("00", "30") for _, label in ticks)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

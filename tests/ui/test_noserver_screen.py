@@ -1,0 +1,169 @@
+"""No server: what is known is said, a URL is checked, another host is asked for once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvtop.model.view import BoxView, Sentence
+from kvtop.readings import Discovery, Gpu, GpuReading, HostReading, OffloadFile, VllmProcess
+from kvtop.ui.keys import Keymap
+from kvtop.ui.screens.noserver import NoServerScreen, gpu_words, host_words
+from kvtop.ui.widgets.foot import Foot
+
+from .page_app import NOON, PageApp, shown
+
+GIB = 2**30
+VIEW = BoxView(
+    at=NOON,
+    sentence=Sentence("NO SERVER", "warn", "No vLLM server found."),
+    discovery=Discovery(
+        looked=(("processes", "412 seen, 0 are vLLM"), ("port 11434", "answers, not vLLM: \x1b[2JOllama [bold]")),
+        at=NOON - 3,
+    ),
+    gpu=GpuReading(
+        gpus=tuple(
+            Gpu(i, "NVIDIA GeForce RTX 3090", memory_total_bytes=24 * GIB, memory_used_bytes=GIB) for i in (0, 1)
+        ),
+        driver="580.65",
+    ),
+    host=HostReading(
+        memory_total_bytes=126 * GIB,
+        memory_available_bytes=104 * GIB,
+        shm_total_bytes=63 * GIB,
+        shm_used_bytes=GIB,
+        offload_files=(OffloadFile("/dev/shm/vllm_offload_1.mmap", 48 * GIB, stale=True),),
+        processes=(VllmProcess(77, "api"), VllmProcess(78, "engine")),
+    ),
+)
+
+
+class Calls:
+    """What the screen asked the app to do."""
+
+    def __init__(self, view: BoxView | None = VIEW) -> None:
+        self.view = view
+        self.urls: list[str] = []
+        self.demos = 0
+        page = NoServerScreen(Keymap(), lambda: self.view, self.urls.append, self.demo, now=lambda: NOON)
+        self.app = PageApp(page)
+
+    def demo(self) -> None:
+        self.demos += 1
+
+
+async def test_what_is_known_is_said_at_80x24() -> None:
+    calls = Calls()
+    async with calls.app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        rows = shown(calls.app)
+    said = "\n".join(rows)
+    assert rows[0].startswith(" NO SERVER  No vLLM server found on this box.")
+    assert "last looked 3 s ago" in rows[1]
+    assert "412 seen, 0 are vLLM" in said
+    assert "2 × RTX 3090, 24 GiB each, 2.0 GiB in use; driver 580.65" in said
+    assert "126.0 GiB RAM, 104.0 GiB available; /dev/shm 63.0 GiB, 62.0 GiB free" in said.replace("\n            ", " ")
+    assert "process 77 is alive" in said
+    assert "78" not in said
+    assert "/dev/shm/vllm_offload_1.mmap, 48.0 GiB, no process holds it" in said
+    assert "u  give a URL" in said
+    assert "D  look at a demo" in said
+    assert "␛[2JOllama [bold]" in said, "text from outside is shown, not obeyed"
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("size", [(40, 15), (80, 24), (200, 50), (20, 6)])
+@pytest.mark.parametrize("view", [None, VIEW, replace(VIEW, discovery=None, gpu=None, host=None)])
+async def test_it_survives_every_size_and_lack(size: tuple[int, int], view: BoxView | None) -> None:
+    calls = Calls(view)
+    async with calls.app.run_test(size=size) as pilot:
+        await pilot.pause()
+        rows = shown(calls.app)
+        assert len(rows) == size[1]
+        assert "NO SERVER" in rows[0]
+        if view is None:
+            assert "Looking for a vLLM server" in " ".join(rows[:2])
+
+
+async def test_d_asks_for_the_demo() -> None:
+    calls = Calls()
+    async with calls.app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("D")
+        assert calls.demos == 1
+
+
+async def test_a_local_url_is_watched_at_once() -> None:
+    calls = Calls()
+    async with calls.app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("u", *"8001", "enter")
+        await pilot.pause()
+        assert calls.urls == ["http://127.0.0.1:8001"]
+        assert not calls.app._exit
+
+
+async def test_another_host_is_asked_for_once() -> None:
+    calls = Calls()
+    async with calls.app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("u", *"box:8000", "enter")
+        await pilot.pause()
+        assert calls.urls == []
+        assert "http://box:8000 is not this box" in "\n".join(shown(calls.app))
+        await pilot.press("enter")
+        assert calls.urls == ["http://box:8000"]
+
+
+async def test_a_changed_url_is_asked_for_again() -> None:
+    calls = Calls()
+    async with calls.app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("u", *"box:8000", "enter", "1", "enter")
+        await pilot.pause()
+        assert calls.urls == []
+        assert "http://box:80001" not in "\n".join(shown(calls.app))
+        assert "the port must be a number" in "\n".join(shown(calls.app))
+
+
+async def test_what_is_wrong_stays_to_be_mended() -> None:
+    calls = Calls()
+    async with calls.app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("u", *"ftp://box", "enter")
+        await pilot.pause()
+        said = "\n".join(shown(calls.app))
+        assert "only http:// and https://" in said
+        assert "ftp://box" in said
+        await pilot.press("escape")
+        await pilot.pause()
+        assert calls.app.done == [], "escape closed the line, not the screen"
+        assert "ftp://box" not in "\n".join(shown(calls.app))
+        await pilot.press("q")
+        await pilot.pause()
+        assert calls.app._exit
+
+
+async def test_keys_are_text_while_typing() -> None:
+    calls = Calls()
+    async with calls.app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("u", *"qDe?T", "enter")
+        await pilot.pause()
+        assert calls.demos == 0
+        assert not calls.app._exit
+        assert "without ? and #" in "\n".join(shown(calls.app))
+
+
+async def test_the_clock_goes_on() -> None:
+    calls = Calls()
+    async with calls.app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert calls.app.screen.query_one(Foot).clock == NOON
+
+
+def test_what_a_gpu_reading_says() -> None:
+    assert gpu_words(None) == "not read yet"
+    assert gpu_words(GpuReading(error="no NVIDIA driver here")) == "no NVIDIA driver here"
+    assert gpu_words(GpuReading()) == "none"
+    mixed = GpuReading(gpus=(Gpu(0, "NVIDIA A100", memory_total_bytes=80 * GIB), Gpu(1, "NVIDIA L4")))
+    assert gpu_words(mixed) == "A100, 80 GiB and L4"
+
+
+def test_an_unknown_host_figure_is_a_dash() -> None:
+    assert host_words(HostReading()) == "– RAM, – available; /dev/shm –, – free"
