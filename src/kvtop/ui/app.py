@@ -4,36 +4,48 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.binding import BindingType
-from textual.screen import Screen
 from textual.timer import Timer
 from textual.worker import Worker, WorkerState
 
 from kvtop.config import Settings
-from kvtop.ui import keys, themes
+from kvtop.errors import KvtopError
+from kvtop.ui import keys
+from kvtop.ui import themes as theme_files
 from kvtop.ui.messages import Changed
 from kvtop.ui.screens.dashboard import Dashboard
 from kvtop.ui.watching import Watching
+
+if TYPE_CHECKING:
+    from kvtop.ui.palette import Palette
 
 REDRAW_S = 0.2
 """Drawn at most so often, however often something changes."""
 UNSEEN_S = 1.0
 """While the terminal says that it has no focus. Collecting goes on as before."""
+DEMO = "demo"
+"""What the app returns where its user wants the simulated box instead."""
 LOG = logging.getLogger("kvtop.ui")
 
 
-class KvtopApp(App[None]):
+def _palette() -> type[Palette]:
+    from kvtop.ui.palette import Palette
+
+    return Palette
+
+
+class KvtopApp(App[str]):
     """The screens of kvtop over one collector."""
 
     TITLE = "kvtop"
     CSS = "Screen { background: $background; }"
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings(None)]
-    ENABLE_COMMAND_PALETTE = True
+    COMMANDS = {_palette}  # noqa: RUF012  declared by Textual
 
     def __init__(
         self,
@@ -42,28 +54,30 @@ class KvtopApp(App[None]):
         *,
         problems: Sequence[str] = (),
         now: Callable[[], float] = time.time,
+        tracebacks: bool = False,
     ) -> None:
+        self.tracebacks = tracebacks
         self.settings = settings or Settings()
-        self.loaded_themes = themes.load()
+        self.themes = theme_files.load()
         super().__init__()
         self.watch_box, self.now = watch, now
-        self.key_table, clashes = keys.resolve(self.settings.keys)
+        self.keymap, clashes = keys.resolve(self.settings.keys)
         self._said = [*problems, *clashes]
-        self.dashboard = Dashboard(watch, self.settings, self.key_table, now)
+        self.dashboard = Dashboard(watch, self.settings, self.keymap, now)
         self._pace = REDRAW_S
         self._drawn_at = 0.0
         self._due: Timer | None = None
         self._dirty = False
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return themes.variable_defaults(self.loaded_themes)
+        return theme_files.variable_defaults(self.themes)
 
     def on_mount(self) -> None:
         wanted = self.settings.theme
-        if wanted == themes.DEFAULT and self.console.color_system == "standard":
+        if wanted == theme_files.DEFAULT and self.console.color_system == "standard":
             wanted = "kvtop-16"
-        self.theme, problems = themes.register(self, self.loaded_themes, wanted)
-        self.set_keymap(self.key_table.overrides())
+        self.theme, problems = theme_files.register(self, self.themes, wanted)
+        self.set_keymap(self.keymap.overrides())
         self._said += problems
         if self._said:
             more = f" (and {len(self._said) - 1} more)" if len(self._said) > 1 else ""
@@ -74,7 +88,7 @@ class KvtopApp(App[None]):
 
     # ---- new numbers
     def _changed(self) -> None:
-        """Called by the collector, from whatever thread."""
+        """Called by the collector whenever something is new."""
         self.post_message(Changed())
 
     def on_changed(self, message: Changed) -> None:
@@ -87,17 +101,44 @@ class KvtopApp(App[None]):
 
     def _draw(self) -> None:
         self._due = None
-        if self._dirty and self.screen is self.dashboard:
-            self._dirty = False
-            self._drawn_at = time.monotonic()
-            self.dashboard.look()
+        if not self._dirty or not self._running:
+            return
+        from_noserver = self.screen is not self.dashboard and getattr(self.screen, "ON", "") == keys.NO_SERVER
+        if self.screen is not self.dashboard and not from_noserver:
+            return  # the screen on top asks for itself
+        self._dirty = False
+        self._drawn_at = time.monotonic()
+        self.dashboard.look()
+        view = self.dashboard.made.view if self.dashboard.made else None
+        if view is None:
+            return
+        if from_noserver and view.servers:
+            self.pop_screen()
+        elif not from_noserver and not view.servers and view.discovery is not None:
+            self._no_server()
+
+    def _no_server(self) -> None:
+        from kvtop.ui.screens.noserver import NoServerScreen
+
+        def view() -> object:
+            return self.dashboard.made.view if self.dashboard.made else None
+
+        self.push_screen(
+            NoServerScreen(self.keymap, view, self._watch_url, lambda: self.exit(DEMO), self.now)  # type: ignore[arg-type]
+        )
+
+    def _watch_url(self, url: str) -> None:
+        try:
+            self.watch_box.add_url(url)
+        except KvtopError as error:
+            self.notify(error.what, severity="error", markup=False)
+            return
+        self._changed()
 
     def _second(self) -> None:
-        if self.screen is not self.dashboard:
-            return
         if self.dashboard.moves_by_itself():
-            self.post_message(Changed())
-        else:
+            self._changed()
+        elif self.screen is self.dashboard:
             self.dashboard.tick()
 
     def on_app_blur(self, event: events.AppBlur) -> None:
@@ -105,7 +146,7 @@ class KvtopApp(App[None]):
 
     def on_app_focus(self, event: events.AppFocus) -> None:
         self._pace = REDRAW_S
-        self.post_message(Changed())
+        self._changed()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """A collector that fails is a state on the screen; kvtop goes on with what it knows."""
@@ -116,11 +157,20 @@ class KvtopApp(App[None]):
             self.dashboard.notice = f"{what}: what is shown is old; --debug tells more"
             self.dashboard.look()
 
+    def _handle_exception(self, error: Exception) -> None:
+        """A fault of kvtop's own: one line for its user, the traceback for --debug."""
+        if self.is_headless or self.tracebacks:
+            super()._handle_exception(error)
+            return
+        LOG.error("kvtop failed", exc_info=error)
+        what = f"kvtop: internal error ({type(error).__name__}); kvtop --debug shows where"
+        self.exit(return_code=1, message=what)
+
     # ---- actions of every screen
     async def action_back(self) -> None:
         if self.screen is self.dashboard:
             self.dashboard.action_back()
-        elif len(self.screen_stack) > 2:
+        elif getattr(self.screen, "ON", "") != keys.NO_SERVER and len(self.screen_stack) > 2:
             self.pop_screen()
 
     def action_help(self) -> None:
@@ -128,35 +178,44 @@ class KvtopApp(App[None]):
 
         if not isinstance(self.screen, HelpScreen):
             came_from = getattr(self.screen, "ON", keys.DASHBOARD)
-            self.push_screen(HelpScreen(self.key_table, came_from, self.now))
+            self.push_screen(HelpScreen(self.keymap, came_from, self.now))
 
     def action_next_theme(self) -> None:
-        self.theme = self.loaded_themes.after(self.theme)
+        self.theme = self.themes.after(self.theme)
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette: every action of this screen, and the themes by name."""
-        on = getattr(screen, "ON", keys.DASHBOARD)
-        for action in self.key_table.on(on):
-            if action.id in ("palette", "up", "down"):
-                continue
-            name = f"{action.label}  ({self.key_table.shown(action.id)})"
-            yield SystemCommand(name, action.help, self._doer(action.action, screen))
-        for theme in self.loaded_themes.names:
-            yield SystemCommand(
-                f"theme {theme}", "change to this theme", lambda name=theme: setattr(self, "theme", name)
-            )
+    def set_window(self, key: str) -> None:
+        """The palette: choose a window."""
+        self.dashboard.set_window(key)
 
-    def _doer(self, action: str, screen: Screen[object]) -> Callable[[], object]:
-        async def do() -> None:
-            await self.run_action(action, default_namespace=screen)
+    def action_export(self) -> None:
+        from kvtop.ui import export
 
-        return lambda: self.call_later(do)
+        view = self.dashboard.made.view if self.dashboard.made else None
+        try:
+            made = export.write(export.folder_of(self.settings.export_dir), self.export_screenshot(), view, self.now())
+        except export.ExportError as error:
+            self.notify(error.what, severity="error", markup=False)
+        else:
+            self.notify(export.said(made), markup=False)
 
 
-def run(urls: Sequence[str], settings: Settings, *, demo: bool = False, problems: Sequence[str] = ()) -> int:
-    """The dashboard until its user leaves; the exit code."""
-    from kvtop.live.watch import Watch
+def run(
+    urls: Sequence[str],
+    settings: Settings,
+    *,
+    demo: bool = False,
+    problems: Sequence[str] = (),
+    on_demo: Callable[[], int] | None = None,
+    watch: Watching | None = None,
+    tracebacks: bool = False,
+) -> int:
+    """The dashboard until its user leaves; the exit code. `on_demo` runs where they want the simulated box instead."""
+    if watch is None:
+        from kvtop.live.watch import Watch
 
-    app = KvtopApp(Watch(settings, urls, demo=demo), settings, problems=problems)
-    app.run()
+        watch = Watch(settings, urls, demo=demo)
+    app = KvtopApp(watch, settings, problems=problems, tracebacks=tracebacks)
+    wish = app.run()
+    if wish == DEMO and on_demo is not None:
+        return on_demo()
     return app.return_code or 0

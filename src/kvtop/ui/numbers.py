@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 
-from kvtop.model.words import DASH, exact, gib, ms, pct, per_hour, secs, span, tok, traffic
+from kvtop.model.words import DASH, exact, gib, hms, ms, pct, per_hour, secs, span, tok, traffic
 
 __all__ = [
-    "DASH", "bucket", "exact", "gib", "hms", "ms", "of_gib", "pct", "per_hour", "per_second", "rate", "secs",
+    "DASH", "bucket", "exact", "gib", "hm", "hms", "ms", "of_gib", "pct", "per_hour", "per_second", "rate", "secs",
     "short", "span", "tok", "traffic",
 ]  # fmt: skip
 
@@ -50,6 +50,6 @@ def bucket(above_s: float, up_to_s: float | None) -> str:
     return f"{above_s:g}–{up_to_s:g}" if up_to_s is not None and math.isfinite(up_to_s) else f"> {above_s:g}"
 
 
-def hms(at: float | None, places: int = 3) -> str:
-    """Local time of day: 13:04:21, or 13:04 with two places."""
-    return DASH if at is None else time.strftime("%H:%M:%S" if places == 3 else "%H:%M", time.localtime(at))
+def hm(at: float | None) -> str:
+    """Local time of day in hours and minutes: 13:04."""
+    return DASH if at is None else time.strftime("%H:%M", time.localtime(at))

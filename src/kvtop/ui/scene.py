@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from kvtop.config import Thresholds
+from kvtop.model.box import EngineWindow
 from kvtop.model.view import WINDOWS, BoxView, ServerView, Turn
 from kvtop.readings import State, VllmProcess
 from kvtop.ui.filter import matches
 from kvtop.ui.layout import PANELS
-from kvtop.ui.numbers import secs
+from kvtop.ui.numbers import secs, span
 
 TurnKey = tuple[bool, int]
 """(in flight, id): what a row is known by while the table moves."""
@@ -75,8 +76,18 @@ def window_words(server: ServerView) -> str:
     want, words = next(((s, w) for k, s, w in WINDOWS if k == server.window_key), (None, server.window_key))
     seen = server.window.window_s
     if want is not None and seen is not None and seen < want * 0.95:
-        return secs(seen)
+        return span(seen)
     return words
+
+
+def second_row(server: ServerView | None) -> tuple[str, EngineWindow]:
+    """(words, numbers) to compare the window with: the last hour, as much of it as was seen, or since the start."""
+    if server is None:
+        return "1 hour", EngineWindow()
+    seen, shown = server.hour.window_s, server.window.window_s
+    if server.window_key not in ("1h", "start") and seen is not None and (shown is None or seen > 1.2 * shown):
+        return ("1 hour" if seen > 3_400 else span(seen)), server.hour.all
+    return "start", server.life.all
 
 
 def age(server: ServerView | None, at: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from kvtop.model.view import BoxView
 
@@ -22,6 +22,15 @@ class Watching(Protocol):
     def add_url(self, url: str) -> None:
         """Watch one more server."""
         ...
+
+    def opened(self, url: str, turn: int) -> None:
+        """Its user has looked at this turn: the sentence need not speak of it any more."""
+        ...
+
+
+@runtime_checkable
+class Recording(Protocol):
+    """A collector that also remembers: what the history screen draws."""
 
     def series(
         self, name: str, span_s: float, columns: int, selected: int = 0, engine: str | None = None

@@ -18,7 +18,7 @@ from kvtop.ui.keys import Keymap
 from kvtop.ui.layout import PANELS, Rect, plan
 from kvtop.ui.scene import Scene, TurnKey, age, choose, key_of, nothing_yet
 from kvtop.ui.turn_words import flying
-from kvtop.ui.watching import Watching
+from kvtop.ui.watching import Recording, Watching
 from kvtop.ui.widgets.box import BoxPanel
 from kvtop.ui.widgets.cache import CachePanel
 from kvtop.ui.widgets.facts import Facts
@@ -192,6 +192,8 @@ class Dashboard(Screen[None]):
             from kvtop.ui.screens.turn import TurnScreen
 
             self.cursor = key_of(turn)
+            if self.made and self.made.server:
+                self.watch_box.opened(self.made.server.url, turn.id)
             self.app.push_screen(TurnScreen(self.keymap, self, self.now))
 
     def on_turns_panel_chosen(self, message: TurnsPanel.Chosen) -> None:
@@ -208,7 +210,11 @@ class Dashboard(Screen[None]):
 
     def action_window(self) -> None:
         names = [key for key, _, _ in WINDOWS]
-        self.window_key = names[(names.index(self.window_key) + 1) % len(names)]
+        self.set_window(names[(names.index(self.window_key) + 1) % len(names)])
+
+    def set_window(self, key: str) -> None:
+        """What the figures cover: a key of WINDOWS."""
+        self.window_key = key
         self._thaw()
         self._again()
 
@@ -287,8 +293,8 @@ class Dashboard(Screen[None]):
 
     # ---- elsewhere
     def action_history(self) -> None:
-        server = self.made.server if self.made else None
-        if server is None:
+        server, watch = self.made.server if self.made else None, self.watch_box
+        if server is None or not isinstance(watch, Recording):
             return
         from kvtop.ui.screens.history import HistoryScreen
 
@@ -296,7 +302,7 @@ class Dashboard(Screen[None]):
         self.app.push_screen(
             HistoryScreen(
                 self.keymap,
-                lambda name, span_s, columns: self.watch_box.series(name, span_s, columns, selected, engine),
+                lambda name, span_s, columns: watch.series(name, span_s, columns, selected, engine),
                 server.label,
                 self.now,
             )

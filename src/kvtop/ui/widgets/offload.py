@@ -8,7 +8,7 @@ from kvtop.model.box import Offload
 from kvtop.readings import HostReading, OffloadFile
 from kvtop.ui.draw import DASH, Line, area, columns, fit, lj, meter, nice, peak, pick, rj, safe, width
 from kvtop.ui.numbers import exact, gib, of_gib, pct, per_hour, per_second, tok, traffic
-from kvtop.ui.scene import local, window_words
+from kvtop.ui.scene import local, second_row, window_words
 from kvtop.ui.widgets.box import BoxPanel
 
 
@@ -129,7 +129,7 @@ class OffloadPanel(BoxPanel):
 
     def _ways(self) -> tuple[Way, Way]:
         key = self.server.window_key if self.server else "5m"
-        return ways(self.now.offload, self.hour.offload, self.life.offload, key)
+        return ways(self.now.offload, second_row(self.server)[1].offload, self.life.offload, key)
 
     def _small(self, w: int, h: int) -> list[Line]:
         store, load = self._ways()
@@ -168,8 +168,7 @@ class OffloadPanel(BoxPanel):
             return [*lj(name, name_w, "d"), *rj(a, 10, a_style), *rj(b, load_w, b_style)]
 
         left = [row("", "store", "load", "store", "load"), row(span, store.now, load.now)]
-        if span != "1 hour":
-            left.append(row("1 hour", store.hour, load.hour))
+        left.append(row(second_row(self.server)[0], store.hour, load.hour))
         left.append(row("total", store.total, load.total))
         if life.unit != "blocks":
             left += [row("copies", store.copies, load.copies), row("speed", store.speed, load.speed)]

@@ -6,6 +6,8 @@ line's strip is kept until its line changes: a second in which nothing moved cos
 
 from __future__ import annotations
 
+import logging
+
 from rich.segment import Segment
 from textual.geometry import Region
 from textual.strip import Strip
@@ -17,6 +19,7 @@ from kvtop.ui.ink import Ink
 
 __all__ = ["Line", "Panel", "rule"]
 
+LOG = logging.getLogger("kvtop.ui")
 _inks: dict[str, Ink] = {}
 
 
@@ -88,6 +91,13 @@ class Panel(Widget):
         return [head] + [pad + line for line in self.body(w - self.PAD, h - 1)]
 
     # ---- painting
+    def _made(self, w: int, h: int) -> list[Line]:
+        try:
+            return self.all_lines(w, h)
+        except Exception as error:
+            LOG.exception("%s could not be drawn", type(self).__name__)
+            return [[(clip(f" {self.NAME} could not be drawn: {type(error).__name__}", w), "warn")]]
+
     def redraw(self) -> None:
         """Make the lines anew and repaint those that differ."""
         w, h = self.size
@@ -99,7 +109,7 @@ class Panel(Widget):
             return
         fresh = made_for != self._made_for
         self._made_of = made_of
-        old, new = self._lines, self.all_lines(w, h)
+        old, new = self._lines, self._made(w, h)
         self._lines, self._made_for = new, made_for
         if fresh:
             self._strips.clear()
@@ -126,7 +136,7 @@ class Panel(Widget):
             self._made_for, self._made_of = made_for, self.depends()
             self._strips.clear()
             self._grey = self.grey()
-            self._lines = self.all_lines(w, h)
+            self._lines = self._made(w, h)
         strip = self._strips.get(y)
         if strip is None:
             ink = ink_of(self.app.current_theme)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvtop.model.box import EngineWindow, Latency, Quantile
 from kvtop.ui.draw import DASH, Line, lj, pick, pick_line, rj, stack, width
 from kvtop.ui.numbers import bucket, exact, ms, pct, rate, short
-from kvtop.ui.scene import window_words
+from kvtop.ui.scene import second_row, window_words
 from kvtop.ui.widgets.box import BoxPanel
 
 P95_NEEDS = 20
@@ -66,11 +66,7 @@ class TtftPanel(BoxPanel):
     def _large(self, w: int, h: int) -> list[Line]:
         server = self.server
         span = window_words(server) if server else "5 min"
-        rows = [self._columns(w), self._row(span, self.now, w)]
-        if server is None or server.window_key != "1h":
-            rows.append(self._row("1 hour", self.hour, w))
-        else:
-            rows.append(self._row("start", self.life, w))
+        rows = [self._columns(w), self._row(span, self.now, w), self._row(*second_row(server), w)]
         if h >= 8:
             rows.append([])
         rows += [self._bar(w), self._phases(w), self._writing(w)]

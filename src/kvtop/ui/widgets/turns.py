@@ -7,7 +7,7 @@ from textual.message import Message
 
 from kvtop.model.view import Turn
 from kvtop.ui.draw import DASH, SUPER, Line, clip, fit, meter, pick, rj, safe, wrap
-from kvtop.ui.numbers import exact, hms, pct, rate, secs, short, tok
+from kvtop.ui.numbers import exact, hm, hms, pct, rate, secs, short, tok
 from kvtop.ui.scene import TurnKey, key_of, starting
 from kvtop.ui.turn_words import flying, since, speed, verdict
 from kvtop.ui.widgets.box import BoxPanel
@@ -174,7 +174,7 @@ class TurnsPanel(BoxPanel):
             return rj(str(turn.id), w, "bright bold" if live else "t")
         if name == "time":
             at = turn.started_at if turn.started_at is not None else turn.ended_at
-            return rj(hms(at, 3 if w >= 8 else 2), w, "d")
+            return rj(hms(at) if w >= 8 else hm(at), w, "d")
         if name == "engine":
             return rj(safe(turn.engine or DASH), w, "d")
         if name == "prompt":

@@ -1,0 +1,83 @@
+"""`kvtop [URL ...]`: the dashboard."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from kvtop import config, paths
+from kvtop.errors import KvtopError, UsageError
+from kvtop.model.view import WINDOWS
+
+NO_TERMINAL = "the dashboard needs a terminal"
+INSTEAD = "for scripts and status lines: kvtop snapshot --json, kvtop snapshot --line"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the dashboard."""
+    out = argparse.ArgumentParser(
+        prog="kvtop",
+        description="The dashboard of the vLLM servers at URL, else of config.toml, else found on this box.",
+    )
+    out.add_argument("url", nargs="*", metavar="URL", help="http://host:8000; several: one line each, tab changes")
+    out.add_argument("--window", metavar="W", choices=[key for key, _, _ in WINDOWS], help="10s, 1m, 5m, 1h or start")
+    out.add_argument("--theme", metavar="NAME", help="see themes/*.toml and the folder themes/ beside config.toml")
+    out.add_argument("--debug", action="store_true", help="show tracebacks and write a log file")
+    return out
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the dashboard; the exit code."""
+    options = parser().parse_args(argv)
+    _need_terminal()
+    loaded = config.load()
+    changes = {name: value for name in ("window", "theme") if (value := getattr(options, name)) is not None}
+    settings = msgspec.structs.replace(loaded.settings, **changes)
+    if options.debug:
+        _log_to_file()
+
+    from kvtop.live.watch import Watch
+
+    watch = Watch(settings, options.url)  # a URL that is none ends here, before the screen is touched
+
+    from kvtop.ui.app import run
+
+    return run(
+        options.url,
+        settings,
+        problems=loaded.problems,
+        on_demo=_demo,
+        watch=watch,
+        tracebacks=options.debug,
+    )
+
+
+def _need_terminal() -> None:
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):  # Textual draws on stderr
+        raise UsageError(NO_TERMINAL, INSTEAD)
+    if os.environ.get("TERM") == "dumb":
+        raise UsageError(f"{NO_TERMINAL} that can move its cursor, and TERM is dumb", INSTEAD)
+
+
+def _log_to_file() -> None:
+    file = paths.make_private(paths.state_dir()) / "kvtop.log"
+    try:
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise KvtopError(f"{file}: {error.strerror}", "--debug writes its log there") from None
+    logging.basicConfig(
+        stream=os.fdopen(fd, "a", encoding="utf-8"),
+        level=logging.DEBUG,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+
+
+def _demo() -> int:
+    from kvtop.cli import demo
+
+    return int(demo.main([]))
