@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import micro
+from report import KVTOP, Results, Size, page, parse_ratio, table, three
 from terminal import Terminal
 
 HERE = Path(__file__).resolve().parent

@@ -58,8 +58,8 @@ Made by `./benchmarks/run --write`. These are the numbers of one run on one mach
 
 ## Reading /metrics
 
-A text of {lines} lines in the steady state, {parses} times in one process, in turn: kvtop's parse and window against the
-whole parse of prometheus_client {official}.
+A text of {lines} lines in the steady state, {parses} times in one process, in turn: kvtop's parse and window against
+the whole parse of prometheus_client {official}.
 
 | | ms |
 |---|---|
