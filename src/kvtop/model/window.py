@@ -93,7 +93,7 @@ def _fell(family: str, old: dict[str, float], new: dict[str, float]) -> str:
         return ""
     for key, value in new.items():
         was = old.get(key)
-        if was is not None and value < was < math.inf and (family or key in m.FALLING_NAMES):
+        if was is not None and -math.inf < value < was < math.inf and (family or key in m.FALLING_NAMES):
             return f"{family or key} from {was:.12g} to {value:.12g}"
     return ""
 
@@ -141,7 +141,7 @@ def _engine(g: Growth, label: str | None, seconds: float | None) -> EngineWindow
 
 def _cached(g: Growth) -> Cached:
     prompt = g.grew(m.PROMPT)
-    if g.has(m.CACHED):
+    if g.is_newer(m.CACHED, m.PROMPT_BY_SOURCE):
         cached, of = g.grew(m.CACHED), prompt
         lifetime = ratio(g.now(m.CACHED), g.now(m.PROMPT))
     else:

@@ -122,7 +122,11 @@ class DiscoverySource:
                 rows.append((f"port {', '.join(usual)}", verdict))
         if host is not None:
             ours = sum(verdicts.get(port) == _VLLM for port in published)
-            words = f"{len(published)} published, {ours} {'is' if ours == 1 else 'are'} vLLM" if published else "none published"
+            words = (
+                f"{len(published)} published, {ours} {'is' if ours == 1 else 'are'} vLLM"
+                if published
+                else "none published"
+            )
             rows.append(("container ports", words))
         named = self._configured
         rows.append(("config.toml", f"{named} server{'s' if named > 1 else ''} named" if named else "no server named"))

@@ -1,0 +1,27 @@
+"""What the commands share in reading their arguments: an error is one or two lines and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import NoReturn
+
+from kvtop.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are kvtop's errors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"{self.prog} --help tells more")
+
+
+def seconds(text: str) -> float:
+    """A span for argparse: more than 0, at most a day."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 86_400:
+        raise argparse.ArgumentTypeError("seconds are more than 0 and at most 86400")
+    return value

@@ -1,0 +1,78 @@
+"""Which server a one-shot command asks, and with which API key."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvtop.config import Server, Settings, load
+from kvtop.errors import KvtopError, UsageError
+from kvtop.readings import Discovery, HostReading
+from kvtop.sources.base import printable
+from kvtop.sources.url import normalise
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server to ask."""
+
+    url: str
+    """As given: it may hold user and password. For `VllmSource` alone."""
+    shown: str
+    key: Callable[[], str | None]
+    why: str
+    """Where the URL came from."""
+
+
+def settings() -> Settings:
+    """config.toml; what is wrong with it goes to stderr."""
+    loaded = load()
+    for problem in loaded.problems:
+        print(f"kvtop: {printable(problem, 400)}", file=sys.stderr)
+    return loaded.settings
+
+
+def key_for(url: str, servers: list[Server]) -> Callable[[], str | None]:
+    """The API key of the configured server of this URL; of no other."""
+    shown = normalise(url)
+    for server in servers:
+        try:
+            same = normalise(server.url) == shown
+        except UsageError:
+            continue
+        if same:
+            return server.api_key
+    return lambda: None
+
+
+def named(url: str | None, have: Settings) -> Target | None:
+    """The server on the command line, else the first of config.toml, else None. Raises UsageError for a bad URL."""
+    why = "command line" if url is not None else "config.toml"
+    given = url if url is not None else have.server[0].url if have.server else None
+    if given is None:
+        return None
+    return Target(given, normalise(given), key_for(given, have.server), why)
+
+
+def discovered(found: Discovery, have: Settings) -> Target | None:
+    """The first server found, one that listens before one that starts."""
+    rows = sorted(found.found, key=lambda row: "not listening" in row.why)
+    if not rows:
+        return None
+    return Target(rows[0].url, normalise(rows[0].url), key_for(rows[0].url, have.server), rows[0].why)
+
+
+async def find(have: Settings, host: HostReading | None) -> tuple[Target, Discovery]:
+    """A server of this machine. Raises KvtopError where there is none; says on stderr which one of several it took."""
+    from kvtop.sources.discovery import DiscoverySource
+
+    discovery = await DiscoverySource(configured=len(have.server)).read(host)
+    target = discovered(discovery, have)
+    if target is None:
+        looked = "; ".join(f"{place}: {what}" for place, what in discovery.looked)
+        raise KvtopError(f"no vLLM server found on this box ({looked})", "give its URL, for instance http://host:8000")
+    if len(discovery.found) > 1:
+        others = ", ".join(row.url for row in discovery.found if row.url != target.url)
+        print(f"kvtop: took {target.shown}; also here: {others}", file=sys.stderr)
+    return target, discovery

@@ -1,0 +1,185 @@
+"""A look at a server in words: one line for a status bar, or a small table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kvtop.cli.once import Look
+from kvtop.model.box import Latency, Quantile, Window
+from kvtop.readings import State
+
+LINE_CELLS = 60
+
+STATE_WORDS = {
+    State.LOADING: "loading",
+    State.SLEEPING: "sleeping",
+    State.DEAD_ENGINE: "engine dead",
+    State.REFUSED: "down (refused)",
+    State.TIMEOUT: "no answer",
+    State.HTTP_ERROR: "HTTP error",
+    State.UNAUTHORIZED: "needs a key",
+    State.TLS_ERROR: "TLS error",
+    State.DNS_ERROR: "unknown host",
+    State.TOO_LARGE: "answer too large",
+    State.NOT_VLLM: "not vLLM",
+    State.NO_STATS: "no stats",
+    State.RESET: "restarted",
+}
+
+
+def share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def span(value: float | None) -> str:
+    """Seconds: one decimal below 10, none to 119, then minutes, then hours."""
+    if value is None:
+        return "–"
+    if value < 9.95:
+        return f"{value:.1f}s"
+    if value < 119.5:
+        return f"{value:.0f}s"
+    minutes = round(value / 60) if value >= 3600 else int(value // 60)
+    return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m{value % 60:02.0f}s"
+
+
+def capacity(value: int | None) -> str:
+    """Bytes of memory, binary."""
+    return "–" if value is None else f"{value / (1 << 30):.1f} GiB"
+
+
+def traffic(value: float | None) -> str:
+    """Bytes moved, decimal."""
+    if value is None:
+        return "–"
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def line(window: Window, authority: str) -> str:
+    """The server in one line of at most LINE_CELLS cells."""
+    if not window.state.good:
+        return _fit([authority, STATE_WORDS[window.state]])
+    engine = window.all
+    cached, requests, ttft = engine.cached, engine.requests, engine.latency.ttft
+    parts = [] if window.state is State.UP else [STATE_WORDS[window.state]]
+    idle = not (requests.running or requests.waiting or cached.prompt_tokens)
+    if idle:
+        parts += ["idle", f"{share(cached.lifetime_share)} cached since start"]
+    else:
+        parts.append(f"{share(cached.share)} cached" + (f" n={ttft.n}" if ttft.n else ""))
+        parts.append(f"{count(requests.running)} run {count(requests.waiting)} wait")
+        if ttft.p50 is not None:
+            value = ttft.p50.value_s
+            parts.append(f"TTFT {span(value) if value is not None else '>' + span(ttft.p50.above_s)}")
+    parts.append(f"KV {share(requests.kv_cache_usage_share)}")
+    return _fit(parts)
+
+
+def _fit(parts: list[str]) -> str:
+    # What stands last gives way first.
+    while len(parts) > 1 and len(" · ".join(parts)) > LINE_CELLS:
+        parts = parts[:-1]
+    return " · ".join(parts)[:LINE_CELLS]
+
+
+def table(look: Look, shown: str | None) -> str:
+    """The look as rows of name and value."""
+    window, engine = look.window, look.window.all
+    head = [shown or "saved texts", str(window.state)]
+    if look.facts is not None:
+        head += [f"vLLM {look.facts.version or '–'}", *(model.id for model in look.facts.models)]
+    rows: list[tuple[str, str]] = [("server", "  ".join(head))]
+    if window.detail:
+        rows.append(("", window.detail))
+    if window.state.good:
+        cached, requests = engine.cached, engine.requests
+        source = engine.cached.by_source
+        rows.append(("window", f"{window.window_s:g} s" if window.window_s is not None else "–"))
+        rows.append(
+            (
+                "cached",
+                f"{share(cached.share)} of {count(cached.prompt_tokens)} prompt tokens; "
+                f"since start {share(cached.lifetime_share)}",
+            )
+        )
+        tiers = ("device", "host", "disk", "p2p", "external", "computed")
+        rows.append(("", "  ".join(f"{name} {count(getattr(source, name))}" for name in tiers)))
+        reason = requests.waiting_by_reason
+        rows.append(
+            (
+                "requests",
+                f"{count(requests.running)} running, {count(requests.waiting)} waiting "
+                f"(capacity {count(reason.capacity)}, deferred {count(reason.deferred)})",
+            )
+        )
+        rows.append(
+            (
+                "",
+                f"KV pool {share(requests.kv_cache_usage_share)}, {count(requests.preempted)} preempted, "
+                f"{count(requests.finished.total)} finished",
+            )
+        )
+        names = (("TTFT", "ttft"), ("queue",) * 2, ("prefill",) * 2, ("decode",) * 2, ("token gap", "inter_token"))
+        rows += [(label, _latency(getattr(engine.latency, name))) for label, name in names]
+        speed = engine.throughput
+        rows.append(
+            (
+                "tokens/s",
+                f"prompt {count(speed.prompt_tokens_per_s)}  computed {count(speed.computed_tokens_per_s)}  "
+                f"generated {count(speed.generation_tokens_per_s)}",
+            )
+        )
+        offload = engine.offload
+        if offload.supported:
+            rows.append(("offload", f"store {_moved(offload.store_bytes, offload.store_bytes_total)}"))
+            rows.append(("", f"load  {_moved(offload.load_bytes, offload.load_bytes_total)}"))
+    rows += _machine(look)
+    return "\n".join(f"{name:<10}{text}".rstrip() for name, text in rows)
+
+
+def _moved(now: int | None, total: int | None) -> str:
+    return f"{traffic(now)} in the window, {traffic(total)} since start"
+
+
+def _latency(latency: Latency) -> str:
+    if not latency.n:
+        return "–  n=0" if latency.n == 0 else "–"
+    mean = "–" if latency.mean_s is None else f"{latency.mean_s:.3f} s"
+    marks = (("p50", latency.p50), ("p95", latency.p95), ("p99", latency.p99))
+    quantiles = "  ".join(_quantile(name, value) for name, value in marks if value is not None)
+    return f"mean {mean}  {quantiles}  n={latency.n}"
+
+
+def _quantile(name: str, value: Quantile) -> str:
+    bucket = f"{value.above_s:g}–{value.up_to_s:g}" if value.up_to_s is not None else f"over {value.above_s:g}"
+    return f"{name} {'–' if value.value_s is None else f'{value.value_s:.3f} s'} ({bucket})"
+
+
+def _machine(look: Look) -> Iterable[tuple[str, str]]:
+    if look.gpu is not None:
+        if look.gpu.error:
+            yield "GPU", look.gpu.error
+        for gpu in look.gpu.gpus:
+            if gpu.lost:
+                yield f"GPU {gpu.index}", f"{gpu.name}: {gpu.lost}"
+                continue
+            watts = "–" if gpu.power_w is None else f"{gpu.power_w:.0f} W"
+            heat = "–" if gpu.temperature_c is None else f"{gpu.temperature_c} °C"
+            memory = f"{capacity(gpu.memory_used_bytes)} of {capacity(gpu.memory_total_bytes)}"
+            why = f", held back by {', '.join(gpu.throttle)}" if gpu.throttle else ""
+            yield f"GPU {gpu.index}", f"{gpu.name}  {share(gpu.util_share)}  {memory}  {watts}  {heat}{why}"
+    host = look.host
+    if host is not None:
+        free = f"{capacity(host.memory_available_bytes)} of {capacity(host.memory_total_bytes)} available"
+        yield "host", f"{free}; /dev/shm {capacity(host.shm_used_bytes)} of {capacity(host.shm_total_bytes)} used"
+        for tier in host.offload_files:
+            users = len(tier.mapped_by)
+            by = "left over: nobody maps it" if tier.stale else f"mapped by {users} process{'' if users == 1 else 'es'}"
+            yield "tier file", f"{tier.path}  {capacity(tier.bytes)}, {by}"
