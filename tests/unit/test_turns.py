@@ -306,6 +306,31 @@ def test_a_restart_counts_from_zero_and_an_older_process_does_not() -> None:
     assert tracker.add(foreign.scrape()) == (), "it ran before: its finishes are not of this window"
 
 
+def test_replicas_that_take_turns_keep_their_own_rows() -> None:
+    one, two, tracker = Server(start=1_600_000_000.0), Server(start=1_600_000_900.0), TurnTracker()
+    for server in (one, two):
+        server.finish(100, 0, 5)
+        assert tracker.add(server.scrape()) == ()
+    for prompt in (200, 300):
+        for server in (one, two):
+            server.finish(prompt, 0, 5)
+            (row,) = tracker.add(server.scrape())
+            assert (row.n, row.prompt_tokens) == (1, prompt)
+
+
+def test_an_unknown_gauge_is_not_idle() -> None:
+    server, tracker = Server(), TurnTracker()
+    tracker.add(server.scrape())
+    server.admit(100, 0)
+    tracker.add(server.scrape())
+    tracker.add(server.scrape({server.name("num_requests_running"): float("nan")}))
+    assert tracker.in_flight() == ()
+    server.first_token(100, 0)
+    tracker.add(server.scrape({server.name("num_requests_running"): 1e300}))
+    tracker.add(server.scrape())
+    assert [(row.n, row.phase) for row in tracker.in_flight()] == [(1, None)], "what it did before is lost from sight"
+
+
 def test_counters_that_fell_in_multiprocess_mode() -> None:
     server, tracker = Server(start=None), TurnTracker()
     for _ in range(5):

@@ -241,6 +241,18 @@ class TestResets:
         assert between(self.a, b, 1.0).all.throughput.prompt_tokens_per_s == 1.0
         assert between(self.a, b, 1.0).all.throughput.generation_tokens is None, "it is absent in the second text"
 
+    def test_replicas_behind_one_address_do_not_pass_for_restarts(self) -> None:
+        """Texts of two processes that take turns: what the other one counted before is not of this window."""
+        a = made({f"prompt_tokens_total{E0}": 1000}, at=1_700_009_000.0, start=1_700_000_000.0)
+        b = made({f"prompt_tokens_total{E0}": 90_000}, at=1_700_009_001.0, start=1_700_000_400.0)
+        for first, second in ((a, b), (b, a)):
+            window = between(first, second, 1.0)
+            assert window.state is State.RESET and "another server process" in window.detail
+            assert window.all.cached.prompt_tokens is None
+            assert window.all.cached.by_source.computed is None
+        again = made({f"prompt_tokens_total{E0}": 9}, at=1_700_009_001.0, start=1_700_009_000.0)
+        assert between(a, again, 1.0).all.cached.prompt_tokens == 9
+
     def test_one_engine_fell(self) -> None:
         a = {'prompt_tokens_total{engine="0"}': 100, 'prompt_tokens_total{engine="1"}': 100}
         b = {'prompt_tokens_total{engine="0"}': 400, 'prompt_tokens_total{engine="1"}': 10}
