@@ -21,8 +21,9 @@ from kvtop.sources.exposition import Reader
 from kvtop.sources.http import Answer, HttpClient, HttpFailure
 from kvtop.sources.url import parse
 
-HEALTH_S = 10.0
-"""Seconds between two looks at /health beside /metrics: a dead engine leaves /metrics answering with frozen gauges."""
+HEALTH_S = 3.0
+"""Seconds between two looks at /health beside /metrics, which goes on answering with frozen gauges when the engine
+dies. The web server follows about 5 s later (0.32), or never (VLLM_KEEP_ALIVE_ON_ENGINE_DEATH)."""
 FROZEN_S = 2.0
 """The same while requests run and no number moves."""
 IDENTITY_S = 30.0
