@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import re
 from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -243,7 +244,7 @@ class VllmSource:
             host, port, parts = None, 0, urlsplit("")
         end = self._endpoint
         if (parts.scheme, host, port) == ("https" if end.tls else "http", end.host.lower(), end.port):
-            if location.isascii() and location.isprintable() and parts.path.startswith(f"{end.base}/"):
+            if re.fullmatch(r"[!-~]+", location) and parts.path.startswith(f"{end.base}/"):
                 return parts.path[len(end.base) :] + (f"?{parts.query}" if parts.query else "")
             raise HttpFailure(State.HTTP_ERROR, f"{path} redirects to a page outside this URL", answer.status)
         there = f"{parts.scheme}://{host}:{port}" if host else "nowhere"
