@@ -238,7 +238,8 @@ def test_the_official_parser_is_imported_only_for_odd_lines() -> None:
     code = (
         "import sys; from kvtop.sources.exposition import Reader; r = Reader()\n"
         "r.read('# TYPE vllm:a counter\\nvllm:a{b=\"c\"} 1\\n')\n"
-        "print('prometheus_client' in sys.modules); r.read('{\"vllm:d\"} 4\\n'); print('prometheus_client' in sys.modules)"
+        "print('prometheus_client' in sys.modules)\n"
+        "r.read('{\"vllm:d\"} 4\\n'); print('prometheus_client' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["False", "True"]

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from metrics_texts import raw, scrape, texts_of
 
 from kvtop.model.box import EngineWindow, Latency
 from kvtop.model.window import between
 from kvtop.readings import State
-
-from metrics_texts import raw, scrape, texts_of
 
 FOLDERS = (
     "vllm-0.32.0",

@@ -57,9 +57,9 @@ def _files(folder: Path) -> list[Path]:
     try:
         names = sorted(path for path in folder.iterdir() if path.name.endswith((".txt", ".txt.gz")))
     except OSError as error:
-        raise UsageError(f"cannot read the folder {folder}: {error.strerror or error}") from error
+        raise UsageError(f"cannot read the folder {str(folder)!r}: {error.strerror or error}") from error
     if not names:
-        raise UsageError(f"no *.txt or *.txt.gz in {folder}", "save one /metrics text a file, named in order")
+        raise UsageError(f"no *.txt or *.txt.gz in {str(folder)!r}", "save one /metrics text a file, named in order")
     return names
 
 

@@ -7,6 +7,9 @@ from kvtop.model.growth import Growth, whole
 from kvtop.model.samples import Samples
 from kvtop.model.view import Turn
 
+MAX_COUNT = 10_000
+"""Requests in flight whose arrival is remembered."""
+
 
 class Flight:
     """What is in flight in one engine (`label` None: the only one)."""
@@ -27,18 +30,19 @@ class Flight:
     def add(self, now: Samples, finished: int) -> None:
         """The next scrape, and how many finished since the one before."""
         g = Growth(None, now, self._label, zero=True)
-        running, waiting = whole(g.now(m.RUNNING)) or 0, whole(g.now(m.WAITING)) or 0
-        count = max(0, running) + max(0, waiting)
+        gauges = whole(g.now(m.RUNNING)), whole(g.now(m.WAITING))
+        running, waiting = (max(0, n or 0) for n in gauges)
+        count = min(running + waiting, MAX_COUNT)
         stayed = min(count, max(0, len(self._arrivals) - finished))
         if count < len(self._arrivals) - finished:
             self._lost = True
         # which ones left is not known: the ones that stay have been there at least since the latest arrivals
         kept = self._arrivals[len(self._arrivals) - stayed :] if stayed else []
-        self._arrivals = kept + [now.scrape.at] * min(count - stayed, 10_000)
+        self._arrivals = kept + [now.scrape.at] * (count - stayed)
         self._finished += finished
-        self._counts = (max(0, running), max(0, waiting))
+        self._counts = (running, waiting)
         self._now = now
-        if count == 0:
+        if count == 0 and None not in gauges:
             self.idle, self._finished, self._lost = now, 0, False
 
     def rows(self) -> list[Turn]:

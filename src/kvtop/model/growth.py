@@ -41,6 +41,13 @@ class Growth:
         """Whether the second text has this quantity in any generation."""
         return self.after.has(quantity)
 
+    def is_newer(self, *quantities: Quantity) -> bool:
+        """Whether the server has these quantities, although the text may have lost them: then they are not known, and
+        what older versions have in their place must not be taken for them."""
+        if any(self.after.has(quantity) for quantity in quantities) or self.after.scrape.truncated:
+            return True
+        return self.base is not None and any(self.base.has(quantity) for quantity in quantities)
+
     def now(self, quantity: Quantity, part: str = "") -> float | None:
         series = self.after.newest(quantity)
         return None if series is None else self.after.value(self.engine, series, part)
@@ -90,4 +97,6 @@ class Growth:
         if self.base is None or self.old is None:
             return new if self.zero else None
         old = self.base.before(self.old, family, row, part)
-        return None if old is None else new - old
+        if old is None or (new < old and part != "_sum"):
+            return None  # fell without a reset: its samples are missing from the newer text
+        return new - old

@@ -16,7 +16,7 @@ def by_source(g: Growth) -> BySource:
     token). From 0.32 the tier series, which count at admission, only split the external part. Below 0.16 the hits are
     all there is, and what was computed is not known.
     """
-    if not g.has(m.PROMPT_BY_SOURCE):
+    if not g.is_newer(m.PROMPT_BY_SOURCE, m.CACHED):
         return BySource(device=whole(g.grew(m.HITS)), external=whole(g.grew(m.EXTERNAL_HITS)))
     external = whole(g.grew_row(m.PROMPT_BY_SOURCE, "external_kv_transfer"))
     host = disk = p2p = None

@@ -16,7 +16,7 @@ from kvtop.model.growth import Growth, whole
 from kvtop.model.judge import Judge, Thresholds
 from kvtop.model.samples import Quantity, Samples, samples
 from kvtop.model.view import Turn
-from kvtop.model.window import finished, reset_reason
+from kvtop.model.window import finished, ran_before, reset_reason
 from kvtop.readings import Scrape
 
 AT_FINISH: tuple[Quantity, ...] = (
@@ -109,11 +109,9 @@ class _Process:
 def _began_since(before: _Process | None, now: Samples) -> bool:
     """Whether the process of `now` was started after the last scrape of another one: a restart."""
     last = before.last if before else None
-    if last is None or now.start is None:
+    if last is None or last.start is None or now.start is None:
         return False
-    if last.scrape.at is not None:
-        return now.start > last.scrape.at - 1.0
-    return last.start is not None and now.start > last.start
+    return now.start > last.start and not ran_before(now, last)
 
 
 class _EngineTracker:

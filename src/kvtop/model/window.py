@@ -25,14 +25,17 @@ from kvtop.model.samples import Quantity, Samples, samples
 from kvtop.model.sources import by_source
 from kvtop.readings import Scrape, State
 
+CLOCK_SKEW_S = 120.0
+"""How far a server's clock may be off before its start time is believed to lie before a scrape."""
+
 
 def between(a: Scrape, b: Scrape, seconds: float | None) -> Window:
     """What happened from `a` to `b`, which lie `seconds` apart (None: nobody knows; then all rates are None).
 
     Gauges, totals and configuration are those of `b`. After a reset (another start time, or a counter that fell)
-    everything counts from zero, `state` is reset and `detail` says why. Where `a` is no text of a vLLM engine, what
-    grew is None. Several engines: `all` adds them up (KV usage is their mean, since their pools are alike) and
-    `engines` has each.
+    everything counts from zero, `state` is reset and `detail` says why. Where `a` is no text of a vLLM engine, or `b`
+    is of another process that ran before `a` was read (replicas behind one address), what grew is None.
+    Several engines: `all` adds them up (KV usage is their mean, since their pools are alike), `engines` has each.
     """
     before, after = samples(a), samples(b)
     state = after.state
@@ -51,7 +54,8 @@ def between(a: Scrape, b: Scrape, seconds: float | None) -> Window:
         notes.insert(0, reset)
         state = State.RESET if state is State.UP else state
     base = before if before.state.good and not reset else None
-    return _window(base, after, state, "; ".join(notes), seconds, zero=bool(reset))
+    zero = bool(reset) and not ran_before(after, before)
+    return _window(base, after, state, "; ".join(notes), seconds, zero=zero)
 
 
 def since_start(b: Scrape) -> Window:
@@ -74,6 +78,8 @@ def _why(state: State) -> str:
 def reset_reason(before: Samples, after: Samples) -> str:
     """Why the counters of `after` do not continue those of `before`; empty where they do."""
     if before.start is not None and after.start is not None and abs(before.start - after.start) > 0.5:
+        if ran_before(after, before):
+            return "another server process answers on this address: what it did in this window is not known"
         return "the server was restarted in this window: counted from zero"
     pairs = [(before.engines.get(label), engine) for label, engine in after.engines.items()]
     for old, engine in pairs or [(before.all, after.all)]:
@@ -87,13 +93,22 @@ def reset_reason(before: Samples, after: Samples) -> str:
     return ""
 
 
+def ran_before(after: Samples, before: Samples) -> bool:
+    """Whether the process of `after` is another one that was already running when `before` was read: what it counted
+    is not of the time between. Only where both times are known; the server's clock may be a little off."""
+    seen = before.scrape.at
+    if after.start is None or before.start is None or seen is None or abs(after.start - before.start) <= 0.5:
+        return False
+    return after.start < seen - CLOCK_SKEW_S
+
+
 def _fell(family: str, old: dict[str, float], new: dict[str, float]) -> str:
     """The first counter that fell, in words; the keys are sample names, or rows of `family`."""
     if family and family not in m.FALLING_NAMES:
         return ""
     for key, value in new.items():
         was = old.get(key)
-        if was is not None and value < was < math.inf and (family or key in m.FALLING_NAMES):
+        if was is not None and -math.inf < value < was < math.inf and (family or key in m.FALLING_NAMES):
             return f"{family or key} from {was:.12g} to {value:.12g}"
     return ""
 
@@ -141,7 +156,7 @@ def _engine(g: Growth, label: str | None, seconds: float | None) -> EngineWindow
 
 def _cached(g: Growth) -> Cached:
     prompt = g.grew(m.PROMPT)
-    if g.has(m.CACHED):
+    if g.is_newer(m.CACHED, m.PROMPT_BY_SOURCE):
         cached, of = g.grew(m.CACHED), prompt
         lifetime = ratio(g.now(m.CACHED), g.now(m.PROMPT))
     else:
@@ -151,10 +166,15 @@ def _cached(g: Growth) -> Cached:
     return Cached(
         prompt_tokens=whole(prompt),
         cached_tokens=whole(cached),
-        share=ratio(cached, of),
-        lifetime_share=lifetime,
+        share=_at_most_one(ratio(cached, of)),
+        lifetime_share=_at_most_one(lifetime),
         by_source=by_source(g),
     )
+
+
+def _at_most_one(share: float | None) -> float | None:
+    """In multiprocess mode a text may show the one counter before and the other after the same request."""
+    return None if share is None else min(share, 1.0)
 
 
 def _with_external(hits: float | None, external: float | None) -> float | None:
