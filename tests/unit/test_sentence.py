@@ -245,9 +245,20 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
     (
         "DOWN",
         "bad",
-        down(State.REFUSED, last_good_at=None),
+        down(
+            State.REFUSED,
+            last_good_at=None,
+            cause="nothing listens on 127.0.0.1:8000, and no vLLM server process wants this port",
+        ),
         AROUND,
-        "127.0.0.1:8000 refuses: nothing listens there",
+        "127.0.0.1:8000 refuses: nothing listens there, and no vLLM server process wants this port",
+    ),
+    (
+        "UNAUTHORIZED",
+        "bad",
+        down(State.UNAUTHORIZED, http_status=401, cause="HTTP 401: the configured API key is refused"),
+        AROUND,
+        "127.0.0.1:8000: HTTP 401: the configured API key is refused",
     ),
     (
         "LOADING",
@@ -284,28 +295,30 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
         "bad",
         down(State.TLS_ERROR, cause="the certificate is self-signed"),
         AROUND,
-        "no trusted TLS connection to 127.0.0.1:8000: the certificate is self-signed",
+        "no TLS connection to 127.0.0.1:8000: the certificate is self-signed",
     ),
     (
         "NO HOST",
         "bad",
-        down(State.DNS_ERROR, url="http://gpubox:8000", cause="name or service not known"),
+        down(State.DNS_ERROR, url="http://gpubox:8000", cause="no address is known for the name 'gpubox'"),
         AROUND,
-        "gpubox is no known host: name or service not known; look at the name in the URL",
+        "gpubox is not found: no address is known for the name 'gpubox'",
     ),
     (
         "HTTP ERROR",
         "bad",
-        down(State.HTTP_ERROR, http_status=500, cause="internal server error"),
+        down(State.HTTP_ERROR, http_status=500, cause="/metrics answers HTTP 500"),
         AROUND,
-        "/metrics answers with HTTP 500: internal server error; what it fed is grey and from " + hms(NOW - 12),
+        "127.0.0.1:8000: /metrics answers HTTP 500; what it fed is grey and from " + hms(NOW - 12),
     ),
     (
         "TOO LARGE",
         "bad",
-        down(State.TOO_LARGE, cause="more than 16 MB"),
+        down(
+            State.TOO_LARGE, last_good_at=None, cause="the answer is over 16,000,000 bytes (unpacked) and was dropped"
+        ),
         AROUND,
-        "the answer of 127.0.0.1:8000 is too large: more than 16 MB; it was dropped",
+        "127.0.0.1:8000: the answer is over 16,000,000 bytes (unpacked) and was dropped",
     ),
     (
         "RESTARTED",
@@ -406,8 +419,8 @@ def test_of_several_servers_the_worst_is_named() -> None:
     other = replace(down(State.TIMEOUT), label="office", url="http://office:8000")
     made = sentence.make([UP, other], 0, AROUND)
     assert made.chip == "STALE" and made.first.startswith("office: ")
-    down_one = replace(down(State.REFUSED, last_good_at=None), label="office")
-    assert plain(sentence.make([UP, down_one], 0, AROUND)) == "office refuses: nothing listens there"
+    down_one = replace(down(State.REFUSED, last_good_at=None, cause="no route to office:8000"), label="office")
+    assert plain(sentence.make([UP, down_one], 0, AROUND)) == "office refuses: no route to office:8000"
 
 
 def test_another_server_that_is_idle_or_has_no_cache_does_not_speak() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtop.model.series import STEPS, How, Kind, Series
+from kvtop.model.series import STEPS, How, Kind, Medians, Series
 
 START = 1_795_953_600.0  # a whole minute
 
@@ -139,3 +139,29 @@ def test_columns_stand_still_while_time_goes_on_inside_one() -> None:
 def test_an_empty_series_is_all_gap() -> None:
     assert Series(Kind.LEVEL).query(60, 6) == (None,) * 6
     assert Series(Kind.LEVEL).over(0, 60) is None
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.1, 30.0), st.floats(0.01, 100.0)), min_size=1, max_size=80))
+def test_the_median_of_a_column_is_that_of_its_observations(samples: list[tuple[float, float]]) -> None:
+    medians, at, seen = Medians(), START, []
+    for gap, value in samples:
+        at += gap
+        medians.add(at, value, 1)
+        seen.append((at, value))
+    for column, found in enumerate(medians.query(3_600.0, 60, START + 3_599)):
+        inside = sorted(v for t, v in seen if START + 60 * column <= t < START + 60 * column + 60)
+        assert found == (inside[(len(inside) - 1) // 2] if inside else None)
+
+
+def test_medians_weigh_groups_and_stay_bounded() -> None:
+    medians = Medians(kept=80)
+    medians.add(START, 1.0, 1)
+    medians.add(START + 1, 9.0, 3)
+    medians.add(START + 1, 5.0, 100)
+    assert medians.query(60.0, 1, START + 2) == (9.0,)
+    for second in range(2, 400):
+        medians.add(START + second, float(second), 1)
+    assert len(medians._at) <= 90
+    medians.rewind(START + 350)
+    assert medians.query(10.0, 1, START + 349) == (344.0,)

@@ -84,7 +84,7 @@ def real(settings: Settings, clock: Clock) -> Factories:
     def finder() -> FinderLike:
         from kvtop.sources.discovery import DiscoverySource
 
-        return DiscoverySource()
+        return DiscoverySource(configured=len(settings.server), clock=clock)
 
     def explain() -> Explain:
         from kvtop.model.states import explain as made

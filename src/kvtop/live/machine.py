@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -91,6 +92,8 @@ class HostWatch:
         self._clock = clock
         self._sleep = sleep
         self._source: HostLike | None = None
+        self.tried = asyncio.Event()
+        """The first read is over, or given up."""
 
     async def run(self, changed: Callable[[], None]) -> None:
         while True:
@@ -98,6 +101,7 @@ class HostWatch:
             if reading is not None:
                 self.reading = reading
                 changed()
+            self.tried.set()
             await self._sleep(self._poll.host_s)
 
     async def _once(self) -> HostReading | None:

@@ -29,6 +29,9 @@ from kvtop.sources.url import normalise
 HEAD_START_S = 0.5
 """The machine's sources and their imports wait for the first answer of a server, but not longer."""
 
+HOST_FIRST_S = 2.0
+"""The first look for servers waits this long for the processes of this machine."""
+
 LOOK_S = 10.0
 """A look for servers that takes longer is given up."""
 
@@ -125,7 +128,10 @@ class Watch:
             self._start(endpoint)
 
     def _surroundings(self) -> Surroundings:
-        return Surroundings(self._settings.poll, self._clock, self._sleep, lambda: self._changed(), self._explained)
+        return Surroundings(self._settings.poll, self._clock, self._sleep, self._tell, self._explained)
+
+    def _tell(self) -> None:
+        self._changed()
 
     async def _made(self, url: str, configured: Server | None) -> ServerLike:
         typed = self._typed[url]
@@ -201,7 +207,7 @@ class Watch:
             if host is None or port is None or not endpoint.good:
                 continue
             for process in host.processes:
-                if process.role == "api" and (port in process.ports or (not process.ports and process.port == port)):
+                if process.role == "api" and not process.contained and port in process.ports:
                     endpoint.history.served_by(process.pid)
         self._changed()
 
@@ -212,6 +218,9 @@ class Watch:
             return
         finder: FinderLike | None = None
         poll = self._settings.poll
+        with contextlib.suppress(TimeoutError):  # the processes say most; without them the ports are looked at
+            async with asyncio.timeout(HOST_FIRST_S):
+                await self._host.tried.wait()
         while True:
             if self._looking:
                 try:
@@ -254,6 +263,15 @@ class Watch:
                 await self._drop(endpoint)
 
     # -- showing
+
+    def series(
+        self, name: str, span_s: float, columns: int, selected: int = 0, engine: str | None = None
+    ) -> tuple[float | None, ...]:
+        """What the history page draws of the selected server: see `ServerHistory.series`. Of all its engines."""
+        if not self._endpoints:
+            return (None,) * columns
+        selected = max(0, min(selected, len(self._endpoints) - 1))
+        return self._endpoints[selected].history.series(name, span_s, columns, self._clock.wall())
 
     def view(self, window_key: str, selected: int = 0, engine: str | None = None) -> BoxView:
         """Everything at this moment. Cheap: what did not change since the last call is not worked out again."""

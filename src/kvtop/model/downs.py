@@ -72,19 +72,17 @@ def _refused(view: ServerView, around: Around) -> list[Wording]:
     if view.pid is not None and alive is not None and view.pid not in alive:
         gone = f"process {view.pid} is gone"
         return [(first, f"{gone}, nobody stopped it here{file}"), (first, f"{gone}{file}"), (first, gone)]
-    return [(first, "nothing listens there")]
+    why = _cause(view).replace(f"nothing listens on {label_of(view)}", "nothing listens there")
+    return [(first, why), (first, "nothing listens there")]
 
 
 def _dns(view: ServerView, around: Around) -> list[Wording]:
     host = clean(_host(view))[:60]
-    return [
-        (f"{host} is no known host:", f"{_cause(view)}; look at the name in the URL"),
-        (f"{host} is no known host", ""),
-    ]
+    return [(f"{host} is not found:", _cause(view)), (f"{host} is not found", "")]
 
 
 def _tls(view: ServerView, around: Around) -> list[Wording]:
-    first = f"no trusted TLS connection to {label_of(view)}:"
+    first = f"no TLS connection to {label_of(view)}:"
     return [(first, _cause(view)), (first, _cause(view)[: 123 - len(first)])]
 
 
@@ -97,7 +95,7 @@ def _loading(view: ServerView, around: Around) -> list[Wording]:
             return [(f"process {process.pid} runs,", f"port {port} refuses: it loads the model{so_far}")]
     so_far = f", {nb(secs(around.now - view.state_since))} so far" if view.state_since is not None else ""
     first = f"{label_of(view)} loads its model{so_far}"
-    return [(f"{first}:", _cause(view)), (first, "")] if view.cause else [(first, "")]
+    return [(f"{label_of(view)} loads:", _cause(view)), (first, "")] if view.cause else [(first, "")]
 
 
 def _not_vllm(view: ServerView, around: Around) -> list[Wording]:
@@ -111,18 +109,15 @@ def _no_stats(view: ServerView, around: Around) -> list[Wording]:
 
 
 def _unauthorized(view: ServerView, around: Around) -> list[Wording]:
+    if "configured API key" in view.cause:
+        return [(f"{label_of(view)}:", _cause(view)), (f"{label_of(view)} refuses the configured API key", "")]
     first = f"{label_of(view)} wants an API key ({view.http_status or 401}):"
     return [(first, "name its variable or file in config.toml, api_key_env or api_key_file"), (first, "none is set")]
 
 
-def _http_error(view: ServerView, around: Around) -> list[Wording]:
-    first = f"/metrics answers with HTTP {view.http_status}" if view.http_status else "/metrics gave no HTTP answer"
-    return [(f"{first}:", f"{_cause(view)}{_grey(view)}"), (f"{first}:", _cause(view)), (first, _grey(view)[2:])]
-
-
-def _too_large(view: ServerView, around: Around) -> list[Wording]:
-    first = f"the answer of {label_of(view)} is too large:"
-    return [(first, f"{_cause(view)}; it was dropped"), (first, "it was dropped")]
+def _as_told(view: ServerView, around: Around) -> list[Wording]:
+    first = f"{label_of(view)}:"
+    return [(first, f"{_cause(view)}{_grey(view)}"), (first, _cause(view))]
 
 
 def _stale(view: ServerView, around: Around) -> list[Wording]:
@@ -148,8 +143,8 @@ DOWNS: tuple[tuple[State, str, str, Callable[[ServerView, Around], list[Wording]
     (State.NOT_VLLM, "NOT VLLM", "bad", _not_vllm),
     (State.NO_STATS, "NO STATS", "warn", _no_stats),
     (State.UNAUTHORIZED, "UNAUTHORIZED", "bad", _unauthorized),
-    (State.HTTP_ERROR, "HTTP ERROR", "bad", _http_error),
-    (State.TOO_LARGE, "TOO LARGE", "bad", _too_large),
+    (State.HTTP_ERROR, "HTTP ERROR", "bad", _as_told),
+    (State.TOO_LARGE, "TOO LARGE", "bad", _as_told),
     (State.TIMEOUT, "STALE", "warn", _stale),
 )
 """State, chip, tone, wordings: worst first."""

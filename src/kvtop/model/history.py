@@ -10,9 +10,9 @@ from typing import Protocol
 from kvtop.model import charts, fleet
 from kvtop.model.archive import Archive
 from kvtop.model.box import EngineWindow, Window
-from kvtop.model.series import How
+from kvtop.model.series import How, Medians
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import WINDOWS, Chart, Savings, ServerView, Turn
+from kvtop.model.view import WINDOWS, Savings, ServerView, Turn
 from kvtop.model.window import between, since_start
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State
 
@@ -32,7 +32,8 @@ TRAFFIC_S = 300.0
 
 HOUR_S = 3_600.0
 
-CHARTS = ("share", "store", "load", "running", "waiting")
+_FLOWS = ("prompt", "cached", "store", "load", "generated")
+_LEVELS = ("running", "waiting", "kv_usage")
 
 
 class Tracker(Protocol):
@@ -74,10 +75,8 @@ class ServerHistory:
         self._traffic: Window | None = None
         self._turns: deque[Turn] = deque(maxlen=TURNS_KEPT)
         self._turns_total = 0
-        self._series = {
-            name: charts.level() if name in ("running", "waiting") else charts.flow()
-            for name in ("prompt", "cached", "store", "load", "running", "waiting")
-        }
+        self._series = {name: charts.level() if name in _LEVELS else charts.flow() for name in (*_FLOWS, *_LEVELS)}
+        self._ttft = Medians()
         self._charts = {
             "share": charts.share(self._series["cached"], self._series["prompt"]),
             "store": charts.plain(self._series["store"], How.PEAK),
@@ -164,6 +163,7 @@ class ServerHistory:
         self._archive.rewind(to)
         for series in self._series.values():
             series.rewind(to)
+        self._ttft.rewind(to)
         for chart in self._charts.values():
             chart.forget()
         marks = ("_reset_at", "_waiting_since", "_busy_at", "_watched_since", "_state_since")
@@ -185,7 +185,7 @@ class ServerHistory:
             if step.state is State.RESET or _other_start(self._started_at, step.started_at):
                 step = self._reset(step, scrape, at)
             if step is not None:
-                busy = self._chart(step, at, running, waiting) or busy
+                busy = self._chart(step, at) or busy
         self._started_at = self._windows["life"].started_at
         if busy:
             self._busy_at = at
@@ -208,25 +208,33 @@ class ServerHistory:
         self._traffic = None
         return between(self._zero, scrape, at - self._reset_at) if at > self._reset_at else None
 
-    def _chart(self, step: Window, at: float, running: int | None, waiting: int | None) -> bool:
+    def _chart(self, step: Window, at: float) -> bool:
         """Write a step into the series; True where something was done in it."""
-        gap = step.window_s
-        everything = step.all
-        grown = {
+        gap, everything = step.window_s, step.all
+        flows = {
             "prompt": everything.cached.prompt_tokens,
             "cached": everything.cached.cached_tokens,
             "store": everything.offload.store_bytes,
             "load": everything.offload.load_bytes,
+            "generated": everything.throughput.generation_tokens,
+        }
+        levels = {
+            "running": everything.requests.running,
+            "waiting": everything.requests.waiting,
+            "kv_usage": everything.requests.kv_cache_usage_share,
         }
         if gap is not None and gap <= FLOW_GAP_S:
-            for name, amount in grown.items():
+            for name, amount in flows.items():
                 if amount is not None and amount >= 0:
                     self._series[name].add(at - gap, at, amount)
         if gap is not None and gap <= LEVEL_GAP_S:
-            for name, value in (("running", running), ("waiting", waiting)):
+            for name, value in levels.items():
                 if value is not None:
                     self._series[name].add(at - gap, at, value)
-        return bool(grown["prompt"] or everything.throughput.generation_tokens)
+        ttft = everything.latency.ttft
+        if ttft.n and ttft.p50 is not None and ttft.p50.value_s is not None:
+            self._ttft.add(at, ttft.p50.value_s, ttft.n)
+        return bool(flows["prompt"] or flows["generated"])
 
     # -- showing
 
@@ -243,16 +251,23 @@ class ServerHistory:
         self._views[window_key, engine] = (mark, made)
         return made
 
-    def chart(self, name: str, span_s: float, columns: int, end: float | None = None) -> Chart:
-        """One of `CHARTS` over any span up to a day, for a page of its own; its cost grows with the columns."""
-        rolling = {
-            "share": lambda: charts.share(self._series["cached"], self._series["prompt"]),
-            "store": lambda: charts.plain(self._series["store"], How.PEAK),
-            "load": lambda: charts.plain(self._series["load"], How.PEAK),
-            "running": lambda: charts.plain(self._series["running"], How.PEAK),
-            "waiting": lambda: charts.plain(self._series["waiting"], How.PEAK),
-        }[name]()
-        return rolling.at(end if end is not None else self._last_at, span_s, self._last_at, columns)
+    def series(self, name: str, span_s: float, columns: int, now: float) -> tuple[float | None, ...]:
+        """Columns of any span up to a day, oldest first, for a page of its own; None is a gap.
+
+        Names: share, ttft_p50_s, running, waiting, kv_cache_usage_share, store_bytes_per_s, load_bytes_per_s (their
+        peaks), generation_tokens_per_s (its mean). Of an unknown name nothing is known. Its cost grows with `columns`.
+        """
+        end = now if self._down is not None or now - self._last_at > LEVEL_GAP_S else self._last_at
+        if name == "share":
+            rolling = charts.share(self._series["cached"], self._series["prompt"])
+            return rolling.at(end, span_s, None, columns).values
+        if name == "ttft_p50_s":
+            return self._ttft.query(span_s, columns, end)
+        found = _PAGES.get(name)
+        if found is None:
+            return (None,) * columns
+        series, how = found
+        return self._series[series].query(span_s, columns, how, end)
 
     def _view(self, now: float, window_key: str, engine: str | None) -> ServerView:
         life = self._windows.get("life", Window(self._state))
@@ -333,6 +348,16 @@ class ServerHistory:
             return replace(alone, detail="the first reading: a window needs two")
         return between(start, scrape, at - start.at)
 
+
+_PAGES: dict[str, tuple[str, How]] = {
+    "running": ("running", How.PEAK),
+    "waiting": ("waiting", How.PEAK),
+    "kv_cache_usage_share": ("kv_usage", How.PEAK),
+    "store_bytes_per_s": ("store", How.PEAK),
+    "load_bytes_per_s": ("load", How.PEAK),
+    "generation_tokens_per_s": ("generated", How.MEAN),
+}
+"""Name on the history page -> series, and what a column says."""
 
 _NOTHING = Scrape({}, {}, has_vllm=False)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from enum import StrEnum
 
 STEPS: tuple[tuple[float, int], ...] = ((1.0, 3_900), (10.0, 2_400), (60.0, 1_560))
@@ -212,3 +213,47 @@ class Series:
         return tuple(
             self.over(i * width, (i + 1) * width, how, span_s=span_s) for i in range(last - columns + 1, last + 1)
         )
+
+
+class Medians:
+    """Single observations with their times, so that any column has an honest median; the oldest go first."""
+
+    def __init__(self, kept: int = 20_000) -> None:
+        self._kept = kept
+        self._at = array("d")
+        self._value = array("d")
+        self._n = array("L")
+
+    def add(self, at: float, value: float, n: int) -> None:
+        """`n` observations that are known to lie about `value`; what is not later than the last one is dropped."""
+        if (self._at and at <= self._at[-1]) or n <= 0 or not math.isfinite(value):
+            return
+        self._at.append(at)
+        self._value.append(value)
+        self._n.append(n)
+        if len(self._at) > self._kept + self._kept // 8:
+            for kept in (self._at, self._value, self._n):
+                del kept[: self._kept // 8]
+
+    def rewind(self, to: float) -> None:
+        cut = bisect_left(self._at, to)
+        for kept in (self._at, self._value, self._n):
+            del kept[cut:]
+
+    def query(self, span_s: float, columns: int, end: float) -> tuple[float | None, ...]:
+        """The weighted median of each column of the kind that `Series.query` gives; None where there was none."""
+        width = span_s / columns
+        last = int(end // width)
+        return tuple(self._over(i * width, (i + 1) * width) for i in range(last - columns + 1, last + 1))
+
+    def _over(self, start: float, end: float) -> float | None:
+        first, last = bisect_left(self._at, start), bisect_left(self._at, end)
+        if first == last:
+            return None
+        pairs = sorted(zip(self._value[first:last], self._n[first:last], strict=True))
+        middle, seen = sum(n for _, n in pairs) / 2, 0
+        for value, n in pairs:
+            seen += n
+            if seen >= middle:
+                return value
+        return pairs[-1][0]
