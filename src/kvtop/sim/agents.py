@@ -281,7 +281,7 @@ def tool_loop(stage: Stage, who: Character, habits: Habits, start: float) -> Scr
             yield Sleep(pause)
             talk.result(stage.text(*who.result, "tool output"))
             if talk.tokens > habits.limit_tokens:
-                talk.compact(stage.text(6_000, 9_000, "Summary of the work so far."))
+                talk.compact(stage.text(4_000, 6_000, "Summary of the work so far."))
         else:
             yield Sleep(3.0)
 
@@ -293,7 +293,7 @@ def errands(stage: Stage, who: Character, start: float, pause: tuple[float, floa
         talk = stage.conversation(who)
         kind = stage.rng.random()
         turns = 1 if kind < 0.4 else stage.rng.randint(2, 5)
-        size = (150, 700) if kind < 0.3 else (1_500, 9_000)
+        size = (150, 700) if kind < 0.3 else (1_000, 4_500)
         talk.user(stage.text(*size, "A question."))
         for _ in range(turns):
             reply = stage.call(who)
@@ -305,19 +305,18 @@ def errands(stage: Stage, who: Character, start: float, pause: tuple[float, floa
         yield Sleep(stage.rng.uniform(*pause))
 
 
-def burst(stage: Stage, who: Character, at: float, every: float, count: int) -> Script:
-    """Now and then a parent sends out `count` subagents at once; they share system text and tools."""
+def burst(stage: Stage, who: Character, at: float, every: float, count: int, *, apart_s: float = 0.2) -> Script:
+    """Now and then a parent sends out `count` subagents; they share system text and tools."""
     yield stage.until(at)
     while True:
-        for _ in range(count):
-            stage.spawned.append(_subagent(stage, who))
+        stage.spawned += [_subagent(stage, who, i * apart_s) for i in range(count)]
         yield Sleep(every)
 
 
-def _subagent(stage: Stage, who: Character) -> Script:
-    yield Sleep(stage.rng.uniform(0.0, 1.5))
+def _subagent(stage: Stage, who: Character, wait_s: float) -> Script:
+    yield Sleep(wait_s)
     talk = stage.conversation(who)
-    talk.user(stage.text(3_000, 7_000, "You are a subagent. Look at this part only."))
+    talk.user(stage.text(2_000, 4_500, "You are a subagent. Look at this part only."))
     for _ in range(2):
         reply = stage.text(80, 200, "Found:")
         if not (yield Ask(talk, reply)):

@@ -257,7 +257,9 @@ class Engine:
         if not request.blocks:
             cache, size = self.cache, self.spec.block_tokens
             found = cache.match(request.chain, request.need)
-            if cache.needs(request.chain, found, -(-request.need // size)) > cache.room:
+            # The whole prompt must fit beside what those before it will still need for theirs.
+            promised = sum(max(-(-r.need // size) - len(r.blocks), 0) for r in (*self.running, *self.loading))
+            if cache.needs(request.chain, found, -(-request.need // size)) > cache.room - promised:
                 return False
             hits = request.chain[:found]
             request.blocks = cache.hold(hits)

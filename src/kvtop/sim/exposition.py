@@ -131,14 +131,16 @@ class Family:
         for child in self._histograms.values():
             yield from child.lines()
 
-    def header(self, name: str, kind: str) -> str:
-        return f"# HELP {name} {self.words}\n# TYPE {name} {kind}\n"
+    def types(self) -> Iterator[tuple[str, str]]:
+        """The `# TYPE` lines: of the family, and of its creation times where it has children."""
+        yield self.sample, self.kind
+        if self._created:
+            yield f"{self.name}_created", "gauge"
 
     def text(self) -> str:
-        out = self.header(self.sample, self.kind) + "".join(one.text for one in self.lines())
-        if self._created:
-            out += self.header(f"{self.name}_created", "gauge") + "".join(one.text for one in self._created)
-        return out
+        heads = [f"# HELP {name} {self.words}\n# TYPE {name} {kind}\n" for name, kind in self.types()]
+        out = heads[0] + "".join(one.text for one in self.lines())
+        return out + heads[1] + "".join(one.text for one in self._created) if self._created else out
 
 
 class Registry:
@@ -149,6 +151,7 @@ class Registry:
         self._children = 0
         self._flat: list[Line] = []
         self._types: dict[str, str] = {}
+        self._http = False
 
     def add(self, family: Family) -> Family:
         self.families.append(family)
@@ -159,10 +162,12 @@ class Registry:
         return "".join(family.text() for family in self.families)
 
     def scrape(self, at: float) -> Scrape:
-        """What reading `text()` gives, without the way over text: for the hours before anyone could have asked."""
+        """What reading `text()` gives, without the way over text: for the time before anyone could have asked."""
         children = sum(family.children for family in self.families)
         if children != self._children:
             self._children = children
-            self._flat = [one for family in self.families for one in family.lines()]
-            self._types = {family.sample: family.kind for family in self.families}
-        return Scrape({one.key: one.value for one in self._flat}, self._types, at)
+            kept = [f for f in self.families if f.name.startswith(("vllm:", "process_start_time"))]
+            self._flat = [one for family in kept for one in family.lines()]
+            self._types = {name: kind for family in kept for name, kind in family.types() if name.startswith("vllm:")}
+            self._http = any(f.name.startswith("http_") for f in self.families)
+        return Scrape({one.key: one.value for one in self._flat}, self._types, at, has_http=self._http)

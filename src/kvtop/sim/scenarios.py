@@ -45,12 +45,12 @@ def _mix(stage: Callable[[], Stage]) -> list[Script]:
         tool_loop(
             stage(),
             OPENCODE,
-            Habits(shuffle_at=(-1_130.0, -68.0, 640.0), shuffle_every=900.0, start_tokens=26_000, limit_tokens=122_000),
+            Habits(shuffle_at=(-1_130.0, -68.0, 830.0), shuffle_every=900.0, start_tokens=26_000, limit_tokens=122_000),
             -1_760.0,
         ),
         tool_loop(stage(), CLAUDE_CODE, Habits(limit_tokens=64_000, start_tokens=19_000), -1_850.0),
         errands(stage(), PI, -1_800.0, (12.0, 50.0)),
-        burst(stage(), QWEN_CODE, -1_240.0, 700.0, 5),
+        burst(stage(), QWEN_CODE, -1_240.0, 330.0, 2, apart_s=9.0),
     ]
 
 

@@ -41,7 +41,7 @@ class World:
         self.restarts = 0
         self.engine = Engine(scenario.spec, self.now, self.started_at)
         self.past: list[Scrape] = []
-        """The counters of the warm past, at each finish and every `step_s` of `play_past`."""
+        """The counters of the warm past, as `play_past` met them."""
         self._order = itertools.count()
         self._queue: list[tuple[float, int, _Player, bool]] = []
         self._waits: dict[Request, _Player | Callable[[Request | None], None]] = {}
@@ -67,15 +67,18 @@ class World:
     def up(self) -> bool:
         return self.down_until is None
 
-    def play_past(self, step_s: float = 10.0) -> None:
-        """Fast-forward to the moment at which the port opens, keeping what a dashboard would have seen on the way."""
+    def play_past(self, step_s: float = 5.0, single_s: float = 600.0) -> None:
+        """Fast-forward to the moment at which the port opens, keeping in `past` what a dashboard would have seen.
+
+        `single_s`: in the last so many seconds each finish has a scrape of its own, so that its turn stands alone.
+        """
         at = self.now
         while self.now < self.live_at:
             at = min(at + step_s, self.live_at)
             while self.run(at, stop_at_finish=True):
-                self.past.append(self._seen())
-            if self.now < self.live_at:
-                self.past.append(self._seen())
+                if self.now > self.live_at - single_s:
+                    self.past.append(self._seen())
+            self.past.append(self._seen())
 
     def _seen(self) -> Scrape:
         self.engine.gauges()
