@@ -7,13 +7,15 @@ from typing import ClassVar
 from textual.command import CommandPalette
 from textual.widgets import OptionList
 
-from kvtop.model.view import WINDOWS
+from kvtop.model.view import WINDOWS, BoxView, Sentence
 from kvtop.ui import keys, palette
+from kvtop.ui.app import KvtopApp
 from kvtop.ui.keys import Keymap
 from kvtop.ui.screens.help import HelpScreen
 from kvtop.ui.themes import Themes, load
 
 from .page_app import NOON, PageApp
+from .screen import Held
 
 
 class PaletteApp(PageApp):
@@ -23,8 +25,7 @@ class PaletteApp(PageApp):
 
     def __init__(self) -> None:
         super().__init__(HelpScreen(Keymap(), now=lambda: NOON))
-        self.key_table: Keymap = self.keymap
-        self.loaded_themes: Themes = self.found
+        self.themes: Themes = self.found
         self.windows: list[str] = []
 
     def set_window(self, key: str) -> None:
@@ -39,6 +40,10 @@ def test_every_action_of_the_dashboard_is_there() -> None:
     assert {key for key, _, _ in WINDOWS} <= values
     assert "kvtop-light" in values
     assert len({c.name for c in made}) == len(made)
+
+
+def test_the_real_app_is_what_the_palette_asks_for() -> None:
+    assert isinstance(KvtopApp(Held(BoxView(NOON, Sentence("OK", "ok", "fine")))), palette.Host)
 
 
 def test_other_screens_have_no_windows() -> None:

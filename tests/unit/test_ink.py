@@ -43,6 +43,7 @@ def test_old_numbers_lose_their_colour() -> None:
     assert DARK.style("bad", grey=True).color == front(DARK, "dim")
     assert DARK.style("computed", grey=True).color == front(DARK, "faint")
     assert DARK.style("f", grey=True).color == front(DARK, "faint")
+    assert SIXTEEN.style("t", grey=True).color == front(SIXTEEN, "faint") != front(SIXTEEN, "dim")
 
 
 def test_a_chip_in_sixteen_colours_is_reversed() -> None:

@@ -24,10 +24,12 @@ from kvtop.ui.watching import Watching
 if TYPE_CHECKING:
     from kvtop.ui.palette import Palette
 
-REDRAW_S = 0.2
-"""Drawn at most so often, however often something changes."""
-UNSEEN_S = 1.0
-"""While the terminal says that it has no focus. Collecting goes on as before."""
+NEWS_S = 0.25
+"""A turn that begins, moves on or ends, or another state, is shown so soon."""
+STEADY_S = 1.0
+"""Numbers and charts that only move are drawn so often: nobody reads faster. Keys draw at once."""
+UNSEEN_S = 2.0
+"""Both, while the terminal says that it has no focus. Collecting goes on as before."""
 DEMO = "demo"
 """What the app returns where its user wants the simulated box instead."""
 LOG = logging.getLogger("kvtop.ui")
@@ -64,7 +66,7 @@ class KvtopApp(App[str]):
         self.keymap, clashes = keys.resolve(self.settings.keys)
         self._said = [*problems, *clashes]
         self.dashboard = Dashboard(watch, self.settings, self.keymap, now)
-        self._pace = REDRAW_S
+        self._unseen = False
         self._drawn_at = 0.0
         self._due: Timer | None = None
         self._dirty = False
@@ -93,11 +95,13 @@ class KvtopApp(App[str]):
 
     def on_changed(self, message: Changed) -> None:
         self._dirty = True
-        wait = self._drawn_at + self._pace - time.monotonic()
-        if wait <= 0:
+        self._draw_in(self._drawn_at + (UNSEEN_S if self._unseen else NEWS_S) - time.monotonic())
+
+    def _draw_in(self, wait_s: float) -> None:
+        if wait_s <= 0:
             self._draw()
         elif self._due is None:
-            self._due = self.set_timer(wait, self._draw)
+            self._due = self.set_timer(wait_s, self._draw)
 
     def _draw(self) -> None:
         self._due = None
@@ -106,9 +110,12 @@ class KvtopApp(App[str]):
         from_noserver = self.screen is not self.dashboard and getattr(self.screen, "ON", "") == keys.NO_SERVER
         if self.screen is not self.dashboard and not from_noserver:
             return  # the screen on top asks for itself
+        wait = self._drawn_at + STEADY_S - time.monotonic()
+        if not self.dashboard.look(news_only=wait > 0):
+            self._draw_in(min(wait, NEWS_S))
+            return
         self._dirty = False
         self._drawn_at = time.monotonic()
-        self.dashboard.look()
         view = self.dashboard.made.view if self.dashboard.made else None
         if view is None:
             return
@@ -142,10 +149,10 @@ class KvtopApp(App[str]):
             self.dashboard.tick()
 
     def on_app_blur(self, event: events.AppBlur) -> None:
-        self._pace = UNSEEN_S
+        self._unseen = True
 
     def on_app_focus(self, event: events.AppFocus) -> None:
-        self._pace = REDRAW_S
+        self._unseen = False
         self._changed()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:

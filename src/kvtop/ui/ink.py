@@ -22,7 +22,7 @@ ALIASES: dict[str, str] = {
 }
 
 _BARS = frozenset({"computed", "prefill", "fill-device"})
-"""Drawn as areas: grey ones step back as far as rules do."""
+"""Drawn as areas: grey ones step back as far as rules do. Sixteen colours have one grey for all that is old."""
 _ANSI_WORDS = {"@old": "bad", "@new": "ok", "@cached": "cached-device"}
 """Sixteen colours have no shades: plain text on one of these takes a colour of its own instead."""
 
@@ -45,7 +45,7 @@ class Ink:
         first, *words = key.split()
         name = ALIASES.get(first, first)
         if grey and name != "faint":
-            name = "faint" if first in _BARS else "dim"
+            name = "faint" if first in _BARS or self.theme.ansi else "dim"
         if "rev" in words:
             return self._chip(name)
         shade = next((w for w in words if w.startswith("@")), "")

@@ -19,8 +19,8 @@ from kvtop.ui.themes import Themes
 class Host(Protocol):
     """What the palette asks of the app."""
 
-    key_table: Keymap
-    loaded_themes: Themes
+    keymap: Keymap
+    themes: Themes
 
     def set_window(self, key: str) -> None:
         """Choose the window with that key of WINDOWS."""
@@ -64,7 +64,7 @@ class Palette(Provider):
         if not isinstance(app, Host):
             return
         on = getattr(self.screen, "ON", keys.DASHBOARD)
-        for command in commands(app.key_table, app.loaded_themes, on):
+        for command in commands(app.keymap, app.themes, on):
             yield command, partial(self._do, command)
 
     def _do(self, command: Command) -> None:
@@ -75,7 +75,7 @@ class Palette(Provider):
         elif command.kind == "window":
             app.set_window(command.value)
         else:
-            app.simulate_key(app.key_table.action(command.value).keys[0])
+            app.simulate_key(app.keymap.action(command.value).keys[0])
 
     async def discover(self) -> Hits:
         for command, do in self._commands():

@@ -28,9 +28,9 @@ VARIABLES: dict[str, str] = {
     "bad": "judgement: fault, beside `×`",
     "cached-device": "prompt tokens whose KV was still on the GPU",
     "fill-device": "the area under the line of the share chart",
-    "cached-host": "... came back from host memory",
-    "cached-disk": "... came back from disk",
-    "cached-p2p": "... came from another instance",
+    "cached-host": "prompt tokens whose KV came back from host memory",
+    "cached-disk": "prompt tokens whose KV came back from disk",
+    "cached-p2p": "prompt tokens whose KV came from another instance",
     "computed": "prompt tokens that were computed",
     "lost": "should have been cached and was not",
     "store": "traffic to the offload tier",
@@ -50,13 +50,13 @@ VARIABLES: dict[str, str] = {
 
 ANSI_VARIABLES: dict[str, str] = {
     "ansi-background": "what Textual's own widgets take for the terminal's background",
-    "ansi-foreground": "... and for its text",
+    "ansi-foreground": "what Textual's own widgets take for the terminal's text",
     "border": "frame of a focused input",
     "border-blurred": "frame of one without focus",
-    "block-cursor-foreground": "chosen row of the command palette: text",
-    "block-cursor-background": "... and background",
-    "input-cursor-foreground": "the cursor of an input: text",
-    "input-cursor-background": "... and background",
+    "block-cursor-foreground": "text of the chosen row of the command palette",
+    "block-cursor-background": "its background",
+    "input-cursor-foreground": "text under the cursor of an input",
+    "input-cursor-background": "its background",
 }
 """What a theme with `ansi = true` has to define beside VARIABLES: Textual makes none of usable value itself."""
 

@@ -21,7 +21,8 @@ from kvtop.ui.widgets.panel import rule
 SeriesSource = Callable[[str, float, int], Sequence[float | None]]
 """(series name, span in seconds, columns) -> equal columns of time ending now, oldest first; None is a gap.
 
-Called on the UI loop, so it has to be quick. A name that nothing was recorded for gives columns of None.
+Called on the UI loop, so it has to be quick. A name that nothing was recorded for gives columns of None. The names
+and units are those of METRICS: shares of one, seconds, requests, bytes a second, tokens a second.
 """
 
 SPANS: tuple[tuple[float, str], ...] = ((600, "10 min"), (3600, "1 h"), (6 * 3600, "6 h"), (24 * 3600, "24 h"))
@@ -60,8 +61,6 @@ class Metric:
     """A number of the scale, in at most eight cells."""
     share: bool = False
     """Of one whole: the scale is 0 to 100 %."""
-    mean: bool = True
-    """The columns' mean says something: not so for medians, nor for shares of unequal columns."""
     fill: str = ""
     worst: str = "highest"
     """Which end of it matters: 'lowest' or 'highest'."""
@@ -69,10 +68,10 @@ class Metric:
 
 METRICS: tuple[Metric, ...] = (
     Metric(
-        "Cached share", (("share", "now", "cached-device"),), pct, pct, share=True, mean=False, fill="fill-device",
+        "Cached share", (("share", "now", "cached-device"),), pct, pct, share=True, fill="fill-device",
         worst="lowest",
     ),
-    Metric("TTFT p50", (("ttft_p50_s", "now", "prefill"),), secs, _second_tick, mean=False),
+    Metric("TTFT p50", (("ttft_p50_s", "now", "prefill"),), secs, _second_tick),
     Metric("Queue", (("running", "running", "decode"), ("waiting", "waiting", "queue")), _count, lambda v: f"{v:g}"),
     Metric(
         "Store and load", (("store_bytes_per_s", "store", "store"), ("load_bytes_per_s", "load", "load")), per_second,
@@ -85,7 +84,7 @@ ALL = "All"
 
 
 class HistoryScreen(Page):
-    """Left and right choose the span, up and down the quantity. Drawn by a thread, at most once in two seconds."""
+    """Left and right choose the span, up and down the quantity. Drawn by a thread, at most once in four seconds."""
 
     ON = keys.HISTORY
     BINDINGS = keys.bindings(keys.HISTORY)
@@ -164,12 +163,12 @@ class HistoryScreen(Page):
         return self._rows_made[:h]
 
     def _wanted(self, w: int, h: int) -> tuple[object, ...]:
-        return self.chosen, self.span, w, h
+        return self.chosen, self.span, w, h, self.app.current_theme.ansi
 
     def tick(self) -> None:
         super().tick()
         column_s = SPANS[self.span][0] / max(1, 2 * self.size.width)
-        if self.is_current and self.now() - self._made_at >= max(2.0, column_s):
+        if self.is_current and self.now() - self._made_at >= max(4.0, column_s):
             self.rebuild()
 
     def rebuild(self) -> None:
@@ -188,8 +187,9 @@ class HistoryScreen(Page):
 
     async def _draw(self, boxes: list[Box], data: list[Data], end: float, wanted: object) -> None:
         start = end - SPANS[self.span][0]
+        fill = not self.app.current_theme.ansi  # sixteen colours have none that steps back behind the line
         drawn = await asyncio.to_thread(
-            lambda: [picture(box, d, start, end) for box, d in zip(boxes, data, strict=True)]
+            lambda: [picture(box, d, start, end, fill) for box, d in zip(boxes, data, strict=True)]
         )
         self._rows_made = _tiled(drawn, self.size.width)
         self._made_for, self._problem = wanted, ""
@@ -215,8 +215,8 @@ Data = list[tuple[float | None, ...]]
 """The columns of each curve of a chart."""
 
 
-def picture(box: Box, data: Data, start: float, end: float) -> list[Line]:
-    """One chart of h rows: a line with its name and figures, and the chart."""
+def picture(box: Box, data: Data, start: float, end: float, fill: bool = True) -> list[Line]:
+    """One chart: a row with its name and figures, and the curves; `fill` also colours the area under a share."""
     metric, w, h = box.metric, box.w, box.h
     top = 1.0 if metric.share else nice(peak(*data) or 0.0)
     known = any(v is not None for values in data for v in values)
@@ -227,7 +227,7 @@ def picture(box: Box, data: Data, start: float, end: float) -> list[Line]:
     if width(title) > w:
         title = [(f" {metric.title}", "t bold"), *(part for part in words if part[1] != "d")]
     curves = [Curve(values, style) for (_, _, style), values in zip(metric.curves, data, strict=True)]
-    rows = chart(curves, w - 1, h - 1, Scale(start, end, top, _levels(metric, top, h - 1)), metric.fill)
+    rows = chart(curves, w - 1, h - 1, Scale(start, end, top, _levels(metric, top, h - 1)), metric.fill if fill else "")
     if not known and len(rows) > 2:
         words_here = pick(["nothing was recorded in this span", "nothing recorded", "no data"], w - 14)
         middle = (len(rows) - 2) // 2
@@ -237,14 +237,13 @@ def picture(box: Box, data: Data, start: float, end: float) -> list[Line]:
 
 
 def _figures(metric: Metric, values: Sequence[float | None]) -> Line:
-    """`96 %` of now, and the mean and the end that matters."""
+    """Of now, and the end that matters. No mean: columns weigh unequal, and some hold medians."""
     seen = [v for v in values if v is not None]
     last = values[-1] if values and values[-1] is not None else values[-2] if len(values) > 1 else None
     if not seen:
         return [("–", "t")]
     end = min(seen) if metric.worst == "lowest" else max(seen)
-    mean = f"  mean {metric.write(sum(seen) / len(seen))}" if metric.mean else ""
-    return [(metric.write(last), "t"), (f"{mean}  {metric.worst} {metric.write(end)}", "d")]
+    return [(metric.write(last), "t"), (f"  {metric.worst} {metric.write(end)}", "d")]
 
 
 def _levels(metric: Metric, top: float, h: int) -> tuple[tuple[float, str], ...]:

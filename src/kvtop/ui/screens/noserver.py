@@ -130,7 +130,7 @@ class NoServerScreen(Page):
         if self.said:
             return [
                 rule("Give a URL", w),
-                *_padded(wrap([(safe(self.said), "warn")], w - 2)),
+                *_padded(wrap([("! ", "warn"), (safe(self.said), "bright")], w - 2)),
                 *self._found_and_known(w),
             ]
         return self._found_and_known(w)
@@ -179,20 +179,20 @@ def _padded(rows: list[Line]) -> list[Line]:
 def _this_box(view: BoxView | None, w: int) -> list[Line]:
     if view is None:
         return []
-    facts = [("GPU", gpu_words(view.gpu), "t"), ("host", host_words(view.host), "t")]
+    facts = [("GPU", gpu_words(view.gpu), ""), ("host", host_words(view.host), "")]
     host = view.host
     if host is not None:
         for process in host.processes:
             if process.role == "api":
                 where = f"port {process.port}" if process.port else "its port is not known"
-                facts.append(("vLLM", f"process {process.pid} is alive, {where}; it may still be loading", "t"))
+                facts.append(("vLLM", f"process {process.pid} is alive, {where}; it may still be loading", ""))
         for file in host.offload_files:
             if file.stale:
                 text = f"{file.path}, {gib(file.bytes)}, no process holds it: kvtop doctor says how to remove it"
-                facts.append(("left over", text, "warn"))
+                facts.append(("left over", text, "! "))
     rows: list[Line] = [rule("This box", w)]
-    for name, text, style in facts:
-        for i, part in enumerate(wrap([(safe(text), style)], max(10, w - 13))):
+    for name, text, mark in facts:
+        for i, part in enumerate(wrap([(mark, "warn"), (safe(text), "t")], max(10, w - 13))):
             rows.append([(" ", "t"), *fit([(name, "d")] if i == 0 else [], 11), *part])
     return rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvtop.model.box import EngineWindow
 from kvtop.model.view import ServerView
 from kvtop.ui.draw import Line
-from kvtop.ui.scene import Scene, age, nothing_yet
+from kvtop.ui.scene import Scene, age, nothing_yet, second_row, window_words
 from kvtop.ui.widgets.panel import Panel
 
 NOTHING = EngineWindow()
@@ -53,6 +53,17 @@ class BoxPanel(Panel):
 
     def grey(self) -> bool:
         return self.FED_BY_METRICS and bool(age(self.server, self.at))
+
+    def state(self) -> tuple[object, ...]:
+        """What every panel of the server's numbers hangs on, beside the numbers themselves."""
+        server, scene = self.server, self.scene
+        if server is None or scene is None:
+            return (None,)
+        since = int(self.at - server.waiting_since) if server.waiting_since is not None else None
+        return (
+            server.url, server.engine, server.window_key, window_words(server), second_row(server)[0], server.config,
+            age(server, self.at), self.empty, since, scene.thresholds,
+        )  # fmt: skip
 
     def context(self, w: int) -> Line:
         """What `note` says while the numbers are fresh."""

@@ -65,6 +65,16 @@ def span_words(span_s: float) -> str:
 class CachePanel(BoxPanel):
     NUMBER, NAME, FED_BY_METRICS = 1, "Cache", True
 
+    def depends(self) -> object:
+        server, now = self.server, self.now
+        slow = (
+            next(((t.id, int(self.at - (t.ended_at or 0)) // 5) for t in server.turns if t.slow), None)
+            if server
+            else None
+        )
+        chart, savings = (server.share_chart, server.savings) if server else (None, None)
+        return *self.state(), now.cached, now.latency.ttft.n, self._lifetime(), savings, chart, slow
+
     def context(self, w: int) -> Line:
         server = self.server
         assert server is not None

@@ -68,6 +68,10 @@ def why_none(reading: GpuReading | None) -> list[str]:
 class GpuPanel(BoxPanel):
     NUMBER, NAME = 5, "GPU"
 
+    def depends(self) -> object:
+        reading = self._reading()
+        return (reading.gpus, reading.error, self.server.url if self.server else "") if reading else None
+
     def _reading(self) -> GpuReading | None:
         return self.scene.view.gpu if self.scene else None
 

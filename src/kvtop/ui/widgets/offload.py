@@ -95,6 +95,12 @@ def _name(file: OffloadFile) -> str:
 class OffloadPanel(BoxPanel):
     NUMBER, NAME, FED_BY_METRICS = 2, "Offload", True
 
+    def depends(self) -> object:
+        server, view = self.server, self.scene.view if self.scene else None
+        charts = (server.store_chart, server.load_chart) if server else ()
+        machine = (view.host, self._pcie()) if view else ()
+        return *self.state(), self._ways(), self._share(), self.life.offload, charts, machine
+
     def note(self, w: int) -> Line:
         if self.empty and (size := self.now.config.cpu_tier_bytes) is not None:
             return [(f"CPU tier {gib(size, 0)}", "d")]

@@ -16,6 +16,11 @@ NAME_W = 11
 class QueuePanel(BoxPanel):
     NUMBER, NAME, FED_BY_METRICS = 3, "Queue", True
 
+    def depends(self) -> object:
+        server = self.server
+        charts = (server.running_chart, server.waiting_chart) if server else ()
+        return *self.state(), self.now.requests, self.now.throughput, charts
+
     def context(self, w: int) -> Line:
         waiting = self.now.requests.waiting
         if waiting is None:

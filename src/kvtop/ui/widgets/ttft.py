@@ -25,6 +25,10 @@ def bounds(q: Quantile | None) -> str:
 class TtftPanel(BoxPanel):
     NUMBER, NAME, FED_BY_METRICS = 4, "TTFT", True
 
+    def depends(self) -> object:
+        speed = self.now.throughput.generation_tokens_per_s
+        return *self.state(), self.now.latency, second_row(self.server)[1].latency.ttft, speed, self.now.spec_decode
+
     def context(self, w: int) -> Line:
         server = self.server
         assert server is not None

@@ -1,0 +1,63 @@
+"""`e` writes what is on the screen, says so in one line, and fails in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from kvtop.config import Settings
+from kvtop.model.view import BoxView, Sentence, ServerView
+from kvtop.readings import HostReading, State, VllmProcess
+from kvtop.ui.app import KvtopApp
+
+from .page_app import NOON
+from .screen import Held
+
+VIEW = BoxView(
+    at=NOON,
+    sentence=Sentence("OK", "ok", "95 % cached"),
+    servers=(ServerView(url="http://127.0.0.1:8000", label="127.0.0.1:8000", state=State.UP, last_good_at=NOON),),
+    host=HostReading(processes=(VllmProcess(7, "api", ("vllm", "serve", "--api-key", "s3cret"), 8000),)),
+)
+
+
+def written(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir(), key=lambda p: p.suffix, reverse=True)
+
+
+async def press(folder: Path) -> tuple[list[str], KvtopApp]:
+    app = KvtopApp(Held(VIEW), Settings(export_dir=str(folder)), now=lambda: NOON)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        await pilot.press("e")
+        await pilot.pause()
+        return [n.message for n in app._notifications], app
+
+
+async def test_it_writes_two_files_and_one_line(tmp_path: Path) -> None:
+    said, _ = await press(tmp_path)
+    svg, document = written(tmp_path)
+    assert re.fullmatch(r"kvtop-\d{8}-\d{6}\.svg", svg.name)
+    assert said == [f"wrote {svg} and .json"]
+    picture = svg.read_text()
+    assert "127.0.0.1:8000" in picture
+    assert "s3cret" not in picture + document.read_text()
+    assert "http://" not in picture.replace("http://www.w3.org", "").replace("http://127.0.0.1", "")
+    made = json.loads(document.read_text())
+    assert made["sentence"]["chip"] == "OK"
+    assert made["servers"][0]["state"] == "up"
+
+
+async def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    said, app = await press(tmp_path / "nowhere")
+    assert said == [f"{tmp_path / 'nowhere'}: No such file or directory; nothing was exported"]
+    assert app.return_code in (None, 0)
+
+
+async def test_a_file_in_the_folders_place_is_one_line(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("mine")
+    said, _ = await press(place)
+    assert said == [f"{place}: Not a directory; nothing was exported"]
+    assert place.read_text() == "mine"
