@@ -96,6 +96,16 @@ def handler(text_now: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class Quiet(ThreadingHTTPServer):
+    """A program that was ended leaves its connection broken: no word about that."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
 def main(argv: list[str]) -> int:
     port, folder = int(argv[1]), Path(argv[2])
     held = {name: float(value) for name, _, value in (word.partition("=") for word in argv[3:])}
@@ -105,8 +115,7 @@ def main(argv: list[str]) -> int:
     def text_now() -> bytes:
         return texts[int((time.monotonic() - started) / STEP_S) % len(texts)]
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler(text_now))
-    server.daemon_threads = True
+    server = Quiet(("127.0.0.1", port), handler(text_now))
     print(f"{len(texts)} texts of {len(texts[-1].splitlines())} lines", flush=True)
     server.serve_forever()
     return 0

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from vllm_agent import TOOLS, Agent, Book, Server, assert_equal, opening, shuffled, tool_turn
+from vllm_gate import gate
 
 from kvtop.model.turns import TurnTracker
 from kvtop.model.window import between
@@ -141,3 +146,57 @@ async def test_nothing_happened(agent: Agent) -> None:
     assert window.all.cached.share is None
     assert window.all.latency.ttft.n == 0
     assert window.all.latency.ttft.mean_s is None
+
+
+def assert_document(document: dict[str, Any], book: Book) -> None:
+    """The JSON document says what the responses said."""
+    cached = document["cached"]
+    assert document["state"] == "up"
+    assert (cached["prompt_tokens"], cached["cached_tokens"]) == (book.prompt, book.cached)
+    assert cached["share"] == pytest.approx(book.cached / book.prompt)
+    assert (cached["by_source"]["device"], cached["by_source"]["computed"]) == (book.cached, book.computed)
+    assert document["latency"]["ttft"]["n"] == document["latency"]["e2e"]["n"] == len(book.rows)
+    assert sum(filter(None, document["requests"]["finished"].values())) == len(book.rows)
+
+
+async def test_snapshot_command_live(agent: Agent) -> None:
+    """`kvtop snapshot URL --json` beside traffic that falls between its two scrapes."""
+    book, messages = Book(), opening("Seen from outside. ")
+    async with gate(agent.server.url) as (url, passed):
+        command = [sys.executable, "-m", "kvtop", "snapshot", url, "--seconds", "6", "--json"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        async with asyncio.timeout(30):
+            await passed.wait()
+        for n in range(3):
+            await agent.chat(book, messages)
+            messages = messages + tool_turn(n)
+        await agent.settled()
+        assert process.returncode is None, "the requests took longer than the window"
+        said, _ = await process.communicate()
+    document = json.loads(said)
+    assert process.returncode == 0
+    assert_document(document, book)
+    assert document["vllm_version"] == "0.32.0"
+    assert document["window_s"] == pytest.approx(6.0, abs=1.0)
+    speed = document["throughput"]["prompt_tokens_per_s"]
+    assert speed == pytest.approx(book.prompt / document["window_s"])
+
+
+async def test_snapshot_command_on_saved_texts(agent: Agent, tmp_path: Path) -> None:
+    """`kvtop snapshot --from A --to B --json` on texts saved before and after some requests."""
+    before, after, book = tmp_path / "a.txt", tmp_path / "b.txt", Book()
+    await agent.settled()
+    before.write_text(await agent.text())
+    messages = opening("On paper. ")
+    await agent.chat(book, messages)
+    await agent.stream(book, messages + tool_turn(1))
+    await agent.settled()
+    after.write_text(await agent.text())
+    command = [sys.executable, "-m", "kvtop", "snapshot", "--from", str(before), "--to", str(after), "--json"]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    said, _ = await process.communicate()
+    document = json.loads(said)
+    assert process.returncode == 0
+    assert_document(document, book)
+    assert document["window_s"] is None
+    assert document["throughput"]["prompt_tokens_per_s"] is None

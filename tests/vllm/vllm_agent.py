@@ -162,6 +162,10 @@ class Agent:
         assert isinstance(scrape, Scrape), scrape
         return scrape
 
+    async def text(self) -> str:
+        """/metrics as it is."""
+        return (await self._http.get("/metrics")).raise_for_status().text
+
     async def settled(self) -> Scrape:
         """A scrape after which no counter moves any more: nothing runs, and three texts in a row say the same."""
         same, last = 0, await self.scrape()
