@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from loopback import METRICS, Exchange, Handler, routes, serving, vllm
 
 from kvtop.cli import target, words

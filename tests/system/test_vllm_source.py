@@ -9,13 +9,10 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from loopback import METRICS, Exchange, routes, serving, vllm
 
 from kvtop.clock import FixedClock
