@@ -97,23 +97,20 @@ class SimHost:
             at=now.at,
         )
         if not now.up:
-            return reading
+            # A server that is being started again: its process lives, and its port refuses.
+            api = VllmProcess(_API, "api", self._command(), self._port(), "127.0.0.1", now.at)
+            return replace(reading, processes=(api,))
         files: tuple[OffloadFile, ...] = ()
         if tier:
             files = (OffloadFile("/dev/shm/vllm_offload_3f2a91c7.mmap", tier, (_ENGINE, *_WORKERS), unlinked=True),)
         return replace(reading, offload_files=files, processes=self._processes(now))
 
+    def _command(self) -> tuple[str, ...]:
+        cards = ("--tensor-parallel-size", str(self._spec.cards))
+        return ("vllm", "serve", self._spec.model, *cards, "--port", str(self._port()))
+
     def _processes(self, now: Vitals) -> tuple[VllmProcess, ...]:
-        port = self._port()
-        serve = (
-            "vllm",
-            "serve",
-            self._spec.model,
-            "--tensor-parallel-size",
-            str(self._spec.cards),
-            "--port",
-            str(port),
-        )
+        port, serve = self._port(), self._command()
         began = now.at - now.uptime_s
         workers = (
             VllmProcess(pid, "worker", (f"VLLM::Worker_TP{i}",), started_at=began + 9, parent=_ENGINE)

@@ -91,6 +91,11 @@ class SimBox:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def listening(self) -> bool:
+        """The port is open."""
+        return self._server is not None
+
+    @property
     def world(self) -> World:
         """The play. It exists once `start` has returned."""
         if self._world is None:

@@ -1,0 +1,66 @@
+"""`kvtop demo` from outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kvtop.cli.main import main
+
+
+def test_headless_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--headless", "--seconds", "1"]) == 0
+    out = capsys.readouterr().out
+    told = json.loads(out)
+    assert out.count("\n") == 1
+    assert list(told) == ["scrapes", "turns", "share", "ttft_p50_s", "states"]
+    assert told["scrapes"] >= 3
+    assert told["turns"] > 100
+    assert 0.7 < told["share"] < 1.0
+    assert 0.3 < told["ttft_p50_s"] < 10.0
+    assert told["states"] == ["up"]
+
+
+def test_other_play_other_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--headless", "--seconds", "0.5", "--scenario", "clock", "--seed", "3"]) == 0
+    assert json.loads(capsys.readouterr().out)["share"] == 0.0
+
+
+def test_help_lists_the_plays(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["demo", "--help"])
+    assert left.value.code == 0
+    out = capsys.readouterr().out
+    assert "tier-restores" in out and "--headless" in out
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--scenario", "none"],
+        ["--seconds", "3"],
+        ["--headless", "--seconds", "-1"],
+        ["--headless", "--seconds", "x"],
+        [],
+    ],
+)
+def test_wrong_use_is_exit_2_and_words(args: list[str]) -> None:
+    # In a process of its own, without a terminal.
+    ran = subprocess.run(
+        [sys.executable, "-m", "kvtop", "demo", *args], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert "Traceback" not in ran.stderr and ran.stderr.strip()
+
+
+def test_no_port_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("asyncio.start_server", refuse)
+    assert main(["demo", "--headless"]) == 1
+    assert capsys.readouterr().err == "kvtop: no port could be opened on 127.0.0.1: Too many open files\n"
