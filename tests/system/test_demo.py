@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 
 import pytest
 
+from kvtop.cli.demo_watch import DemoWatch
 from kvtop.cli.main import main
+from kvtop.config import Settings
+from kvtop.model.view import BoxView
+from kvtop.readings import State
+from kvtop.sim.server import SimBox
+from kvtop.sim.thread import BoxThread
 
 
 def test_headless_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,3 +71,34 @@ def test_no_port_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setattr("asyncio.start_server", refuse)
     assert main(["demo", "--headless"]) == 1
     assert capsys.readouterr().err == "kvtop: no port could be opened on 127.0.0.1: Too many open files\n"
+
+
+async def test_first_word_of_the_watch_knows_the_past() -> None:
+    thread = BoxThread(SimBox("tier-restores"))
+    watch = DemoWatch(thread, await asyncio.to_thread(thread.start), Settings())
+    first: list[BoxView] = []
+    told = asyncio.Event()
+
+    def changed() -> None:
+        first.append(watch.view("5m"))
+        told.set()
+
+    assert watch.telling and watch.view("5m").server is not None
+    running = asyncio.create_task(watch.run(changed))
+    try:
+        async with asyncio.timeout(10.0):
+            await told.wait()
+            while first[-1].gpu is None or first[-1].host is None:
+                told.clear()
+                await told.wait()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.to_thread(thread.stop)
+    server, box = first[0].server, first[-1]
+    assert first[0].demo and server is not None and server.state is State.UP
+    assert server.turns_total > 50
+    known = [i for i, v in enumerate(server.running_chart.values) if v is not None]
+    assert None not in server.running_chart.values[known[0] : known[-1]]
+    assert box.gpu is not None and len(box.gpu.gpus) == 2
+    assert box.host is not None and len(box.host.offload_files) == 1

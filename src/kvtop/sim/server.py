@@ -52,6 +52,7 @@ class Vitals:
     store_bytes_per_s: float = 0.0
     tier_bytes: int | None = None
     uptime_s: float = 0.0
+    restarts: int = 0
 
 
 class SimBox:
@@ -200,6 +201,7 @@ class SimBox:
             store_bytes_per_s=stored * engine.spec.block_bytes,
             tier_bytes=engine.spec.tier_bytes,
             uptime_s=now[0] - world.started_at,
+            restarts=world.restarts,
         )
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
