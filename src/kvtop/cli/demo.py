@@ -14,6 +14,7 @@ import msgspec
 
 from kvtop import config
 from kvtop.errors import KvtopError, UsageError
+from kvtop.model.view import WINDOWS
 from kvtop.sim.scenarios import DEFAULT, SCENARIOS
 from kvtop.sim.server import SimBox
 from kvtop.sim.thread import BoxThread
@@ -40,7 +41,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", metavar="N", type=int, default=7, help="another number, another day (default: 7)")
     parser.add_argument("--headless", action="store_true", help="no screen: watch, then print one JSON line")
     parser.add_argument("--seconds", metavar="N", type=float, help="with --headless: how long to watch (default: 5)")
-    parser.add_argument("--window", metavar="W", help="10s, 1m, 5m, 1h or start")
+    windows = [key for key, _, _ in WINDOWS]
+    parser.add_argument("--window", metavar="W", choices=windows, help="10s, 1m, 5m, 1h or start")
     parser.add_argument("--theme", metavar="NAME", help="as for the dashboard")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
@@ -52,8 +54,15 @@ async def _look(watch: DemoWatch, seconds: float) -> dict[str, Any]:
             await changed.wait()
             changed.clear()
 
+    def note() -> None:
+        server = watch.view("5m").server
+        if server is not None and states[-1:] != [server.state.value]:
+            states.append(server.state.value)
+        changed.set()
+
     changed = asyncio.Event()
-    running = asyncio.create_task(watch.run(changed.set))
+    states: list[str] = []
+    running = asyncio.create_task(watch.run(note))
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(10.0):
@@ -72,7 +81,7 @@ async def _look(watch: DemoWatch, seconds: float) -> dict[str, Any]:
         "turns": server.turns_total if server else 0,
         "share": None if share is None else round(share, 4),
         "ttft_p50_s": None if ttft is None or ttft.value_s is None else round(ttft.value_s, 3),
-        "states": source.states if source else [],
+        "states": states,
     }
 
 

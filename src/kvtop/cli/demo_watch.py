@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from kvtop.clock import SystemClock
 from kvtop.config import Server, Settings
@@ -24,8 +24,6 @@ class PastFirst:
     real: ServerLike
     live: int = 0
     """Answers of the box that could be read."""
-    states: list[str] = field(default_factory=list)
-    """The states it was seen in, each change once."""
     _past: list[Scrape] | None = None
 
     @property
@@ -40,10 +38,7 @@ class PastFirst:
         if self._past:
             return self._past.pop()
         answer = await self.real.scrape()
-        state = answer.state.value if isinstance(answer, SourceDown) else "up"
         self.live += not isinstance(answer, SourceDown)
-        if self.states[-1:] != [state]:
-            self.states.append(state)
         return answer
 
     async def facts(self) -> ServerFacts | SourceDown:

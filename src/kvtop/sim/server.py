@@ -52,6 +52,7 @@ class Vitals:
     store_bytes_per_s: float = 0.0
     tier_bytes: int | None = None
     uptime_s: float = 0.0
+    restarts: int = 0
 
 
 class SimBox:
@@ -89,6 +90,11 @@ class SimBox:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def listening(self) -> bool:
+        """The port is open."""
+        return self._server is not None
 
     @property
     def world(self) -> World:
@@ -195,6 +201,7 @@ class SimBox:
             store_bytes_per_s=stored * engine.spec.block_bytes,
             tier_bytes=engine.spec.tier_bytes,
             uptime_s=now[0] - world.started_at,
+            restarts=world.restarts,
         )
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
