@@ -10,6 +10,7 @@ import pytest
 from rich.cells import cell_len
 from tests.ui import boxes
 from tests.ui.screen import Held, lines, text
+from textual.color import Color
 from textual.pilot import Pilot
 
 from kvtop.config import Settings
@@ -71,7 +72,8 @@ async def test_80_by_24_holds_every_panel() -> None:
     for words in (
         "¹Cache", "²Offload", "³Queue", "⁴TTFT", "⁵GPU", "⁶Turns", "store 10.4 GB/h   load 0 B/h",
         "32.9 GB in 612 stores, 0 B in 0 loads", "1 waits for room", "p50 4.3 s (2.5–5)  p95 –  mean 4.3 s",
-        "23.1/24 GiB", "written, never read", "from the counters: 3 in flight, 812 done, newest first", "! queued 7.4 s",
+        "23.1/24 GiB", "written, never read", "from the counters: 3 in flight, 812 done, newest first",
+        "! queued 7.4 s",
         "~92 s", "· ok",
     ):  # fmt: skip
         assert words in screen, words
@@ -104,10 +106,20 @@ async def test_old_numbers_say_their_age_and_lose_their_colour() -> None:
     async with shown(boxes.stale()) as (app, _, _):
         screen = text(app)
         assert screen.count("12 s old") == 4
-        cache, gpu = app.dashboard.query_one("#cache"), app.dashboard.query_one("#gpu")
-        colours = {segment.style.color for segment in cache.render_line(4) if segment.style and segment.text.strip()}
-        assert len(colours) <= 2
-        assert "old" not in gpu.render_line(0).text
+        blue = Color.parse(app.current_theme.variables["cached-device"]).rich_color
+        for name, coloured in (("cache", False), ("turns", True)):
+            panel = app.dashboard.query_one(f"#{name}")
+            strips = [panel.render_line(y) for y in range(panel.size.height)]
+            assert (blue in {s.style.color for strip in strips for s in strip if s.style}) is coloured, name
+        assert "old" not in app.dashboard.query_one("#gpu").render_line(0).text
+
+
+async def test_numbers_that_come_back_get_their_colour_back() -> None:
+    async with shown(boxes.stale()) as (app, pilot, held):
+        held.say(boxes.healthy())
+        await until(app, pilot, "95 % cached (n=31")
+        blue = Color.parse(app.current_theme.variables["cached-device"]).rich_color
+        assert blue in {segment.style.color for segment in app.dashboard.query_one("#cache").render_line(4)}
 
 
 async def test_without_a_gpu_one_line_says_why() -> None:

@@ -148,13 +148,21 @@ def saved(turn: Turn, server: ServerView | None) -> Line:
     )
 
 
+def so_far(turn: Turn, at: float) -> Line:
+    """How long a turn in flight has been so."""
+    if turn.started_at is None:
+        return [("when it came is not known: it was not alone", "d")]
+    return [("in flight for ", "d"), (short(since(turn, at)), "t"), (f", since {hms(turn.started_at)}", "d")]
+
+
 def preview(turn: Turn, server: ServerView | None, at: float, w: int) -> list[Line]:
     """Beside the table."""
     mark, style, words = verdict(turn, server)
     tone = "t bold" if style == "d" else f"{style} bold"
     out: list[Line] = wrap([(f"{mark} ", style), (words[0], tone)], w, 2)
     if flying(turn):
-        return [*out, [], [("for ", "d"), (short(since(turn, at)), "t"), (f", since {hms(turn.started_at)}", "d")]]
+        known = [[], tokens_bar(turn, w), legend_of_tokens(turn, False)] if turn.prompt_tokens is not None else []
+        return [*out, [], so_far(turn, at), *known]
     out += [[], tokens_bar(turn, w), legend_of_tokens(turn, False), [], *table(turn, server)]
     out += [[], phases_bar(turn, w), legend_of_phases(turn)]
     out += [
