@@ -50,7 +50,6 @@ def verdict(turn: Turn, server: ServerView | None) -> tuple[str, str, list[str]]
 
 def _doing(turn: Turn, server: ServerView | None) -> list[str]:
     """Of a turn in flight."""
-    several = f"{turn.n} requests, " if turn.n > 1 else ""
     if turn.phase == "waits":
         room = server is not None and bool(server.window.all.requests.waiting_by_reason.capacity)
         words = ["waits for room in the KV pool", "waits for room", "waits"] if room else ["waits"]
@@ -60,7 +59,9 @@ def _doing(turn: Turn, server: ServerView | None) -> list[str]:
         words = ["writes"]
     else:
         words = ["in flight"]
-    return [several + word for word in words] + words[-1:]
+    if turn.n == 1:
+        return words
+    return [*(f"{turn.n} requests, {word}" for word in words), f"{turn.n} requests", f"× {turn.n}"]
 
 
 def since(turn: Turn, at: float) -> float | None:
