@@ -1,0 +1,49 @@
+"""Real servers for the tests marked `vllm`: one at a time, started by scripts/real-vllm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from vllm_agent import Server
+from vllm_servers import manage, status
+
+
+@pytest.fixture(scope="session")
+def installed() -> None:
+    """vLLM is there; where it is not, tests are skipped, but never in CI."""
+    found = status()
+    if found["installed"]:
+        return
+    why = f"no vLLM in {found['venv']}: run scripts/real-vllm install"
+    if os.environ.get("CI") == "true" or os.environ.get("KVTOP_REQUIRE_VLLM") == "1":
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def serving(installed: None) -> Callable[..., object]:
+    """`with serving("plain") as server`: a server that answers, stopped afterwards; `ready=False` does not wait."""
+
+    @contextmanager
+    def serve(name: str, *arguments: str, ready: bool = True, **environment: str) -> Iterator[Server]:
+        manage("stop", name, check=False)
+        manage("start", name, *arguments, **environment)
+        try:
+            if ready:
+                manage("wait", name)
+            (row,) = (row for row in status()["servers"] if row["name"] == name)
+            yield Server(row["url"], row["pid"])
+        finally:
+            manage("stop", name)
+
+    return serve
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker runs all of these: the servers would starve each other on a small machine."""
+    for item in items:
+        if item.get_closest_marker("vllm"):
+            item.add_marker(pytest.mark.xdist_group("vllm"))

@@ -1,0 +1,41 @@
+"""A plain pipe before a server that tells when a /metrics text went through it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+
+@asynccontextmanager
+async def gate(url: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """The URL to ask instead, and an event: the first text with engine series has passed."""
+    target = urlsplit(url)
+    passed = asyncio.Event()
+    pipes: set[asyncio.Task[None]] = set()
+
+    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, watch: bool) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(1 << 16):
+                sink.write(data)
+                await sink.drain()
+                if watch and b"vllm:" in data:
+                    passed.set()
+        sink.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection(target.hostname, target.port)
+        for source, sink, watch in ((reader, up_writer, False), (up_reader, writer, True)):
+            task = asyncio.create_task(pump(source, sink, watch=watch))
+            pipes.add(task)
+            task.add_done_callback(pipes.discard)
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", passed
+    finally:
+        server.close()
+        for task in list(pipes):
+            task.cancel()
+        await asyncio.gather(*pipes, return_exceptions=True)
