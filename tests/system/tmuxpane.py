@@ -10,6 +10,7 @@ import pty
 import shlex
 import struct
 import subprocess
+import tempfile
 import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,9 @@ class Pane:
     def __enter__(self) -> Self:
         width, height = self._size
         variables = [word for key, value in self._environment.items() for word in ("-e", f"{key}={value}")]
-        command = shlex.join(self._command)
+        self._folder = tempfile.TemporaryDirectory(prefix="kvtop-pane-")
+        self._status = Path(self._folder.name) / "status"
+        command = f"{shlex.join(self._command)}; echo $? > {shlex.quote(str(self._status))}"
         # The pane stays when the program ends, so that its last words can be read.
         self.tmux("start-server", ";", "set", "-g", "remain-on-exit", "on", ";", "set", "-g", "status", "off", ";",
                   "set", "-g", "default-terminal", "tmux-256color", ";", "set", "-g", "escape-time", "0", ";",
@@ -45,6 +48,7 @@ class Pane:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         with contextlib.suppress(subprocess.CalledProcessError):
             self.tmux("kill-server")
+        self._folder.cleanup()
 
     def tmux(self, *arguments: str) -> str:
         """One tmux command to this pane's own server."""
@@ -72,8 +76,11 @@ class Pane:
 
     def dead(self) -> int | None:
         """The exit status of the program; None while it runs."""
-        dead, _, status = self.tmux("display", "-p", "#{pane_dead} #{pane_dead_status}").strip().partition(" ")
-        return int(status or -1) if dead == "1" else None
+        # tmux itself sometimes never learns the status of a program whose terminal closed first.
+        try:
+            return int(self._status.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
 
     def wait_for(self, *wanted: str, timeout_s: float = WAIT_S) -> str:
         """The first screen that shows all of these."""
