@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from loopback import Exchange, Handler, routes, serving, vllm
 
 from kvtop.clock import FixedClock

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import random
 import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from loopback import METRICS, Exchange, routes, serving, vllm
 
 from kvtop.clock import FixedClock
@@ -270,6 +268,42 @@ async def test_something_that_is_not_http(noise: bytes) -> None:
         assert (answer.state, answer.cause) == (State.NOT_VLLM, "answers, but not in HTTP")
 
 
+def odd_answers() -> list[bytes]:
+    """Well answers, damaged: cut, a byte changed, a piece doubled."""
+    dice = random.Random(20)
+    heads = [
+        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(METRICS),
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n" % len(METRICS),
+        b"HTTP/1.1 302 Found\r\nlocation: /metrics\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+    ]
+    answers = []
+    for _ in range(150):
+        text = bytearray(dice.choice(heads) + METRICS + b"\r\n0\r\n\r\n")
+        for _ in range(dice.randrange(3)):
+            at = dice.randrange(min(len(text), 90))
+            text[at : at + dice.randrange(3)] = bytes([dice.randrange(256)]) * dice.randrange(3)
+        answers.append(bytes(text[: dice.randrange(len(text) + 1)] if dice.random() < 0.4 else text))
+    return answers
+
+
+async def test_a_damaged_answer_never_raises() -> None:
+    answers = iter(odd_answers())
+
+    async def handle(exchange: Exchange) -> None:
+        await exchange.raw(next(answers, b""))
+        exchange.close()
+
+    async with serving(handle) as box:
+        source = VllmSource(box.url, timeout_s=1.0)
+        for _ in range(70):
+            answer = await source.scrape()
+            assert isinstance(answer, Scrape) or answer.cause.isprintable()
+        await source.aclose()
+
+
 async def test_200_mb_are_not_read() -> None:
     sent = 0
 
@@ -379,7 +413,7 @@ async def test_a_redirect_elsewhere_is_not_followed() -> None:
         assert other.requests == []
 
 
-@pytest.mark.parametrize("location", ["/metrics", "http://[", "", "javascript:alert(1)", "http://\x1b[31m/"])
+@pytest.mark.parametrize("location", ["/metrics", "http://[", "", "javascript:alert(1)", "/a b", "http://\x1b[31m/"])
 async def test_redirects_that_lead_nowhere(location: str) -> None:
     async def handle(exchange: Exchange) -> None:
         await exchange.reply(status=301, location=location)
@@ -427,13 +461,25 @@ async def test_a_certificate_that_the_user_trusts(
 
 
 async def test_https_to_a_plain_port() -> None:
-    async def handle(exchange: Exchange) -> None:
-        await exchange.reply(status=400)
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(64)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
 
-    async with serving(handle) as box:
-        # The server reads a TLS hello as a line that never ends: answer it as a web server does.
-        answer = await down(f"https://127.0.0.1:{box.port}", timeout_s=0.3)
-        assert answer.state in (State.TLS_ERROR, State.TIMEOUT)
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        answer = await down(f"https://127.0.0.1:{port}")
+    assert answer.state is State.TLS_ERROR
+    assert f"try http://127.0.0.1:{port}" in answer.cause
+
+
+async def test_http_to_a_tls_port(certificate: tuple[Path, Path]) -> None:
+    async with serving(vllm(), tls=server_context(certificate)) as box:
+        answer = await down(f"http://127.0.0.1:{box.port}")
+        assert answer.state in (State.TLS_ERROR, State.HTTP_ERROR)
+        assert "https" in answer.cause
 
 
 async def test_the_key_is_in_the_header_and_nowhere_else(caplog: pytest.LogCaptureFixture) -> None:

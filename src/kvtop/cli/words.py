@@ -69,7 +69,8 @@ def line(window: Window, authority: str) -> str:
     engine = window.all
     cached, requests, ttft = engine.cached, engine.requests, engine.latency.ttft
     parts = [] if window.state is State.UP else [STATE_WORDS[window.state]]
-    idle = not (requests.running or requests.waiting or cached.prompt_tokens)
+    moved = (cached.prompt_tokens, engine.throughput.generation_tokens, requests.finished.total)
+    idle = not (requests.running or requests.waiting or any(moved))
     if idle:
         parts += ["idle", f"{share(cached.lifetime_share)} cached since start"]
     else:

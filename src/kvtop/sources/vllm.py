@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import re
 from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -21,8 +22,9 @@ from kvtop.sources.exposition import Reader
 from kvtop.sources.http import Answer, HttpClient, HttpFailure
 from kvtop.sources.url import parse
 
-HEALTH_S = 10.0
-"""Seconds between two looks at /health beside /metrics: a dead engine leaves /metrics answering with frozen gauges."""
+HEALTH_S = 3.0
+"""Seconds between two looks at /health beside /metrics, which goes on answering with frozen gauges when the engine
+dies. The web server follows about 5 s later (0.32), or never (VLLM_KEEP_ALIVE_ON_ENGINE_DEATH)."""
 FROZEN_S = 2.0
 """The same while requests run and no number moves."""
 IDENTITY_S = 30.0
@@ -242,7 +244,7 @@ class VllmSource:
             host, port, parts = None, 0, urlsplit("")
         end = self._endpoint
         if (parts.scheme, host, port) == ("https" if end.tls else "http", end.host.lower(), end.port):
-            if location.isascii() and location.isprintable() and parts.path.startswith(f"{end.base}/"):
+            if re.fullmatch(r"[!-~]+", location) and parts.path.startswith(f"{end.base}/"):
                 return parts.path[len(end.base) :] + (f"?{parts.query}" if parts.query else "")
             raise HttpFailure(State.HTTP_ERROR, f"{path} redirects to a page outside this URL", answer.status)
         there = f"{parts.scheme}://{host}:{port}" if host else "nowhere"

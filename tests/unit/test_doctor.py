@@ -1,0 +1,199 @@
+"""`kvtop doctor`: evidence -> checks, and how they are printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvtop.cli.checks import Check, checks
+from kvtop.cli.doctor import COLUMNS, report
+from kvtop.cli.evidence import Evidence, Terminal, Themes
+from kvtop.cli.main import main
+from kvtop.cli.target import Target
+from kvtop.config import Loaded, Server, Settings
+from kvtop.model import metrics
+from kvtop.readings import (
+    Discovery,
+    Gpu,
+    GpuReading,
+    HostReading,
+    Model,
+    OffloadFile,
+    ServerFacts,
+    SourceDown,
+    State,
+    VllmProcess,
+)
+from kvtop.sources.exposition import Reader
+
+URL = "http://127.0.0.1:8000"
+EMPTY = Evidence(
+    terminal=Terminal(True, 120, 36, {"TERM": "xterm-256color", "COLORTERM": "truecolor"}),
+    config=Loaded(Settings(), Path("/no/config.toml")),
+    themes=Themes(5, 0),
+    host=HostReading(memory_total_bytes=8 << 30, shm_total_bytes=4 << 30, shm_used_bytes=0, processes_seen=412),
+    gpu=GpuReading(error="no NVIDIA driver here: libnvidia-ml.so.1 not found"),
+    discovery=Discovery(looked=(("processes", "412 seen, 0 are vLLM"),)),
+)
+
+
+@pytest.fixture
+def up(captures: Callable[[str], Path]) -> Evidence:
+    """A 0.32 server without connector whose routes answered as vLLM's do."""
+    text = min(captures("vllm-0.32.0").glob("*.txt")).read_text()
+    return replace(
+        EMPTY,
+        target=Target(URL, URL, lambda: None, "command line"),
+        scrape=Reader(metrics.wanted).read(text, 1.0),
+        facts=ServerFacts("0.32.0", (Model("tiny"),), None),
+        probes={
+            "/tokenize": (405, b""),
+            "/v1/chat/completions/render": (405, b""),
+            "/kv_event_sources": (200, b"{}"),
+            "/is_sleeping": (404, b""),
+        },
+    )
+
+
+def rows(seen: Evidence) -> dict[str, Check]:
+    made = list(checks(seen))
+    assert len({row.what for row in made}) == len(made)
+    return {row.what: row for row in made}
+
+
+def test_nothing_here() -> None:
+    made = rows(EMPTY)
+    assert made["server"].ok is False
+    assert "412 seen" in made["server"].because
+    assert made["NVML"].ok is False
+    assert "cached share" not in made
+
+
+def test_a_server_that_is_up(up: Evidence) -> None:
+    made = rows(up)
+    assert made["server"].because == f"{URL} (command line) up, vLLM 0.32.0, tiny"
+    told = {name: made[name].ok for name in made}
+    assert told["cached share"] and told["share by tier"] and told["single turns"] and told["/tokenize"]
+    assert told["offload"] is False and "--kv-offloading-size" in made["offload"].fix
+    assert told["block lifetimes"] is False and "--kv-cache-metrics" in made["block lifetimes"].fix
+    assert told["KV events"] is False and "--kv-events-config" in made["KV events"].fix
+    assert told["dev mode"] is False and "VLLM_SERVER_DEV_MODE=1" in made["dev mode"].fix
+    assert told["sleep"] is True
+    assert told["render route"] is None and "--enable-scale-out" in made["render route"].fix
+
+
+def test_details_in_usage_are_unknown_not_absent(up: Evidence) -> None:
+    row = rows(up)["cached_tokens in usage"]
+    assert (row.ok, row.fix) == (None, "--enable-prompt-tokens-details")
+
+
+def test_a_command_line_that_can_be_seen_tells_more(up: Evidence) -> None:
+    command = ("vllm", "serve", "x", "--enable-prompt-tokens-details", "--enable-scale-out")
+    process = VllmProcess(7, "api", command, port=8000, ports=(8000,))
+    made = rows(replace(up, host=replace(up.host, processes=(process,))))
+    assert made["cached_tokens in usage"].ok is True
+    assert made["render route"].ok is True
+
+
+def test_the_render_route_of_older_versions_is_open(up: Evidence) -> None:
+    assert rows(replace(up, facts=ServerFacts("0.28.0")))["render route"].ok is True
+    gone = {**up.probes, "/v1/chat/completions/render": (404, b"")}
+    assert rows(replace(up, probes=gone))["render route"].ok is False
+
+
+@pytest.mark.parametrize(
+    ("capture", "what"), [("vllm-0.32.0-offload", "offload"), ("vllm-0.28.0", "cached share"), ("vllm-0.28.0", "sleep")]
+)
+def test_what_other_captures_have(up: Evidence, captures: Callable[[str], Path], capture: str, what: str) -> None:
+    text = max(captures(capture).glob("*.txt")).read_text()
+    assert rows(replace(up, scrape=Reader(metrics.wanted).read(text, 1.0)))[what].ok is True
+
+
+def test_by_tier_is_missing_below_0_32(up: Evidence, captures: Callable[[str], Path]) -> None:
+    text = max(captures("vllm-0.28.0").glob("*.txt")).read_text()
+    row = rows(replace(up, scrape=Reader(metrics.wanted).read(text, 1.0)))["share by tier"]
+    assert (row.ok, row.fix) == (False, "vLLM 0.32 or later")
+
+
+@pytest.mark.parametrize("state", [state for state in State if not state.good])
+def test_every_bad_state_says_what_to_do(up: Evidence, state: State) -> None:
+    row = rows(replace(up, scrape=SourceDown(state, "the cause", 1.0), facts=None))["server"]
+    assert row.ok is False
+    assert "the cause" in row.because
+    assert row.fix
+
+
+def test_a_hidden_model_list_asks_for_the_key(up: Evidence) -> None:
+    facts = ServerFacts("0.32.0", problems=("/v1/models: HTTP 401: wants an API key (...)",))
+    assert "api_key_env" in rows(replace(up, facts=facts))["server"].fix
+
+
+def test_left_over_files_come_with_the_exact_command() -> None:
+    files = (
+        OffloadFile("/dev/shm/vllm_offload_a b.mmap", 48 << 30, stale=True),
+        OffloadFile("/dev/shm/vllm_offload_c.mmap", 1 << 30, mapped_by=(1, 2)),
+    )
+    made = rows(replace(EMPTY, host=replace(EMPTY.host, offload_files=files)))
+    assert made["left-over tier files"].fix == "rm '/dev/shm/vllm_offload_a b.mmap'"
+    assert "48.0 GiB" in made["left-over tier files"].because
+    assert made["tier file"].ok is True
+
+
+def test_maps_of_another_user() -> None:
+    row = rows(replace(EMPTY, host=replace(EMPTY.host, unreadable_maps=(41, 42))))["processes"]
+    assert row.ok is False
+    assert "41, 42" in row.because
+
+
+@pytest.mark.parametrize(
+    ("env", "size", "ok", "words"),
+    [
+        ({"TERM": "dumb"}, (80, 24), False, "draws no screen"),
+        ({"TERM": "tmux-256color", "TMUX": "/tmp/x"}, (80, 24), True, "in tmux, 256 colours"),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, (30, 10), False, "too small"),
+        ({"TERM": "xterm", "COLORTERM": "truecolor", "NO_COLOR": "1"}, (80, 24), True, "grey"),
+    ],
+)
+def test_terminals(env: dict[str, str], size: tuple[int, int], ok: bool, words: str) -> None:
+    row = rows(replace(EMPTY, terminal=Terminal(True, *size, env)))["terminal"]
+    assert row.ok is ok
+    assert words in row.because
+
+
+def test_a_broken_configuration_and_a_broken_theme() -> None:
+    config = Loaded(Settings(), Path("/c.toml"), ("/c.toml: Object contains unknown field `x`; the defaults are used",))
+    made = rows(replace(EMPTY, config=config, themes=Themes(5, 1, ("/t/x.toml",))))
+    assert (made["config"].ok, made["themes"].ok) == (False, False)
+    assert "/t/x.toml" in made["themes"].because
+
+
+def test_cards() -> None:
+    good = GpuReading((Gpu(0, "RTX 3090"), Gpu(1, "RTX 3090")), driver="580")
+    assert rows(replace(EMPTY, gpu=good))["NVML"].because == "2 x RTX 3090, driver 580"
+    lost = GpuReading((Gpu(0, "RTX 3090"), Gpu(1, "RTX 3090", lost="GPU is lost")), driver="580")
+    assert rows(replace(EMPTY, gpu=lost))["NVML"].ok is False
+
+
+def test_the_report_fits_80_columns_but_never_breaks_a_command(up: Evidence) -> None:
+    long = Check("left-over tier files", False, "words " * 40, "rm " + "/dev/shm/vllm_offload_x.mmap " * 5)
+    lines = report([*checks(up), long])
+    assert all(len(line) <= COLUMNS for line in lines if " rm " not in line)
+    assert sum(line.strip() == long.fix.strip() for line in lines) == 1
+
+
+def test_the_door(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def gather(_: str | None) -> Evidence:
+        return replace(EMPTY, config=Loaded(Settings(server=[Server(URL)]), Path("/c.toml")))
+
+    monkeypatch.setattr("kvtop.cli.evidence.gather", gather)
+    assert main(["doctor", "--json"]) == 0
+    sees = json.loads(capsys.readouterr().out)["sees"]
+    assert all(set(row) == {"what", "ok", "because", "fix"} for row in sees)
+    assert {row["ok"] for row in sees} <= {True, False, None}
+    assert main(["doctor"]) == 0
+    assert "NVML" in capsys.readouterr().out
+    assert main(["doctor", "--what"]) == 2
