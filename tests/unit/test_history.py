@@ -407,3 +407,15 @@ def test_a_text_without_a_time_lies_a_second_later() -> None:
     told.scrape(server.scrape(BASE))
     told.scrape(replace(server.scrape(BASE), at=None))
     assert told.view(BASE + 1, "5m").window.window_s == 1.0
+
+
+def test_values_that_are_no_numbers_reach_no_chart_and_no_window() -> None:
+    told, server = history(), Server()
+    told.scrape(server.scrape(BASE))
+    for second, bad in enumerate((float("nan"), float("inf"), 0.0, float("nan"), 5e300), start=1):
+        server.prompt = server.store = server.running = bad
+        told.scrape(server.scrape(BASE + second))
+        view = told.view(BASE + second, "10s")
+        for chart in (view.share_chart, view.store_chart, view.running_chart):
+            assert all(v is None or 0 <= v < 1e301 for v in chart.values)
+        assert view.window.window_s is None or view.window.window_s >= 0

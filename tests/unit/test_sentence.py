@@ -394,6 +394,13 @@ def test_a_long_wait_is_told_even_where_the_counters_expect_it() -> None:
     assert said(turn(ttft_s=9.9, slow=False)).chip == "OK"
 
 
+def test_a_long_input_is_news_for_five_minutes_at_most() -> None:
+    view = replace(turn(ttft_s=31.0, slow=False, verdict="new_tokens", ended_at=NOW - 301), window_key="start")
+    assert said(view).chip == "OK"
+    assert said(replace(view, turns=(replace(view.turns[0], ended_at=NOW - 299),))).chip == "SLOW"
+    assert said(replace(view, turns=(replace(view.turns[0], verdict=None),))).chip == "SLOW"
+
+
 def test_the_longest_wait_is_told() -> None:
     short = turn(ttft_s=12.0).turns[0]
     long = replace(short, id=813, ttft_s=20.0)

@@ -22,7 +22,8 @@ QUEUE_AFTER_S = 2.0
 IDLE_AFTER_S = (60.0, 300.0)
 """Nobody asked for the chosen window, but for at least one and at most five minutes."""
 
-RESTARTED_FOR_S = 300.0
+NEWS_FOR_S = 300.0
+"""A restart, or a long input, is told no longer than this."""
 
 Made = tuple[str, list[Wording]]
 """Tone and wordings."""
@@ -69,20 +70,24 @@ def _window_s(view: ServerView) -> float | None:
 
 
 def slow_turn(view: ServerView, around: Around) -> Turn | None:
-    """The turn of the chosen window that waited longest, among the slow ones that nobody has looked at.
+    """The turn that waited longest, among the slow ones of the chosen window that nobody has looked at.
 
-    Slow is what the counters call slow, and any wait that is long whatever the reason.
+    Slow is what the counters call slow, and any wait that is long whatever the reason. One with nothing to mend is
+    news for five minutes at most, however long the window.
     """
     window_s = _window_s(view)
-    slow = [
-        t
-        for t in view.turns
-        if t.ttft_s is not None
-        and (t.slow or t.ttft_s >= around.slow_ttft_s)
-        and t.ended_at is not None
-        and (view.url, t.id) not in around.opened
-        and (window_s is None or around.now - t.ended_at <= window_s)
-    ]
+    slow = []
+    for turn in view.turns:
+        if turn.ttft_s is None or turn.ended_at is None or (view.url, turn.id) in around.opened:
+            continue
+        told_s = window_s
+        if not turn.slow:
+            if turn.ttft_s < around.slow_ttft_s:
+                continue
+            if turn.verdict == "new_tokens":
+                told_s = min(window_s or NEWS_FOR_S, NEWS_FOR_S)
+        if told_s is None or around.now - turn.ended_at <= told_s:
+            slow.append(turn)
     return max(slow, key=lambda t: t.ttft_s or 0.0, default=None)
 
 
@@ -137,7 +142,7 @@ def _restarted(view: ServerView, around: Around) -> Made | None:
     if view.reset_at is None:
         return None
     ago = around.now - view.reset_at
-    if ago > min(_window_s(view) or RESTARTED_FOR_S, RESTARTED_FOR_S):
+    if ago > min(_window_s(view) or NEWS_FOR_S, NEWS_FOR_S):
         return None
     return "warn", [(f"counters began again {nb(secs(ago))} ago,", "the window counts from there")]
 
