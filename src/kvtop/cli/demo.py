@@ -8,21 +8,19 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kvtop import config
 from kvtop.errors import KvtopError, UsageError
-from kvtop.readings import Scrape, ServerFacts, SourceDown
+from kvtop.model.view import WINDOWS
 from kvtop.sim.scenarios import DEFAULT, SCENARIOS
 from kvtop.sim.server import SimBox
 from kvtop.sim.thread import BoxThread
 
 if TYPE_CHECKING:
-    from kvtop.live.factories import ServerLike
-    from kvtop.live.watch import Watch
+    from kvtop.cli.demo_watch import DemoWatch
 
 DESCRIPTION = """The dashboard on a simulated box with a few coding agents: block-level prefix cache, CPU tier, queue.
 It serves /metrics, /tokenize and chat completions on 127.0.0.1 and is read like any other server. All numbers are the
@@ -43,104 +41,38 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", metavar="N", type=int, default=7, help="another number, another day (default: 7)")
     parser.add_argument("--headless", action="store_true", help="no screen: watch, then print one JSON line")
     parser.add_argument("--seconds", metavar="N", type=float, help="with --headless: how long to watch (default: 5)")
-    parser.add_argument("--window", metavar="W", help="10s, 1m, 5m, 1h or start")
+    windows = [key for key, _, _ in WINDOWS]
+    parser.add_argument("--window", metavar="W", choices=windows, help="10s, 1m, 5m, 1h or start")
     parser.add_argument("--theme", metavar="NAME", help="as for the dashboard")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
 
-@dataclass
-class PastFirst:
-    """A server source that hands over the box's warm past before it asks the box itself."""
-
-    thread: BoxThread
-    real: ServerLike
-    live: int = 0
-    """Answers of the box that could be read."""
-    states: list[str] = field(default_factory=list)
-    """The states it was seen in, each change once."""
-    _past: list[Scrape] | None = None
-
-    @property
-    def pending(self) -> bool:
-        """Part of the past is still to be told."""
-        return self._past is None or bool(self._past)
-
-    async def scrape(self) -> Scrape | SourceDown:
-        if self._past is None:
-            self._past = await asyncio.to_thread(self.thread.past)
-            self._past.reverse()
-        if self._past:
-            return self._past.pop()
-        answer = await self.real.scrape()
-        state = answer.state.value if isinstance(answer, SourceDown) else "up"
-        self.live += not isinstance(answer, SourceDown)
-        if self.states[-1:] != [state]:
-            self.states.append(state)
-        return answer
-
-    async def facts(self) -> ServerFacts | SourceDown:
-        return await self.real.facts()
-
-    async def aclose(self) -> None:
-        await self.real.aclose()
-
-
-@dataclass
-class _Stage:
-    """The watch on the box, and the source through which it looks."""
-
-    watch: Watch
-    sources: list[PastFirst]
-
-
-def _watch(thread: BoxThread, url: str, settings: config.Settings) -> _Stage:
-    from dataclasses import replace
-
-    from kvtop.clock import SystemClock
-    from kvtop.live.factories import real
-    from kvtop.live.watch import Watch
-    from kvtop.sim.hardware import SimGpus, SimHost
-
-    box = thread.box
-    factories = real(settings, SystemClock())
-    sources: list[PastFirst] = []
-
-    def server(given: str, configured: config.Server | None) -> ServerLike:
-        sources.append(PastFirst(thread, factories.server(given, configured)))
-        return sources[-1]
-
-    async def sleep(seconds: float) -> None:
-        # Nothing waits for the clock while the past is told; each step still lets the screen be drawn.
-        await asyncio.sleep(0 if any(s.pending for s in sources) else seconds)
-
-    simulated = replace(
-        factories,
-        server=server,
-        gpu=lambda: SimGpus(box.scenario.spec, lambda: box.vitals),
-        host=lambda: SimHost(box.scenario.spec, lambda: box.vitals, lambda: box.port),
-    )
-    return _Stage(Watch(settings, [url], demo=True, factories=simulated, sleep=sleep), sources)
-
-
-async def _look(stage: _Stage, seconds: float) -> dict[str, Any]:
+async def _look(watch: DemoWatch, seconds: float) -> dict[str, Any]:
     async def ready() -> None:
-        while not (stage.sources and stage.sources[0].live):
+        while not (watch.sources and watch.sources[0].live):
             await changed.wait()
             changed.clear()
 
+    def note() -> None:
+        server = watch.view("5m").server
+        if server is not None and states[-1:] != [server.state.value]:
+            states.append(server.state.value)
+        changed.set()
+
     changed = asyncio.Event()
-    running = asyncio.create_task(stage.watch.run(changed.set))
+    states: list[str] = []
+    running = asyncio.create_task(watch.run(note))
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(10.0):
                 await ready()
         await asyncio.sleep(seconds)
-        server = stage.watch.view("5m").server
+        server = watch.view("5m").server
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    source = stage.sources[0] if stage.sources else None
+    source = watch.sources[0] if watch.sources else None
     groups = server.window.all if server else None
     ttft = groups.latency.ttft.p50 if groups else None
     share = groups.cached.share if groups else None
@@ -149,7 +81,7 @@ async def _look(stage: _Stage, seconds: float) -> dict[str, Any]:
         "turns": server.turns_total if server else 0,
         "share": None if share is None else round(share, 4),
         "ttft_p50_s": None if ttft is None or ttft.value_s is None else round(ttft.value_s, 3),
-        "states": source.states if source else [],
+        "states": states,
     }
 
 
@@ -171,14 +103,15 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         raise KvtopError(f"no port could be opened on 127.0.0.1: {error.strerror or error}") from error
     try:
+        from kvtop.cli.demo_watch import DemoWatch
+
+        watch = DemoWatch(thread, url, settings)
         if args.headless:
-            told = asyncio.run(_look(_watch(thread, url, settings), args.seconds or 5.0))
+            told = asyncio.run(_look(watch, args.seconds or 5.0))
             print(json.dumps(told))
             return 0 if told["scrapes"] else 1
-        from kvtop.ui.app import KvtopApp
+        from kvtop.ui.app import run
 
-        app = KvtopApp(_watch(thread, url, settings).watch, settings, problems=loaded.problems)
-        app.run()
-        return app.return_code or 0
+        return run([url], settings, demo=True, problems=loaded.problems, watch=watch, tracebacks=args.debug)
     finally:
         thread.stop()

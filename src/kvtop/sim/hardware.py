@@ -16,9 +16,15 @@ _CARD_BYTES = 24 * 2**30
 _LIMIT_W = 350.0
 _WORKSPACE_BYTES = 1_700_000_000
 """Context, graphs and activations of one card."""
-_API, _ENGINE, _WORKERS = 41_233, 41_420, (41_511, 41_512)
+_FIRST_PID = 41_233
 _RAM_BYTES = 128 * 2**30
 _SHM_BYTES = 64 * 2**30
+
+
+def _pids(now: Vitals) -> tuple[int, int, tuple[int, int]]:
+    """API, engine and workers; a restart gives them new numbers."""
+    api = _FIRST_PID + 1_170 * now.restarts
+    return api, api + 187, (api + 278, api + 279)
 
 
 class SimGpus:
@@ -58,7 +64,7 @@ class SimGpus:
         self._heat[index] += (goal - self._heat[index]) * (1 - math.exp(-passed / 25.0))
         kv = self._spec.blocks * self._spec.block_bytes // self._spec.cards
         used = kv + self._spec.weights_bytes // self._spec.cards + _WORKSPACE_BYTES if now.up else 412 * 2**20
-        worker = GpuProcess(_WORKERS[index % 2], used - 380 * 2**20, f"VLLM::Worker_TP{index}")
+        worker = GpuProcess(_pids(now)[2][index % 2], used - 380 * 2**20, f"VLLM::Worker_TP{index}")
         return Gpu(
             index=index,
             name=_CARD,
@@ -97,30 +103,30 @@ class SimHost:
             at=now.at,
         )
         if not now.up:
-            return reading
+            # A server that is being started again: its process lives, and its port refuses.
+            api = VllmProcess(_pids(now)[0], "api", self._command(), self._port(), "127.0.0.1", now.at)
+            return replace(reading, processes=(api,))
         files: tuple[OffloadFile, ...] = ()
         if tier:
-            files = (OffloadFile("/dev/shm/vllm_offload_3f2a91c7.mmap", tier, (_ENGINE, *_WORKERS), unlinked=True),)
+            _, engine, workers = _pids(now)
+            path = f"/dev/shm/vllm_offload_{0x3F2A91C7 + now.restarts:08x}.mmap"
+            files = (OffloadFile(path, tier, (engine, *workers), unlinked=True),)
         return replace(reading, offload_files=files, processes=self._processes(now))
 
+    def _command(self) -> tuple[str, ...]:
+        cards = ("--tensor-parallel-size", str(self._spec.cards))
+        return ("vllm", "serve", self._spec.model, *cards, "--port", str(self._port()))
+
     def _processes(self, now: Vitals) -> tuple[VllmProcess, ...]:
-        port = self._port()
-        serve = (
-            "vllm",
-            "serve",
-            self._spec.model,
-            "--tensor-parallel-size",
-            str(self._spec.cards),
-            "--port",
-            str(port),
-        )
+        port, serve = self._port(), self._command()
+        api, engine, pids = _pids(now)
         began = now.at - now.uptime_s
         workers = (
-            VllmProcess(pid, "worker", (f"VLLM::Worker_TP{i}",), started_at=began + 9, parent=_ENGINE)
-            for i, pid in enumerate(_WORKERS[: self._spec.cards])
+            VllmProcess(pid, "worker", (f"VLLM::Worker_TP{i}",), started_at=began + 9, parent=engine)
+            for i, pid in enumerate(pids[: self._spec.cards])
         )
         return (
-            VllmProcess(_API, "api", serve, port, "127.0.0.1", began, ports=(port,)),
-            VllmProcess(_ENGINE, "engine", ("VLLM::EngineCore",), started_at=began + 6, parent=_API),
+            VllmProcess(api, "api", serve, port, "127.0.0.1", began, ports=(port,)),
+            VllmProcess(engine, "engine", ("VLLM::EngineCore",), started_at=began + 6, parent=api),
             *workers,
         )

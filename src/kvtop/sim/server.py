@@ -52,6 +52,7 @@ class Vitals:
     store_bytes_per_s: float = 0.0
     tier_bytes: int | None = None
     uptime_s: float = 0.0
+    restarts: int = 0
 
 
 class SimBox:
@@ -83,12 +84,17 @@ class SimBox:
         self._ready = asyncio.Event()
         self._live_at = 0.0
         self._mono = 0.0
-        self._seen = (0.0, 0.0, 0, 0)
+        self._seen: tuple[float, float, int, int] | None = None
         self._frozen: bytes | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def listening(self) -> bool:
+        """The port is open."""
+        return self._server is not None
 
     @property
     def world(self) -> World:
@@ -106,6 +112,7 @@ class SimBox:
         world = World(self.scenario, self._seed, self._live_at)
         world.play_past()
         self._world = world
+        self._feel()
         self._chat = Chat(world, self._details)
         self._ready.set()
         self._ticker = asyncio.create_task(self._tick())
@@ -172,24 +179,29 @@ class SimBox:
 
     def _feel(self) -> None:
         world, engine = self.world, self.world.engine
-        at, busy, loaded, stored = self._seen
         tier = engine.tier
         now = (engine.now, engine.busy_s, tier.loaded if tier else 0, tier.stored if tier else 0)
-        passed = now[0] - at
-        if passed < 1.0 and now[1] >= busy:
+        before = self._seen
+        if before is not None and now[1] >= before[1] and now[0] - before[0] < 1.0 and world.up == self.vitals.up:
             return
         self._seen = now
-        began_again = now[1] < busy or not at
-        block = engine.spec.block_bytes
+        busy, loaded, stored = float(not engine.idle), 0.0, 0.0
+        if before is not None and now[1] >= before[1] and now[0] > before[0]:
+            passed = now[0] - before[0]
+            busy = (now[1] - before[1]) / passed
+            loaded, stored = (now[2] - before[2]) / passed, (now[3] - before[3]) / passed
+        elif engine.prefilling and tier is not None:
+            stored = engine.spec.prefill_tokens_per_s / engine.spec.block_tokens
         self.vitals = Vitals(
             at=now[0],
             up=world.up,
-            busy_share=0.0 if began_again else min((now[1] - busy) / passed, 1.0),
+            busy_share=min(busy, 1.0) if world.up else 0.0,
             prefilling=engine.prefilling,
-            load_bytes_per_s=0.0 if began_again else (now[2] - loaded) * block / passed,
-            store_bytes_per_s=0.0 if began_again else (now[3] - stored) * block / passed,
+            load_bytes_per_s=loaded * engine.spec.block_bytes,
+            store_bytes_per_s=stored * engine.spec.block_bytes,
             tier_bytes=engine.spec.tier_bytes,
             uptime_s=now[0] - world.started_at,
+            restarts=world.restarts,
         )
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -67,7 +67,7 @@ class World:
     def up(self) -> bool:
         return self.down_until is None
 
-    def play_past(self, step_s: float = 5.0, single_s: float = 600.0) -> None:
+    def play_past(self, step_s: float = 5.9, single_s: float = 600.0) -> None:
         """Fast-forward to the moment at which the port opens, keeping in `past` what a dashboard would have seen.
 
         `single_s`: in the last so many seconds each finish has a scrape of its own, so that its turn stands alone.
