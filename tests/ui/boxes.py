@@ -57,21 +57,22 @@ def engine_window(**changes: object) -> EngineWindow:
         throughput=Throughput(1_887.0, 437.0, 38.2, 11_460, 2_144.0, 1_216.0),
         offload=Offload(
             True, store_bytes=867_000_000, load_bytes=0, store_bytes_per_s=2.89e6, load_bytes_per_s=0.0,
-            load_bytes_total=0, store_bytes_total=32_900_000_000, load_time_s=0.0, store_time_s=0.09, loads=0, stores=16,
-            loads_total=0, stores_total=612,
+            load_bytes_total=0, store_bytes_total=32_900_000_000, load_time_s=0.0, store_time_s=0.09, loads=0,
+            stores=16, loads_total=0, stores_total=612,
         ),
         config=Config(1_072, 1_072, 180_000, True, 48 * GIB, False),
     )  # fmt: skip
     return replace(made, **changes)
 
 
-def turn(id: int, ago: float, prompt: int, cached: int, queue: float, out: int, **changes: object) -> Turn:
+def turn(id: int, ago: float, prompt: int, cached: int, *timing: float, **changes: object) -> Turn:
     """A finished one that went by the numbers of this server: 1,216 tokens a second in, 38 out."""
+    queue, out = timing
     prefill, decode = (prompt - cached) / 1_216 + 0.25, out / 38
     took = queue + prefill + decode
     made = Turn(
         id, NOW - ago, started_at=NOW - ago - took, prompt_tokens=prompt, cached_tokens=cached,
-        new_tokens=prompt - cached, completion_tokens=out, queue_s=queue, prefill_s=prefill, decode_s=decode,
+        new_tokens=prompt - cached, completion_tokens=int(out), queue_s=queue, prefill_s=prefill, decode_s=decode,
         ttft_s=queue + prefill, duration_s=took, inter_token_s=1 / 38, finish_reason="stop", verdict="no_fault",
     )  # fmt: skip
     return replace(made, **changes)
@@ -118,7 +119,7 @@ def server(**changes: object) -> ServerView:
         models=(Model("Qwen/Qwen3.8-27B", 131_072),), started_at=NOW - 38_220, config=window.config, window_key="5m",
         window=Window(State.UP, at=NOW, window_s=300.0, all=window), hour=Window(State.UP, window_s=3600.0, all=hour),
         life=Window(State.UP, all=life), savings=Savings(435_000, 357.0, 1_216.0),
-        share_chart=chart(lambda i: None if 90 < i < 130 else 0.96 - (0.6 if 340 < i < 350 else 0.03 * math.sin(i / 9))),
+        share_chart=chart(lambda i: None if 90 < i < 130 else 0.36 if 340 < i < 350 else 0.96 - 0.03 * math.sin(i / 9)),
         store_chart=chart(lambda i: 8e6 if i % 23 < 2 else 0.0), load_chart=chart(lambda i: 0.0),
         running_chart=chart(lambda i: float(1 + (i % 40 > 20))), waiting_chart=chart(lambda i: float(i > 390)),
         waiting_since=NOW - 41, turns=turns(), turns_total=812,
@@ -137,7 +138,7 @@ def card(index: int, **changes: object) -> Gpu:
 HOST = HostReading(
     int(125.6 * GIB), int(41.2 * GIB), int(62.8 * GIB), int(48.2 * GIB), 0, 0.0,
     (OffloadFile("/dev/shm/vllm_offload_3f2a91.mmap", 48 * GIB, (41233, 41310, 41311), unlinked=True),),
-    (VllmProcess(41233, "api", ("vllm", "serve", "Qwen/Qwen3.8-27B", "--port", "8000"), 8000, "127.0.0.1", NOW - 38_220),),
+    (VllmProcess(41233, "api", ("vllm", "serve", "Qwen/Qwen3.8-27B"), 8000, "127.0.0.1", NOW - 38_220),),
     NOW,
 )  # fmt: skip
 

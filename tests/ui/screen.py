@@ -12,8 +12,7 @@ from kvtop.ui.app import KvtopApp
 
 def lines(app: KvtopApp) -> list[str]:
     """The screen, row by row, as its compositor would send it to the terminal."""
-    width = app.size.width
-    return ["".join(segment.text for segment in strip).ljust(width) for strip in app.screen._compositor.render_strips()]
+    return ["".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips()]
 
 
 def text(app: KvtopApp) -> str:

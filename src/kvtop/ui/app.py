@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import events
 from textual.app import App
 from textual.binding import BindingType
-from textual.timer import Timer
 from textual.worker import Worker, WorkerState
 
 from kvtop.config import Settings
@@ -68,8 +68,10 @@ class KvtopApp(App[str]):
         self.dashboard = Dashboard(watch, self.settings, self.keymap, now)
         self._unseen = False
         self._drawn_at = 0.0
-        self._due: Timer | None = None
-        self._dirty = False
+        self._checked_at = 0.0
+        self._fresh = False
+        """The collector has said something since the last look."""
+        self._wake: asyncio.TimerHandle | None = None
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_files.variable_defaults(self.themes)
@@ -91,38 +93,40 @@ class KvtopApp(App[str]):
     # ---- new numbers
     def _changed(self) -> None:
         """Called by the collector whenever something is new."""
+        self._fresh = True
         self.post_message(Changed())
 
     def on_changed(self, message: Changed) -> None:
-        self._dirty = True
-        self._draw_in(self._drawn_at + (UNSEEN_S if self._unseen else NEWS_S) - time.monotonic())
+        """Draw, or look for news, or come back when either is due."""
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        if self.screen is not self.dashboard and getattr(self.screen, "ON", "") != keys.NO_SERVER:
+            return  # the screen on top asks for itself, and the dashboard looks anew when it comes back
+        now = time.monotonic()
+        steady = self._drawn_at + (UNSEEN_S if self._unseen else STEADY_S)
+        check = steady if self._unseen else self._checked_at + NEWS_S
+        if now >= steady or (self._fresh and now >= check):
+            self._fresh = False
+            self._checked_at = now
+            if self._draw(news_only=now < steady):
+                self._drawn_at = now
+                return
+        due = min(steady, check) if self._fresh else steady
+        self._wake = asyncio.get_running_loop().call_later(max(0.0, due - now), self.post_message, Changed())
 
-    def _draw_in(self, wait_s: float) -> None:
-        if wait_s <= 0:
-            self._draw()
-        elif self._due is None:
-            self._due = self.set_timer(wait_s, self._draw)
-
-    def _draw(self) -> None:
-        self._due = None
-        if not self._dirty or not self._running:
-            return
-        from_noserver = self.screen is not self.dashboard and getattr(self.screen, "ON", "") == keys.NO_SERVER
-        if self.screen is not self.dashboard and not from_noserver:
-            return  # the screen on top asks for itself
-        wait = self._drawn_at + STEADY_S - time.monotonic()
-        if not self.dashboard.look(news_only=wait > 0):
-            self._draw_in(min(wait, NEWS_S))
-            return
-        self._dirty = False
-        self._drawn_at = time.monotonic()
+    def _draw(self, news_only: bool) -> bool:
+        if not self.dashboard.look(news_only=news_only):
+            return False
+        from_noserver = self.screen is not self.dashboard
         view = self.dashboard.made.view if self.dashboard.made else None
         if view is None:
-            return
+            return True
         if from_noserver and view.servers:
             self.pop_screen()
         elif not from_noserver and not view.servers and view.discovery is not None:
             self._no_server()
+        return True
 
     def _no_server(self) -> None:
         from kvtop.ui.screens.noserver import NoServerScreen

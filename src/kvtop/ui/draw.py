@@ -165,7 +165,7 @@ def wrap(line: Line, w: int, indent: int = 0) -> list[Line]:
     Rows after the first begin with `indent` spaces. A word longer than a row is broken where the row ends.
     """
     w = max(1, w)
-    indent = min(indent, w - 1)
+    indent = max(0, min(indent, w - 2))  # room for a wide character
     rows: list[Line] = [[]]
     used = 0
     for word in _words(line):

@@ -50,7 +50,6 @@ def verdict(turn: Turn, server: ServerView | None) -> tuple[str, str, list[str]]
 
 def _doing(turn: Turn, server: ServerView | None) -> list[str]:
     """Of a turn in flight."""
-    several = f"{turn.n} requests, " if turn.n > 1 else ""
     if turn.phase == "waits":
         room = server is not None and bool(server.window.all.requests.waiting_by_reason.capacity)
         words = ["waits for room in the KV pool", "waits for room", "waits"] if room else ["waits"]
@@ -60,7 +59,9 @@ def _doing(turn: Turn, server: ServerView | None) -> list[str]:
         words = ["writes"]
     else:
         words = ["in flight"]
-    return [several + word for word in words] + words[-1:]
+    if turn.n == 1:
+        return words
+    return [*(f"{turn.n} requests, {word}" for word in words), f"{turn.n} requests", f"× {turn.n}"]
 
 
 def since(turn: Turn, at: float) -> float | None:
@@ -148,13 +149,21 @@ def saved(turn: Turn, server: ServerView | None) -> Line:
     )
 
 
+def so_far(turn: Turn, at: float) -> Line:
+    """How long a turn in flight has been so."""
+    if turn.started_at is None:
+        return [("when it came is not known: it was not alone", "d")]
+    return [("in flight for ", "d"), (short(since(turn, at)), "t"), (f", since {hms(turn.started_at)}", "d")]
+
+
 def preview(turn: Turn, server: ServerView | None, at: float, w: int) -> list[Line]:
     """Beside the table."""
     mark, style, words = verdict(turn, server)
     tone = "t bold" if style == "d" else f"{style} bold"
     out: list[Line] = wrap([(f"{mark} ", style), (words[0], tone)], w, 2)
     if flying(turn):
-        return [*out, [], [("for ", "d"), (short(since(turn, at)), "t"), (f", since {hms(turn.started_at)}", "d")]]
+        known = [[], tokens_bar(turn, w), legend_of_tokens(turn, False)] if turn.prompt_tokens is not None else []
+        return [*out, [], so_far(turn, at), *known]
     out += [[], tokens_bar(turn, w), legend_of_tokens(turn, False), [], *table(turn, server)]
     out += [[], phases_bar(turn, w), legend_of_phases(turn)]
     out += [

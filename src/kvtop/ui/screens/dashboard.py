@@ -86,9 +86,9 @@ class Dashboard(Screen[None]):
         self.look()
 
     def look(self, news_only: bool = False) -> bool:
-        """Take a new view, unless the picture is held, and draw it; with `news_only` only where more than numbers moved.
+        """Take a new view, unless the picture is held, and draw it. True where it was drawn.
 
-        True where it was drawn.
+        With `news_only` it is drawn only where more than numbers moved.
         """
         view = self.frozen or self.watch_box.view(self.window_key, self.selected, self.engine)
         if news_only and self.made is not None and news(view) == news(self.made.view):

@@ -24,7 +24,7 @@ from kvtop.ui.turn_words import (
     legend_of_tokens,
     phases_bar,
     saved,
-    since,
+    so_far,
     table,
     tokens_bar,
 )
@@ -69,8 +69,7 @@ class TurnScreen(Page):
             return [[("this turn is no longer kept", "d")], []]
         tone, first, rest = headline(turn, scene.server)
         chip = "IN FLIGHT" if flying(turn) else "SLOW" if turn.slow else {"bad": "FAILED", "ok": "OK"}.get(tone, "LOOK")
-        if tone == "bad" and turn.finish_reason != "error":
-            chip = "SLOW"
+        tone = "bad" if turn.slow else tone
         return page_headline(Sentence(chip, tone, first, rest), [about(turn, scene.server, w - 12)], w)
 
     def lines(self, w: int, h: int) -> list[Line]:
@@ -85,18 +84,10 @@ class TurnScreen(Page):
             out.extend([(" ", "t"), *row] for row in rows)
 
         if flying(turn):
-            block(
-                "So far",
-                "",
-                [
-                    [
-                        ("in flight for ", "d"),
-                        (short(since(turn, scene.view.at)), "t"),
-                        (f", since {hms(turn.started_at)}", "d"),
-                    ]
-                ],
-            )
-            text = "What it read, reused and wrote is counted when it ends, and stands here then."
+            block("So far", "", [so_far(turn, scene.view.at)])
+            if turn.prompt_tokens is not None:
+                block("Prompt", "", [tokens_bar(turn, room), legend_of_tokens(turn, True)])
+            text = "The rest is counted when it ends, and stands here then."
             block("What the counters tell", "", wrap([(text, "d")], room))
             return out
         mean = f", mean of {turn.n} requests" if turn.n > 1 else ""

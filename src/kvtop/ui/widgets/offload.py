@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kvtop.model.box import Offload
 from kvtop.readings import HostReading, OffloadFile
-from kvtop.ui.draw import DASH, Line, area, columns, fit, lj, meter, nice, peak, pick, rj, safe, width
+from kvtop.ui.draw import DASH, Line, area, columns, fit, lj, meter, nice, peak, pick, pick_line, rj, safe, width
 from kvtop.ui.numbers import exact, gib, of_gib, pct, per_hour, per_second, tok, traffic
 from kvtop.ui.scene import local, second_row, window_words
 from kvtop.ui.widgets.box import BoxPanel
@@ -148,9 +148,7 @@ class OffloadPanel(BoxPanel):
         elif self.life.offload.unit == "blocks":
             out.append([("since start ", "d"), (store.total, "t"), (" out, ", "d"), (load.total, "t"), (" back", "d")])
         else:
-            words = (" stores, ", " loads") if w >= 37 else (" out, ", " back")
-            total: Line = [(store.total, "t"), (" in ", "d"), (store.copies, "t"), (words[0], "d")]
-            out.append([*total, (load.total, "t"), (" in ", "d"), (load.copies, "t"), (words[1], "d")])
+            out.append(pick_line(_totals(store, load), w))
         host = self.scene.view.host if self.scene else None
         shm, ram = _shares(host)
         gap = "   " if w >= 37 else " "
@@ -266,6 +264,20 @@ class OffloadPanel(BoxPanel):
         if extra and width(line) + 2 + len("; ".join(extra)) <= w:
             line.append(("; " + "; ".join(extra), "d"))
         return [row, line]
+
+
+def _totals(store: Way, load: Way) -> list[Line]:
+    """What was moved since the start, longest first."""
+
+    def way(way: Way, copies: str) -> Line:
+        return [(way.total, "t"), (" in ", "d"), (way.copies, "t"), (copies, "d")]
+
+    return [
+        [*way(store, " stores, "), *way(load, " loads")],
+        [*way(store, " out, "), *way(load, " back")],
+        [(store.total, "t"), (" out, ", "d"), (load.total, "t"), (" back since start", "d")],
+        [(store.total, "t"), (" out, ", "d"), (load.total, "t"), (" back", "d")],
+    ]
 
 
 def _shares(host: HostReading | None) -> tuple[float | None, float | None]:

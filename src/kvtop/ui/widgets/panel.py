@@ -61,6 +61,7 @@ class Panel(Widget):
         self._strips: dict[int, Strip] = {}
         self._made_for: tuple[int, int, str] | None = None
         self._made_of: object = None
+        self._grey = False
 
     # ---- what subclasses say
     def heading_name(self) -> str:
@@ -107,17 +108,12 @@ class Panel(Widget):
         made_of = self.depends()
         if made_for == self._made_for and made_of is not None and made_of == self._made_of:
             return
-        fresh = made_for != self._made_for
-        self._made_of = made_of
+        grey = self.grey()
+        fresh = made_for != self._made_for or grey != self._grey
+        self._made_of, self._grey = made_of, grey
         old, new = self._lines, self._made(w, h)
         self._lines, self._made_for = new, made_for
         if fresh:
-            self._strips.clear()
-            self.refresh()
-            return
-        grey = self.grey()
-        if grey != self._grey:
-            self._grey = grey
             self._strips.clear()
             self.refresh()
             return
@@ -126,8 +122,6 @@ class Panel(Widget):
             self._strips.pop(y, None)
         if changed:
             self.refresh(*(Region(0, y, w, 1) for y in changed))
-
-    _grey = False
 
     def render_line(self, y: int) -> Strip:
         w, h = self.size

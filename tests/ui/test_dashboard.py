@@ -1,0 +1,341 @@
+"""The dashboard as a person sees it: rendered text at the sizes and in the states that matter."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from tests.ui import boxes
+from tests.ui.screen import Held, lines, text
+from textual.color import Color
+from textual.pilot import Pilot
+
+from kvtop.config import Settings
+from kvtop.model.view import BoxView
+from kvtop.readings import Discovery
+from kvtop.ui.app import KvtopApp
+
+
+@asynccontextmanager
+async def shown(
+    view: BoxView, w: int = 80, h: int = 24, settings: Settings | None = None
+) -> AsyncIterator[tuple[KvtopApp, Pilot[str], Held]]:
+    held = Held(view)
+    app = KvtopApp(held, settings, now=lambda: boxes.NOW)
+    async with app.run_test(size=(w, h)) as pilot:
+        await pilot.pause()
+        yield app, pilot, held
+
+
+async def until(app: KvtopApp, pilot: Pilot[str], words: str) -> str:
+    """Wait until these words are on the screen."""
+    for _ in range(100):
+        await pilot.pause(0.05)
+        if words in text(app):
+            return text(app)
+    raise AssertionError(f"{words!r} did not come:\n{text(app)}")
+
+
+async def look(view: BoxView, w: int = 80, h: int = 24) -> str:
+    async with shown(view, w, h) as (app, _, _):
+        return text(app)
+
+
+SIZES = [(80, 24), (120, 36), (200, 50), (40, 15), (76, 20), (100, 30), (160, 45), (60, 12), (20, 5), (300, 90), (1, 1)]
+
+
+@pytest.mark.parametrize("state", boxes.STATES)
+async def test_every_state_fits_every_size(state: str) -> None:
+    async with shown(boxes.STATES[state]()) as (app, pilot, _):
+        for w, h in SIZES:
+            await pilot.resize_terminal(w, h)
+            await pilot.pause()
+            rows = lines(app)
+            assert len(rows) == h
+            assert all(cell_len(row) == w for row in rows), (w, h)
+            assert "could not be drawn" not in text(app), (w, h)
+            assert not any(ord(c) < 32 or c == "\u202e" for row in rows for c in row)
+
+
+@pytest.mark.parametrize(("w", "h"), [(80, 24), (120, 36), (200, 50), (40, 15)])
+async def test_the_sentence_and_the_share_are_always_there(w: int, h: int) -> None:
+    screen = await look(boxes.box(), w, h)
+    assert "SLOW" in screen and "turn 812 waited" in screen
+    assert "77 %" in screen or "▀▀█ ▀▀█" in screen
+
+
+async def test_80_by_24_holds_every_panel() -> None:
+    screen = await look(boxes.box())
+    for words in (
+        "¹Cache", "²Offload", "³Queue", "⁴TTFT", "⁵GPU", "⁶Turns", "store 10.4 GB/h   load 0 B/h",
+        "32.9 GB in 612 stores, 0 B in 0 loads", "1 waits for room", "p50 4.3 s (2.5–5)  p95 –  mean 4.3 s",
+        "23.1/24 GiB", "written, never read", "from the counters: 3 in flight, 812 done, newest first",
+        "! queued 7.4 s",
+        "~92 s", "· ok",
+    ):  # fmt: skip
+        assert words in screen, words
+
+
+async def test_200_by_50_holds_the_rest() -> None:
+    screen = await look(boxes.box(), 200, 50)
+    for words in (
+        "last 5 min, n=7, 566k prompt tokens", "prefill saved  5 m 57 s", "match unit    1,072 tok", "turn 812 ▴",
+        "tier 48.0 GiB, mapped by 3 processes", "p95 needs n ≥ 20", "341/350 W", "power cap", "· 3 requests, mean; ok",
+        "Turn 817", "tok/s", "took",
+    ):  # fmt: skip
+        assert words in screen, words
+
+
+async def test_unknown_is_a_dash_and_never_a_zero() -> None:
+    screen = await look(boxes.loading())
+    for words in ("– cached", "store –", "load –", "running –", "p50 –", "no data yet", "device –", "total –"):
+        assert words in screen, words
+    assert "0 %" not in screen.split("⁵GPU")[0].replace("100 %", "").replace("   0 %\n", "")
+
+
+async def test_while_it_starts_the_table_says_what_is_known() -> None:
+    screen = await look(boxes.loading())
+    for words in ("⁶Start", "pid 51877", "2 m 41 s so far", "Qwen/Qwen3-Coder-30B-A3B-Instruct", "engine 51901"):
+        assert words in screen, words
+
+
+async def test_old_numbers_say_their_age_and_lose_their_colour() -> None:
+    async with shown(boxes.stale()) as (app, _, _):
+        screen = text(app)
+        assert screen.count("12 s old") == 4
+        blue = Color.parse(app.current_theme.variables["cached-device"]).rich_color
+        for name, coloured in (("cache", False), ("turns", True)):
+            panel = app.dashboard.query_one(f"#{name}")
+            strips = [panel.render_line(y) for y in range(panel.size.height)]
+            assert (blue in {s.style.color for strip in strips for s in strip if s.style}) is coloured, name
+        assert "old" not in app.dashboard.query_one("#gpu").render_line(0).text
+
+
+async def test_numbers_that_come_back_get_their_colour_back() -> None:
+    async with shown(boxes.stale()) as (app, pilot, held):
+        held.say(boxes.healthy())
+        await until(app, pilot, "95 % cached (n=31")
+        blue = Color.parse(app.current_theme.variables["cached-device"]).rich_color
+        assert blue in {segment.style.color for segment in app.dashboard.query_one("#cache").render_line(4)}
+
+
+async def test_without_a_gpu_one_line_says_why() -> None:
+    for size in ((80, 24), (120, 36), (40, 15)):
+        screen = await look(boxes.no_gpu(), *size)
+        assert sum("no NVIDIA driver" in row for row in screen.splitlines()) == 1
+
+
+async def test_without_turns_it_says_what_will_appear() -> None:
+    assert "worked out from the counters when a request ends" in await look(boxes.no_turns())
+
+
+async def test_text_from_outside_is_shown_and_not_obeyed() -> None:
+    screen = await look(boxes.hostile(), 120, 36)
+    assert "␛[31mred␛[0m/[bold]模型" in screen
+
+
+async def test_several_servers_stand_above_the_panels() -> None:
+    async with shown(boxes.several(), 100, 30) as (app, pilot, held):
+        screen = text(app)
+        assert "▸:8000  up" in screen and ":8001  down 42 s" in screen and "tab server" in screen
+        await pilot.press("tab")
+        assert "▸:8001" in text(app)
+        assert held.asked[-1] == ("5m", 1, None)
+        await pilot.click("#strip", offset=(3, 2))
+        assert "▸:8002" in text(app)
+
+
+async def test_a_single_server_has_no_strip_and_no_key_for_it() -> None:
+    assert "tab server" not in await look(boxes.box(), 200, 50)
+
+
+async def test_engines_are_walked_through_and_back_to_all_of_them() -> None:
+    names = ("0", "1")
+    engines = tuple(replace(boxes.several(2).lines[0], key=n, label=f"engine {n}", selected=False) for n in names)
+    async with shown(boxes.box(lines=engines)) as (_, pilot, held):
+        for wanted in ("0", "1", None, "0"):
+            await pilot.press("tab")
+            assert held.asked[-1][2] == wanted
+
+
+async def test_new_numbers_are_drawn_and_a_held_picture_is_not() -> None:
+    async with shown(boxes.box()) as (app, pilot, held):
+        await pilot.press("space")
+        assert "FROZEN" in text(app) and "frozen since" in text(app)
+        held.say(boxes.healthy())
+        await pilot.pause()
+        assert "turn 812 waited" in text(app)
+        await pilot.press("space")
+        assert "95 % cached (n=31" in text(app) and "FROZEN" not in text(app)
+
+
+async def test_news_are_drawn_soon() -> None:
+    async with shown(boxes.box()) as (app, pilot, held):
+        held.say(boxes.healthy())
+        await until(app, pilot, "95 % cached (n=31")
+
+
+async def test_the_window_goes_round() -> None:
+    async with shown(boxes.box()) as (_, pilot, held):
+        seen = []
+        for _ in range(5):
+            await pilot.press("w")
+            seen.append(held.asked[-1][0])
+        assert seen == ["1h", "start", "10s", "1m", "5m"]
+
+
+async def test_panels_come_and_go() -> None:
+    async with shown(boxes.box()) as (app, pilot, _):
+        for key, name in zip("123456", ("Cache", "Offload", "Queue", "TTFT", "GPU", "Turns"), strict=True):
+            await pilot.press(key)
+            assert f"{name} ─" not in text(app)
+            await pilot.press(key)
+            assert f"{name} ─" in text(app)
+
+
+async def test_panels_hidden_by_the_configuration() -> None:
+    async with shown(boxes.box(), settings=Settings(hide=["gpu", "offload"])) as (app, _, _):
+        assert "⁵GPU" not in text(app) and "²Offload" not in text(app)
+
+
+async def test_choosing_a_turn_and_its_page() -> None:
+    async with shown(boxes.box()) as (app, pilot, held):
+        assert "▸ 817" in text(app)
+        await pilot.press("down", "j", "down")
+        assert "▸ 814" in text(app)
+        await pilot.press("up")
+        assert "▸ 815" in text(app)
+        await pilot.press("end")
+        assert "▸ 766" in text(app)
+        await pilot.press("home", *["down"] * 5, "enter")
+        page = text(app)
+        for words in (
+            "Turn 812",
+            "cached 11,792   new 111,388",
+            "prefill 92 s",
+            "TTFT ~92 s",
+            "The counters cannot tell",
+        ):
+            assert words in page, words
+        assert held.seen == [(boxes.URL, 812)]
+        await pilot.press("n")
+        assert "Turn 811" in text(app)
+        await pilot.press("N", "escape")
+        assert "▸ 812" in text(app)
+
+
+async def test_the_mouse_chooses_and_the_wheel_scrolls() -> None:
+    async with shown(boxes.box()) as (app, pilot, _):
+        await pilot.click("#turns", offset=(10, 4))
+        assert "▸ 815" in text(app)
+        await pilot.click("#turns", offset=(10, 4))
+        assert "Turn 815" in text(app)
+        await pilot.press("escape")
+        app.dashboard.query_one("#turns").scroll_rows(3)  # type: ignore[attr-defined]
+        await pilot.pause()
+        assert " 817 " not in text(app) and " 811 " in text(app)
+
+
+async def test_what_one_reads_stays_where_it_is_when_a_row_comes() -> None:
+    view = boxes.box()
+    async with shown(view) as (app, pilot, held):
+        app.dashboard.query_one("#turns").scroll_rows(6)  # type: ignore[attr-defined]
+        await pilot.pause()
+        before = text(app).splitlines()[17:23]
+        server = view.servers[0]
+        new = (boxes.turn(818, 1, 1_000, 500, 0, 10), *server.turns)
+        held.say(replace(view, servers=(replace(server, turns=new, turns_total=813),)))
+        await until(app, pilot, "813 done")
+        assert text(app).splitlines()[17:23] == before
+
+
+async def test_the_filter_is_typed_kept_and_left() -> None:
+    async with shown(boxes.box()) as (app, pilot, _):
+        await pilot.press("slash", *"slow")
+        assert "/slow" in text(app) and "1 of 50 rows" in text(app) and " 813 " not in text(app)
+        await pilot.press("enter")
+        assert "enter turn" in text(app) and " 813 " not in text(app)
+        await pilot.press("slash", "x", "q", "enter")
+        assert "no turn fits the filter" in text(app)
+        await pilot.press("escape")
+        assert " 813 " in text(app)
+
+
+async def test_the_footer_can_be_clicked() -> None:
+    async with shown(boxes.box()) as (_, pilot, held):
+        await pilot.click("#foot", offset=(13, 0))
+        assert held.asked[-1][0] == "1h"
+
+
+async def test_themes_change_and_keep_the_words() -> None:
+    async with shown(boxes.box()) as (app, pilot, _):
+        words = text(app)
+        for _ in app.themes.names:
+            await pilot.press("T")
+            await pilot.pause()
+            assert text(app) == words
+
+
+async def test_help_history_and_palette_open_and_close() -> None:
+    async with shown(boxes.box(), 120, 36) as (app, pilot, _):
+        before = text(app)
+        await pilot.press("question_mark")
+        assert "Help" in text(app)
+        await pilot.press("escape", "h")
+        assert "History" in text(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert text(app) == before
+
+
+async def test_without_a_server_it_says_where_it_looked_and_leaves_when_one_comes() -> None:
+    nobody = boxes.STATES["nobody"]()
+    async with shown(nobody) as (app, pilot, held):
+        held.say(replace(nobody, discovery=Discovery(looked=(("processes", "412 seen, 0 are vLLM"),), at=boxes.NOW)))
+        await until(app, pilot, "412 seen, 0 are vLLM")
+        held.say(boxes.healthy())
+        await until(app, pilot, "95 % cached (n=31")
+
+
+async def test_a_collector_that_fails_is_a_line_and_not_the_end() -> None:
+    class Broken(Held):
+        async def run(self, changed: object) -> None:
+            raise ValueError("boom")
+
+    app = KvtopApp(Broken(boxes.box()), now=lambda: boxes.NOW)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        assert "collector failed (ValueError)" in text(app)
+        await pilot.press("w")
+        assert "turn 812" in text(app)
+
+
+async def test_a_broken_configuration_is_said_on_the_screen() -> None:
+    app = KvtopApp(
+        Held(boxes.healthy()), problems=("config.toml: line 3; the defaults are used",), now=lambda: boxes.NOW
+    )
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        assert "config.toml: line 3" in text(app)
+
+
+async def test_demo_says_so() -> None:
+    for size in ((80, 24), (120, 36), (40, 15)):
+        assert "DEMO" in await look(boxes.box(demo=True), *size)
+
+
+async def test_only_lines_that_changed_are_painted() -> None:
+    async with shown(boxes.box()) as (app, pilot, held):
+        queue = app.dashboard.query_one("#queue")
+        before = dict(queue._strips)  # type: ignore[attr-defined]
+        view = boxes.box()
+        server = view.servers[0]
+        more = replace(server.window.all, requests=replace(server.window.all.requests, running=3))
+        held.say(replace(view, servers=(replace(server, window=replace(server.window, all=more)),)))
+        app.dashboard.look()
+        await pilot.pause()
+        after = queue._strips  # type: ignore[attr-defined]
+        assert [y for y in before if after[y] is not before[y]] == [1]
