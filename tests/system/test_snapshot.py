@@ -189,7 +189,7 @@ async def test_a_broken_gzip(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 async def test_no_server_anywhere(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvtop.sources.discovery.USUAL_PORTS", ())
     monkeypatch.setattr("kvtop.sources.processes.role", lambda _: None)
-    monkeypatch.setattr("kvtop.sources.discovery.DiscoverySource._listening", lambda _: {})
+    monkeypatch.setattr("psutil.net_connections", lambda kind: [])
     assert await run("--json") == 1
     out = capsys.readouterr()
     assert out.out == ""

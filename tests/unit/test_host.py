@@ -1,19 +1,23 @@
-"""The host source on a /proc of our own making, and on the real one."""
+"""The host source on a /proc of our own making, and on real processes."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kvtop.clock import FixedClock
+from kvtop.readings import VllmProcess
 from kvtop.sources.host import MAPS_YOUNG_S, HostSource
-from kvtop.sources.processes import RESCAN_READS
+from kvtop.sources.processes import RESCAN_OLD_READS, RESCAN_READS, ProcessTable
 
 BTIME = 1_795_900_000
 TCP = (
@@ -31,30 +35,31 @@ class Machine:
         self.shm.mkdir()
         (self.proc / "pressure").mkdir(parents=True)
         (self.proc / "self" / "ns").mkdir(parents=True)
+        (self.proc / "net").mkdir()
+        (self.proc / "net" / "tcp").write_text(TCP.format(port=0))
         (self.proc / "self" / "ns" / "net").symlink_to("net:[1]")
         (self.proc / "stat").write_text(f"cpu 1 2 3\nbtime {BTIME}\n")
         (self.proc / "meminfo").write_text(
-            "MemTotal: 1000 kB\nMemAvailable: 600 kB\nSwapTotal: 100 kB\nSwapFree: 40 kB\nHugePages_Total: 0\n"
+            "MemTotal: 1000 kB\nMemFree: 500 kB\nMemAvailable: 600 kB\nSwapTotal: 100 kB\nSwapFree: 40 kB\n"
         )
         (self.proc / "pressure" / "memory").write_text(
             "some avg10=12.50 avg60=0.00 avg300=0.00 total=1\nfull avg10=0.00\n"
         )
         self.clock = FixedClock(BTIME + 5000.0)
-        self.source = HostSource(self.clock, proc=self.proc, shm=self.shm)
+        self.source = HostSource(self.clock, shm=self.shm)
 
     def process(self, pid: int, *command: str, parent: int = 1, port: int = 0, net: str = "net:[1]") -> Path:
         folder = self.proc / str(pid)
         (folder / "fd").mkdir(parents=True)
         (folder / "ns").mkdir()
-        (folder / "net").mkdir()
         (folder / "cmdline").write_bytes(b"\0".join(word.encode() for word in command) + b"\0")
         ticks = 100 * os.sysconf("SC_CLK_TCK")
-        (folder / "stat").write_text(f"{pid} (VLLM) x) S {parent} " + "0 " * 17 + f"{ticks} 0 0\n")
+        (folder / "stat").write_text(f"{pid} (VLLM) x) S {parent} " + "0 " * 17 + f"{ticks} " + "0 " * 30 + "\n")
         (folder / "maps").write_text("")
         (folder / "ns" / "net").symlink_to(net)
         if port:
             (folder / "fd" / "7").symlink_to("socket:[111]")
-            (folder / "net" / "tcp").write_text(TCP.format(port=port))
+            (self.proc / "net" / "tcp").write_text(TCP.format(port=port))
         return folder
 
     def tier(self, name: str = "vllm_offload_e1.mmap", size: int = 4096) -> Path:
@@ -72,8 +77,10 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine(tmp_path)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(made.proc))
+    return made
 
 
 def test_memory(machine: Machine) -> None:
@@ -85,8 +92,9 @@ def test_memory(machine: Machine) -> None:
     assert reading.at == machine.clock.now
 
 
-def test_what_is_not_told_is_none(tmp_path: Path) -> None:
-    reading = HostSource(FixedClock(), proc=tmp_path / "no", shm=tmp_path / "neither").read()
+def test_what_is_not_told_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "no"))
+    reading = HostSource(FixedClock(), shm=tmp_path / "neither").read()
     assert (reading.memory_total_bytes, reading.swap_used_bytes, reading.pressure, reading.shm_used_bytes) == (
         None,
     ) * 4
@@ -117,12 +125,58 @@ def test_a_process_in_a_container_has_no_port_of_this_machine(machine: Machine) 
     assert process.ports == ()
 
 
-def test_a_process_that_becomes_vllm_is_found_at_the_next_full_look(machine: Machine) -> None:
+def test_a_process_that_becomes_vllm_is_found(machine: Machine) -> None:
     folder = machine.process(10, "bash")
     assert machine.source.read().processes == ()
     (folder / "cmdline").write_bytes(b"vllm\0serve\0")
     found = [len(machine.source.read().processes) for _ in range(RESCAN_READS)]
     assert found[-1] == 1
+
+
+def test_an_old_process_that_becomes_vllm_is_found_too(machine: Machine) -> None:
+    folder = machine.process(10, "bash")
+    for _ in range(2 * RESCAN_READS):
+        assert machine.source.read().processes == ()
+    (folder / "cmdline").write_bytes(b"vllm\0serve\0")
+    found = [len(machine.source.read().processes) for _ in range(RESCAN_OLD_READS)]
+    assert found[-1] == 1
+    (folder / "cmdline").write_bytes(b"bash\0")
+    assert machine.source.read().processes == ()
+
+
+def test_a_pid_that_another_process_took_is_not_mistaken(machine: Machine) -> None:
+    folder = machine.process(10, "vllm", "serve", "m", port=8001)
+    assert machine.source.read().processes[0].ports == (8001,)
+    stat = folder / "stat"
+    stat.write_text(stat.read_text().replace(str(100 * os.sysconf("SC_CLK_TCK")), str(200 * os.sysconf("SC_CLK_TCK"))))
+    (folder / "fd" / "7").unlink()
+    (process,) = machine.source.read().processes
+    assert (process.started_at, process.ports) == (BTIME + 200, ())
+
+
+def test_a_start_does_not_wander_with_the_clock(machine: Machine) -> None:
+    machine.process(11, "VLLM::EngineCore")
+    machine.source.read()
+    (machine.proc / "stat").write_text(f"cpu 1 2 3\nbtime {BTIME + 1}\n")
+    assert machine.source.read().processes[0].started_at == BTIME + 100
+
+
+def test_odd_texts_of_a_kernel_never_raise(machine: Machine) -> None:
+    folder = machine.process(10, "vllm", "serve", "m", port=8001)
+    (machine.proc / "net" / "tcp").write_text("head\nbroken\n")
+    assert [p.ports for p in machine.source.read().processes] == [()]
+    (folder / "stat").write_text("10 (x) S 1\n")
+    (machine.proc / "meminfo").write_text("MemTotal: many kB\n")
+    reading = HostSource(machine.clock, shm=machine.shm).read()
+    assert (reading.processes, reading.memory_total_bytes, reading.swap_used_bytes) == ((), None, None)
+
+
+def test_what_psutil_warns_of_is_said_nowhere(machine: Machine) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        reading = HostSource(machine.clock, shm=machine.shm).read()
+        assert reading.memory_total_bytes is not None
+    assert said == []
 
 
 def test_a_tier_that_is_mapped(machine: Machine) -> None:
@@ -242,3 +296,74 @@ def test_a_real_process_and_a_real_map(mapper: tuple[int, Path]) -> None:
     file.unlink()
     (gone,) = [t for t in source.read().offload_files if t.path == str(file)]
     assert (gone.mapped_by, gone.unlinked, gone.bytes) == ((pid,), True, mmap.PAGESIZE * 3)
+
+
+LISTENER = (
+    "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); "
+    "print(s.getsockname()[1], flush=True); sys.stdin.read()"
+)
+
+
+@contextlib.contextmanager
+def titled(*command: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A real process of this command line that listens, and its port. The second word must let Python run LISTENER."""
+    child = subprocess.Popen(command, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        yield child, int(child.stdout.readline())
+    finally:
+        child.stdin.close()
+        child.wait()
+        child.stdout.close()
+
+
+def seen(table: ProcessTable, pid: int) -> VllmProcess | None:
+    return next((process for process in table.read().vllm if process.pid == pid), None)
+
+
+def test_a_real_server_and_its_port() -> None:
+    table = ProcessTable()
+    with titled("VLLM::APIServer_0", "-c", LISTENER, "--api-key", "geheim") as (child, port):
+        process = seen(table, child.pid)
+        assert process is not None
+        assert (process.role, process.parent, process.contained) == ("api", os.getpid(), False)
+        assert process.ports == (port,)
+        assert process.started_at is not None and abs(process.started_at - psutil.Process().create_time()) < 3600
+        assert "geheim" not in repr(process)
+        child.kill()
+        # Not waited for yet: a zombie.
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
+        assert seen(table, child.pid) is None
+    assert seen(table, child.pid) is None
+
+
+def test_processes_that_vanish_while_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = psutil.Process.cmdline
+    with titled("VLLM::Worker_TP0", "-c", LISTENER) as (child, _):
+
+        def vanish(process: psutil.Process) -> list[str]:
+            command = real(process)
+            if process.pid == child.pid:
+                child.kill()
+                child.wait()
+            return command
+
+        monkeypatch.setattr(psutil.Process, "cmdline", vanish)
+        table = ProcessTable()
+        assert seen(table, child.pid) is None
+
+
+@pytest.mark.parametrize("error", [psutil.NoSuchProcess(1), psutil.AccessDenied(1), psutil.ZombieProcess(1)])
+@pytest.mark.parametrize("question", ["cmdline", "status", "create_time", "net_connections"])
+def test_what_may_not_be_asked_is_left_out(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, question: str, error: psutil.Error
+) -> None:
+    machine.process(10, "vllm", "serve", "m", port=8001)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(psutil.Process, question, refuse)
+    found = machine.source.read().processes
+    assert [process.ports for process in found] == ([()] if question == "net_connections" else [])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtop.sources.processes import MASK, listening, masked, option, port_of, role
+from kvtop.sources.processes import MASK, masked, option, port_of, role
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,3 @@ def test_a_key_never_gets_through(key: str, others: list[str]) -> None:
 
 def test_control_characters_do_not_get_through() -> None:
     assert all(word.isprintable() for word in masked(["vllm", "serve", "\x1b[31mx\n"]))
-
-
-def test_listening_rows() -> None:
-    text = (
-        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-        "   0: 0100007F:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 111 1 0 100 0\n"
-        "   1: 0100007F:1F41 0100007F:9999 01 00000000:00000000 00:00000000 00000000  1000        0 222 1 0 100 0\n"
-        "broken\n"
-    )
-    assert listening(text) == {111: 8000}

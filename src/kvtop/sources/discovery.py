@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
+import psutil
 
 from kvtop.clock import Clock, SystemClock
 from kvtop.readings import Discovery, Found, HostReading, VllmProcess
 from kvtop.sources.http import HttpClient, HttpFailure
-from kvtop.sources.processes import listening, option
+from kvtop.sources.processes import UNTOLD, option
 from kvtop.sources.url import parse
 
 USUAL_PORTS = (8000, 8001, 8080, 30000)
 PROBE_TIMEOUT_S = 0.5
 ASK_AGAIN_S = 30.0
-"""How long a port's answer holds while the same socket listens."""
+"""How long a port's answer holds while the same process listens."""
+
+_Socket = tuple[int, int | None]
+"""A listening port, and the pid of its process where this user may know it."""
 
 _ANYWHERE = (None, "", "0.0.0.0", "::", "localhost")
 
@@ -44,14 +47,12 @@ class DiscoverySource:
         configured: int = 0,
         ports: Sequence[int] = USUAL_PORTS,
         clock: Clock | None = None,
-        proc: Path = Path("/proc"),
     ) -> None:
         self._configured = configured
         self._ports = tuple(ports)
         self._clock = clock or SystemClock()
-        self._proc = proc
-        self._answers: dict[tuple[int, int], tuple[float, str]] = {}
-        """(port, inode of its listening socket) -> when it was asked, and what it is."""
+        self._answers: dict[_Socket, tuple[float, str]] = {}
+        """When it was asked, and what it is."""
 
     async def read(self, host: HostReading | None) -> Discovery:
         """Look once. Without a host reading only the usual ports are looked at."""
@@ -64,7 +65,7 @@ class DiscoverySource:
                 found.setdefault(url, Found(url, f"process {pid}{waits}", pid))
         known = {port for process in processes for port in (*process.ports, process.port) if port is not None}
         published = host.published_ports if host else ()
-        sockets = self._listening()
+        sockets = await asyncio.to_thread(_listening)
         candidates = [port for port in dict.fromkeys((*self._ports, *published)) if port not in known]
         verdicts = dict(zip(candidates, await self._ask(candidates, sockets), strict=True))
         for port, verdict in verdicts.items():
@@ -78,31 +79,20 @@ class DiscoverySource:
             at=self._clock.wall(),
         )
 
-    def _listening(self) -> dict[int, int]:
-        """Port -> inode of the socket that listens on it, on this machine."""
-        ports: dict[int, int] = {}
-        for name in ("tcp6", "tcp"):
-            try:
-                text = (self._proc / "net" / name).read_text(encoding="ascii", errors="replace")
-            except OSError:
-                continue
-            ports.update({port: inode for inode, port in listening(text).items()})
-        return ports
-
-    async def _ask(self, ports: Sequence[int], sockets: dict[int, int]) -> list[str]:
+    async def _ask(self, ports: Sequence[int], sockets: dict[int, _Socket]) -> list[str]:
         now = self._clock.mono()
         asked: list[int] = []
         for port in ports:
-            inode = sockets.get(port)
-            earlier = self._answers.get((port, inode)) if inode is not None else None
-            if inode is not None and (earlier is None or now - earlier[0] >= ASK_AGAIN_S):
-                asked.append(port)
+            if port in sockets:
+                earlier = self._answers.get(sockets[port])
+                if earlier is None or now - earlier[0] >= ASK_AGAIN_S:
+                    asked.append(port)
         answers = await asyncio.gather(*(_who(port) for port in asked))
         for port, verdict in zip(asked, answers, strict=True):
-            self._answers[(port, sockets[port])] = (now, verdict)
-        live = {(port, inode) for port, inode in sockets.items()}
-        self._answers = {key: answer for key, answer in self._answers.items() if key in live}
-        return [self._answers[(port, sockets[port])][1] if port in sockets else _REFUSED for port in ports]
+            self._answers[sockets[port]] = (now, verdict)
+        live = set(sockets.values())
+        self._answers = {socket: answer for socket, answer in self._answers.items() if socket in live}
+        return [self._answers[sockets[port]][1] if port in sockets else _REFUSED for port in ports]
 
     def _looked(
         self, host: HostReading | None, verdicts: dict[int, str], published: Sequence[int]
@@ -137,6 +127,15 @@ _VLLM = "vLLM"
 _OTHER = "answers, not vLLM"
 _SILENT = "listens, no answer"
 _REFUSED = "refused"
+
+
+def _listening() -> dict[int, _Socket]:
+    """What listens on this machine, by port."""
+    try:
+        rows = psutil.net_connections(kind="tcp")
+    except UNTOLD:
+        return {}
+    return {row.laddr.port: (row.laddr.port, row.pid) for row in rows if row.status == psutil.CONN_LISTEN and row.laddr}
 
 
 def _urls(process: VllmProcess) -> tuple[str, ...]:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from kvtop.clock import Clock, SystemClock
 from kvtop.readings import HostReading, OffloadFile, VllmProcess
 from kvtop.sources.base import printable
-from kvtop.sources.processes import ProcessTable
+from kvtop.sources.processes import UNTOLD, ProcessTable
 
 MAPS_YOUNG_S = 10.0
 MAPS_S = 60.0
@@ -52,24 +55,23 @@ class _Maps:
 
 
 class HostSource:
-    """Reads this machine. `read` blocks for about a millisecond; a few more each tenth time (all processes anew)."""
+    """Reads this machine, below `psutil.PROCFS_PATH`. `read` blocks for about a millisecond."""
 
-    def __init__(self, clock: Clock | None = None, *, proc: Path = Path("/proc"), shm: Path = Path("/dev/shm")) -> None:
+    def __init__(self, clock: Clock | None = None, *, shm: Path = Path("/dev/shm")) -> None:
         self._clock = clock or SystemClock()
-        self._proc = proc
         self._shm = shm
-        self._processes = ProcessTable(proc)
+        self._processes = ProcessTable()
         self._maps: dict[tuple[int, float | None], _Maps] = {}
         self._holders: tuple[float, set[_File]] | None = None
         self._listing: frozenset[_File] = frozenset()
         self._unmapped = False
         """At the last look a file had a name and no process: it may be about to be mapped."""
+        # psutil warns of a field that this kernel does not tell; nobody can do anything about it, and a screen is up.
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"psutil(\.|$)")
 
     def read(self) -> HostReading:
         """Everything now. What this machine does not tell is None."""
-        memory = self._meminfo()
-        total, available = memory.get("MemTotal"), memory.get("MemAvailable")
-        swap_total, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
+        total, available = self._memory()
         shm_total, shm_used = self._shm_room()
         table = self._processes.read()
         files, unreadable = self._offload(table.vllm)
@@ -78,7 +80,7 @@ class HostSource:
             memory_available_bytes=available,
             shm_total_bytes=shm_total,
             shm_used_bytes=shm_used,
-            swap_used_bytes=swap_total - swap_free if swap_total is not None and swap_free is not None else None,
+            swap_used_bytes=self._swap(),
             pressure=self._pressure(),
             offload_files=files,
             processes=table.vllm,
@@ -91,18 +93,27 @@ class HostSource:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _text(self, path: Path) -> str:
+    def _memory(self) -> tuple[int | None, int | None]:
+        """Total, and what a program could still have without swapping."""
         try:
-            return path.read_text(encoding="ascii", errors="replace")
-        except OSError:
-            return ""
+            memory = psutil.virtual_memory()
+        except UNTOLD:
+            return None, None
+        return memory.total, memory.available
 
-    def _meminfo(self) -> dict[str, int]:
-        rows = re.findall(r"^(\w+):\s+(\d+) kB", self._text(self._proc / "meminfo"), re.MULTILINE)
-        return {name: int(kib) * 1024 for name, kib in rows}
+    def _swap(self) -> int | None:
+        try:
+            return psutil.swap_memory().used
+        except UNTOLD:
+            return None
 
     def _pressure(self) -> float | None:
-        match = re.search(r"^some avg10=([\d.]+)", self._text(self._proc / "pressure" / "memory"), re.MULTILINE)
+        """Share of the last 10 s in which something waited for memory (PSI; not every kernel has it)."""
+        try:
+            text = Path(psutil.PROCFS_PATH, "pressure", "memory").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return None
+        match = re.search(r"^some avg10=([\d.]+)", text, re.MULTILINE)
         return float(match[1]) / 100 if match else None
 
     def _shm_room(self) -> tuple[int | None, int | None]:
@@ -170,7 +181,7 @@ class HostSource:
 
     def _read_maps(self, pid: int) -> dict[_File, _Mapped] | None:
         try:
-            text = (self._proc / str(pid) / "maps").read_bytes()
+            text = Path(psutil.PROCFS_PATH, str(pid), "maps").read_bytes()
         except ProcessLookupError:
             return {}
         except OSError:
@@ -193,9 +204,11 @@ class HostSource:
         now = self._clock.wall()
         if self._holders is None or now - self._holders[0] >= MAPS_S:
             held: set[_File] = set()
-            with os.scandir(self._proc) as entries:
-                for entry in entries:
-                    if entry.name.isdecimal():
-                        held.update(self._read_maps(int(entry.name)) or {})
+            try:
+                pids = psutil.pids()
+            except UNTOLD:
+                pids = []
+            for pid in pids:
+                held.update(self._read_maps(pid) or {})
             self._holders = (now, held)
         return self._holders[1]

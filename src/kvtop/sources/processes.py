@@ -1,25 +1,32 @@
-"""The vLLM processes of this machine, from /proc: their role, command line, age, and the ports they listen on.
+"""The vLLM processes of this machine, by psutil: their role, command line, age, and the ports they listen on.
 
-Command lines leave this module with their secrets masked.
+Command lines leave this module with their secrets masked. A process may vanish, or be another user's, between any two
+questions: then it is left out, or what may not be asked is unknown.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from kvtop.readings import VllmProcess
 from kvtop.sources.base import printable
 from kvtop.sources.url import VLLM_PORT
 
 RESCAN_READS = 10
-"""Every so many reads each process is looked at anew: it may have become another program, or taken a new title."""
+"""So many reads after the first look a process is looked at anew: it may have become another program, or taken a new
+title."""
+RESCAN_OLD_READS = 30
+"""The same for one that was not vLLM at the second look either."""
 MASK = "***"
+UNTOLD = (psutil.Error, OSError, ValueError, LookupError, RuntimeError)
+"""What psutil raises: its own errors, a file that is not there, and a text of the kernel that is not as it expects."""
 
-_MAX_COMMAND = 65_536
+_MAX_WORDS = 2000
 _SECRET_FLAG = re.compile(r"^--?[\w-]*(api[-_]?key|token|password|passwd|secret|credential)s?$", re.IGNORECASE)
 _NOT_SECRET = re.compile(r"(num|max|min|batched|long|prefill|special|skip|add)[\w-]*token", re.IGNORECASE)
 _ENV_SECRET = re.compile(r"^\w*(key|token|password|passwd|secret)=", re.IGNORECASE)
@@ -122,141 +129,120 @@ def masked(command: Sequence[str]) -> tuple[str, ...]:
     return tuple(printable(word, 4000) for word in out)
 
 
-def listening(table: str) -> dict[int, int]:
-    """Socket inode -> port of the listening rows of a /proc/net/tcp text."""
-    found = {}
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) > 9 and fields[3] == "0A":
-            found[int(fields[9])] = int(fields[1].rpartition(":")[2], 16)
-    return found
+@dataclass(slots=True)
+class _Known:
+    """A vLLM process, and what is remembered of it between reads."""
+
+    process: psutil.Process
+    ports_until: int = 0
+    """Number of the read that looks at its ports again."""
+    contained: bool = False
+    ports: tuple[int, ...] = ()
 
 
 class ProcessTable:
     """Looks at all processes cheaply: what was not vLLM at the last look is skipped for a while."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
+    def __init__(self) -> None:
         self._reads = 0
-        self._others: set[str] = set()
-        self._proxies: dict[str, int] = {}
-        self._listens: dict[tuple[str, float | None], tuple[int, bool, tuple[int, ...]]] = {}
-        self._ticks = os.sysconf("SC_CLK_TCK")
-        self._boot: float | None = None
+        self._others: dict[int, int] = {}
+        """Pid -> number of the read that looks at it again."""
+        self._proxies: dict[int, int] = {}
+        self._known: dict[int, _Known] = {}
 
     def read(self) -> Processes:
-        if self._reads % RESCAN_READS == 0:
-            self._others.clear()
-            self._proxies.clear()
         self._reads += 1
         try:
-            with os.scandir(self._proc) as entries:
-                pids = [entry.name for entry in entries if entry.name.isdecimal()]
-        except OSError:
+            pids = psutil.pids()
+        except UNTOLD:
             return Processes((), 0, ())
+        here = set(pids)
+        self._others = {pid: due for pid, due in self._others.items() if pid in here}
+        self._proxies = {pid: port for pid, port in self._proxies.items() if pid in here}
+        self._known = {pid: known for pid, known in self._known.items() if pid in here}
         found: list[VllmProcess] = []
         for pid in pids:
-            if pid in self._others:
+            due = self._others.get(pid)
+            if due is not None and due > self._reads:
                 continue
+            self._proxies.pop(pid, None)
             process = self._look(pid)
             if process is None:
-                self._others.add(pid)
+                self._known.pop(pid, None)
+                wait = RESCAN_READS if due is None else RESCAN_OLD_READS
+                # By its number, so that the looks anew are spread over the reads.
+                self._others[pid] = self._reads + 1 + (pid - self._reads - 1) % wait
             else:
+                self._others.pop(pid, None)
                 found.append(process)
-        self._others.intersection_update(pids)
-        here = set(pids)
-        self._listens = {key: known for key, known in self._listens.items() if key[0] in here}
-        self._proxies = {pid: port for pid, port in self._proxies.items() if pid in here}
         return Processes(
-            vllm=tuple(sorted(found, key=lambda process: process.pid)),
+            vllm=tuple(found),
             seen=len(pids),
             published=tuple(sorted(set(self._proxies.values()))),
         )
 
-    def _look(self, pid: str) -> VllmProcess | None:
-        raw = self._bytes(pid, "cmdline", _MAX_COMMAND)
-        if not raw:
+    def _look(self, pid: int) -> VllmProcess | None:
+        try:
+            process = psutil.Process(pid)
+            command = process.cmdline()[:_MAX_WORDS]
+            # A title that is shorter than the command line was leaves empty words behind it.
+            while command and not command[-1]:
+                command.pop()
+            what = role(command)
+            if what is None:
+                if command and command[0].endswith("docker-proxy"):
+                    given = option(command, "-host-port") or ""
+                    if given.isdecimal():
+                        self._proxies[pid] = int(given)
+                return None
+            known = self._known.get(pid)
+            if known is None or known.process != process:
+                known = self._known[pid] = _Known(process)
+            # The kept one is asked: the start that it once told does not wander with the clock.
+            with known.process.oneshot():
+                if known.process.status() == psutil.STATUS_ZOMBIE:
+                    return None
+                started, parent = known.process.create_time(), known.process.ppid()
+        except UNTOLD:
             return None
-        command = raw.decode("utf-8", "replace").rstrip("\0 ").split("\0")
-        what = role(command)
-        if what is None:
-            if command[0].endswith("docker-proxy"):
-                given = option(command, "-host-port") or ""
-                if given.isdecimal():
-                    self._proxies[pid] = int(given)
-            return None
-        state, parent, started = self._stat(pid)
-        if state == "Z":
-            return None
-        contained, ports = self._sockets(pid, started) if what == "api" else (False, ())
+        if what == "api":
+            self._sockets(known)
         return VllmProcess(
-            pid=int(pid),
+            pid=pid,
             role=what,
             command=masked(command),
             port=port_of(command) if what == "api" else None,
             host=option(command, "--host") if what == "api" else None,
             started_at=started,
             parent=parent,
-            ports=ports,
-            contained=contained,
+            ports=known.ports,
+            contained=known.contained,
         )
 
-    def _bytes(self, pid: str, name: str, limit: int) -> bytes:
-        # Gone, or another user's: both are 'not known'.
-        try:
-            with (self._proc / pid / name).open("rb") as file:
-                return file.read(limit)
-        except OSError:
-            return b""
-
-    def _stat(self, pid: str) -> tuple[str, int | None, float | None]:
-        """State letter, parent and start (Unix time)."""
-        fields = self._bytes(pid, "stat", 4096).rpartition(b")")[2].split()
-        if len(fields) < 20:
-            return "?", None, None
-        if self._boot is None:
+    def _sockets(self, known: _Known) -> None:
+        """Whether it is contained, and its listening ports; remembered for a while once it listens."""
+        if known.ports_until > self._reads:
+            return
+        known.contained, known.ports = _contained(known.process.pid), ()
+        if not known.contained:
             try:
-                text = (self._proc / "stat").read_text(encoding="ascii", errors="replace")
-            except OSError:
-                text = ""
-            match = re.search(r"^btime (\d+)", text, re.MULTILINE)
-            self._boot = float(match[1]) if match else None
-        started = None if self._boot is None else self._boot + int(fields[19]) / self._ticks
-        return fields[0].decode(), int(fields[1]), started
+                rows = known.process.net_connections(kind="tcp")
+            except UNTOLD:
+                rows = []
+            known.ports = tuple(sorted({row.laddr.port for row in rows if row.status == psutil.CONN_LISTEN}))
+        if known.ports or known.contained:
+            known.ports_until = self._reads + RESCAN_READS
 
-    def _contained(self, pid: str) -> bool:
-        """In another network namespace: its ports are not those of this machine."""
-        theirs, ours = _link(f"{self._proc}/{pid}/ns/net"), _link(f"{self._proc}/self/ns/net")
-        return bool(theirs and ours) and theirs != ours
 
-    def _sockets(self, pid: str, started: float | None) -> tuple[bool, tuple[int, ...]]:
-        """Whether it is contained, and its listening ports; remembered for RESCAN_READS once it listens."""
-        known = self._listens.get((pid, started))
-        if known is not None and known[0] > self._reads:
-            return known[1], known[2]
-        contained = self._contained(pid)
-        ports = () if contained else self._ports(pid)
-        if ports or contained:
-            self._listens[(pid, started)] = (self._reads + RESCAN_READS, contained, ports)
-        return contained, ports
-
-    def _ports(self, pid: str) -> tuple[int, ...]:
-        try:
-            with os.scandir(self._proc / pid / "fd") as entries:
-                links = [_link(entry.path) for entry in entries]
-        except OSError:
-            return ()
-        own = {int(link[8:-1]) for link in links if link.startswith("socket:[")}
-        ports: set[int] = set()
-        for name in ("net/tcp", "net/tcp6"):
-            rows = listening(self._bytes(pid, name, 4_000_000).decode("ascii", "replace"))
-            ports.update(port for inode, port in rows.items() if inode in own)
-        return tuple(sorted(ports))
+def _contained(pid: int) -> bool:
+    """In another network namespace: its ports are not those of this machine."""
+    theirs, ours = (_link(f"{psutil.PROCFS_PATH}/{who}/ns/net") for who in (pid, "self"))
+    return bool(theirs and ours) and theirs != ours
 
 
 def _link(path: str) -> str:
     """Where a link leads; empty when it is gone or not ours to read."""
     try:
-        return os.readlink(path)  # noqa: PTH115  a Path for each of a server's sockets costs more than the call
+        return str(Path(path).readlink())
     except OSError:
         return ""
