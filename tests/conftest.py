@@ -30,6 +30,6 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test reads or writes the user's own configuration, data or state."""
     home = tmp_path / "kvtop-home"
     monkeypatch.setenv("KVTOP_HOME", str(home))
-    for name in ("KVTOP_URL", "NO_COLOR", "COLORTERM", "TMUX"):
+    for name in ("NO_COLOR", "COLORTERM", "TMUX"):
         monkeypatch.delenv(name, raising=False)
     return home

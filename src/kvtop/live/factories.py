@@ -61,6 +61,7 @@ def real(settings: Settings, clock: Clock) -> Factories:
     """The sources of this machine."""
 
     def server(url: str, configured: Server | None) -> ServerLike:
+        from kvtop.model.metrics import wanted
         from kvtop.sources.vllm import VllmSource
 
         return VllmSource(
@@ -68,6 +69,7 @@ def real(settings: Settings, clock: Clock) -> Factories:
             key=configured.api_key if configured is not None else lambda: None,
             timeout_s=settings.poll.metrics_timeout_s,
             max_bytes=settings.poll.metrics_max_bytes,
+            wanted=wanted,
             clock=clock,
         )
 

@@ -6,6 +6,7 @@ into the Authorization header alone, and no message, repr or log ever holds it.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import re
@@ -31,6 +32,8 @@ IDENTITY_S = 30.0
 """How long the answer to 'is this vLLM at all?' holds for a server without vllm: series."""
 _SMALL = 1_000_000
 """Cap in bytes for everything but /metrics."""
+_HUGE = 1_000_000
+"""A /metrics text of more bytes is read beside the loop."""
 _REDIRECTS = 3
 _MODELS = 64
 
@@ -131,7 +134,7 @@ class VllmSource:
             await self._look_at_health()
         answer = await self._get(self._metrics, "/metrics", _ACCEPT_TEXT)
         self._judge(answer, "/metrics")
-        scrape = self._reader.read(answer.body.decode("utf-8", "replace"), self._clock.wall())
+        scrape = await self._read(answer.body)
         if not scrape.has_vllm:
             raise await self._nameless(answer, scrape)
         now = self._clock.mono()
@@ -145,6 +148,14 @@ class VllmSource:
             with contextlib.suppress(_Unanswered):
                 await self._look_at_health()
         return scrape
+
+    async def _read(self, body: bytes) -> Scrape:
+        def read() -> Scrape:
+            return self._reader.read(body.decode("utf-8", "replace"), at)
+
+        at = self._clock.wall()
+        # A usual text takes a third of a millisecond, less than a thread; a huge one must not hold up the screen.
+        return await asyncio.to_thread(read) if len(body) > _HUGE else read()
 
     async def _look_at_health(self) -> None:
         """Raise when /health says that the engine is dead."""

@@ -24,12 +24,11 @@ from kvtop.ui.watching import Watching
 if TYPE_CHECKING:
     from kvtop.ui.palette import Palette
 
-NEWS_S = 0.25
-"""A turn that begins, moves on or ends, or another state, is shown so soon."""
-STEADY_S = 1.0
-"""Numbers and charts that only move are drawn so often: nobody reads faster. Keys draw at once."""
-UNSEEN_S = 2.0
-"""Both, while the terminal says that it has no focus. Collecting goes on as before."""
+REDRAW_S = 1.0
+"""Drawn at most so often while numbers move: nobody reads faster, and a view of the box is not free. What comes after
+a quiet second is drawn at once, and so is what a key asks for."""
+UNSEEN_S = 3.0
+"""The same while the terminal says that it has no focus. Collecting goes on as before."""
 DEMO = "demo"
 """What the app returns where its user wants the simulated box instead."""
 LOG = logging.getLogger("kvtop.ui")
@@ -68,9 +67,6 @@ class KvtopApp(App[str]):
         self.dashboard = Dashboard(watch, self.settings, self.keymap, now)
         self._unseen = False
         self._drawn_at = 0.0
-        self._checked_at = 0.0
-        self._fresh = False
-        """The collector has said something since the last look."""
         self._wake: asyncio.TimerHandle | None = None
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -92,41 +88,27 @@ class KvtopApp(App[str]):
 
     # ---- new numbers
     def _changed(self) -> None:
-        """Called by the collector whenever something is new."""
-        self._fresh = True
-        self.post_message(Changed())
+        """Called by the collector, on this loop, whenever something is new: draw soon, once for all till then."""
+        if self._wake is None:
+            wait = self._drawn_at + (UNSEEN_S if self._unseen else REDRAW_S) - time.monotonic()
+            self._wake = asyncio.get_running_loop().call_later(max(0.0, wait), self.post_message, Changed())
 
     def on_changed(self, message: Changed) -> None:
-        """Draw, or look for news, or come back when either is due."""
-        if self._wake is not None:
-            self._wake.cancel()
-            self._wake = None
-        if self.screen is not self.dashboard and getattr(self.screen, "ON", "") != keys.NO_SERVER:
-            return  # the screen on top asks for itself, and the dashboard looks anew when it comes back
-        now = time.monotonic()
-        steady = self._drawn_at + (UNSEEN_S if self._unseen else STEADY_S)
-        check = steady if self._unseen else self._checked_at + NEWS_S
-        if now >= steady or (self._fresh and now >= check):
-            self._fresh = False
-            self._checked_at = now
-            if self._draw(news_only=now < steady):
-                self._drawn_at = now
-                return
-        due = min(steady, check) if self._fresh else steady
-        self._wake = asyncio.get_running_loop().call_later(max(0.0, due - now), self.post_message, Changed())
+        self._wake = None
+        if self.screen is self.dashboard or getattr(self.screen, "ON", "") == keys.NO_SERVER:
+            self._drawn_at = time.monotonic()
+            self._draw()  # any other screen asks for itself, and the dashboard looks anew when it comes back
 
-    def _draw(self, news_only: bool) -> bool:
-        if not self.dashboard.look(news_only=news_only):
-            return False
+    def _draw(self) -> None:
+        self.dashboard.look()
         from_noserver = self.screen is not self.dashboard
         view = self.dashboard.made.view if self.dashboard.made else None
         if view is None:
-            return True
+            return
         if from_noserver and view.servers:
             self.pop_screen()
         elif not from_noserver and not view.servers and view.discovery is not None:
             self._no_server()
-        return True
 
     def _no_server(self) -> None:
         from kvtop.ui.screens.noserver import NoServerScreen

@@ -85,14 +85,9 @@ class Dashboard(Screen[None]):
     def on_screen_resume(self) -> None:
         self.look()
 
-    def look(self, news_only: bool = False) -> bool:
-        """Take a new view, unless the picture is held, and draw it. True where it was drawn.
-
-        With `news_only` it is drawn only where more than numbers moved.
-        """
+    def look(self) -> None:
+        """Take a new view, unless the picture is held, and draw it."""
         view = self.frozen or self.watch_box.view(self.window_key, self.selected, self.engine)
-        if news_only and self.made is not None and news(view) == news(self.made.view):
-            return False
         self.made = Scene(
             view,
             self.settings.thresholds,
@@ -103,7 +98,6 @@ class Dashboard(Screen[None]):
             notice=self.notice,
         )
         self._draw()
-        return True
 
     def _draw(self) -> None:
         if self.made is None or not self.is_mounted:
@@ -313,16 +307,6 @@ class Dashboard(Screen[None]):
                 self.now,
             )
         )
-
-
-def news(view: BoxView) -> object:
-    """What should not wait: another state, a turn that began, moved on or ended, a card more or less."""
-    server = view.server
-    flights = tuple((t.id, t.phase) for t in server.turns[:16] if flying(t)) if server else ()
-    return (
-        view.sentence.chip, tuple(s.state for s in view.servers), flights, server.turns_total if server else 0,
-        len(view.gpu.gpus) if view.gpu else -1, view.discovery is None,
-    )  # fmt: skip
 
 
 def _move(child: object, rect: Rect) -> None:
