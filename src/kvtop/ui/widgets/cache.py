@@ -68,7 +68,7 @@ class CachePanel(BoxPanel):
     def depends(self) -> object:
         server, now = self.server, self.now
         slow = (
-            next(((t.id, int(self.at - (t.ended_at or 0)) // 5) for t in server.turns if t.slow), None)
+            next(((t.id, int(self.at - (t.ended_at or 0)) // 5) for t in server.turns if t.waited), None)
             if server
             else None
         )
@@ -175,7 +175,7 @@ class CachePanel(BoxPanel):
         """Left end, the latest slow turn, now."""
         left = span_words(chart.span_s) + (", 1 min mean" if w >= 50 else "")
         line: Line = [(left, "d")]
-        slow = next((t for t in server.turns if t.slow and t.ended_at is not None), None) if server else None
+        slow = next((t for t in server.turns if t.waited and t.ended_at is not None), None) if server else None
         if slow is not None and slow.ended_at is not None and chart.span_s > 0:
             x = w - 1 - round((self.at - slow.ended_at) / chart.span_s * w)
             label = f"turn {slow.id} ▴"
