@@ -83,7 +83,8 @@ async def test_200_by_50_holds_the_rest() -> None:
     screen = await look(boxes.box(), 200, 50)
     for words in (
         "last 5 min, n=7, 566k prompt tokens", "prefill saved  5 m 57 s", "match unit    1,072 tok", "turn 812 ▴",
-        "tier 48.0 GiB, mapped by 3 processes", "p95 needs n ≥ 20", "341/350 W", "power cap", "· 3 requests, mean; read 4.9k tokens",
+        "tier 48.0 GiB, mapped by 3 processes", "p95 needs n ≥ 20", "341/350 W", "power cap",
+        "· 3 requests, mean; read 4.9k tokens",
         "Turn 817", "tok/s", "took",
     ):  # fmt: skip
         assert words in screen, words
