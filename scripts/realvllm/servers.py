@@ -214,6 +214,13 @@ def wait(places: Places, name: str, timeout_s: float) -> float:
     raise Problem(f"{name} does not answer after {timeout_s:.0f} s (pid {record.pid})\n  its log: {record.log}")
 
 
+def remove_tier_files(log: Path) -> None:
+    """What a tiering server of 0.32 leaves in /dev/shm when it ends; its log names each file that it made."""
+    with contextlib.suppress(OSError):
+        for path in re.findall(r"Created mmap file (/dev/shm/vllm_offload_\S+\.mmap)", log.read_text(errors="replace")):
+            Path(path).unlink(missing_ok=True)
+
+
 def stop(places: Places, name: str) -> str:
     """One SIGINT, then the whole process group; what happened, in words."""
     record = load(places, name)
@@ -235,6 +242,8 @@ def stop(places: Places, name: str) -> str:
             os.killpg(record.pid, signal.SIGKILL)
         while group_alive(record.pid) and time.monotonic() < started + 2 * STOP_S:
             time.sleep(0.05)
+    if not group_alive(record.pid):
+        remove_tier_files(Path(record.log))
     (places.run / f"{name}.json").unlink(missing_ok=True)
     shutil.rmtree(places.run / f"{name}.data", ignore_errors=True)
     return f"{how} after {time.monotonic() - started:.1f} s"

@@ -24,6 +24,12 @@ WAIT_S = 30.0
 """How long something may take to appear on a machine that runs other tests beside it."""
 
 
+def _outside() -> dict[str, str]:
+    """The environment without what belongs to the terminal of whoever runs the tests."""
+    ours = ("TMUX", "TMUX_PANE", "COLUMNS", "LINES", "NO_COLOR", "COLORTERM")
+    return {key: value for key, value in os.environ.items() if key not in ours}
+
+
 class Pane:
     """`with Pane([...], 80, 24) as pane`: the command runs; leaving ends its tmux server and with it the command."""
 
@@ -53,8 +59,7 @@ class Pane:
     def tmux(self, *arguments: str) -> str:
         """One tmux command to this pane's own server."""
         command = ["tmux", "-L", self._socket, "-f", os.devnull, *arguments]
-        env = {key: value for key, value in os.environ.items() if key not in ("TMUX", "TMUX_PANE")}
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=env, timeout=20).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=_outside(), timeout=20).stdout
 
     def screen(self) -> str:
         return self.tmux("capture-pane", "-p")
@@ -111,10 +116,14 @@ class Pane:
         """A person's terminal attached to the pane, which takes its size; detached at the end."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        env = {key: value for key, value in os.environ.items() if key not in ("TMUX", "TMUX_PANE")}
         command = ["tmux", "-L", self._socket, "attach"]
         client = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=env | {"TERM": "xterm-256color"}, close_fds=True
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=_outside() | {"TERM": "xterm-256color"},
+            close_fds=True,
         )
         os.close(slave)
         os.set_blocking(master, False)

@@ -1,0 +1,128 @@
+"""Run the program in tmux, press its export key, and render what it exported. Called by scripts/pictures."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+sys.path[:0] = [str(ROOT / "tests" / "system"), str(ROOT / "tests" / "vllm")]
+
+from tmuxpane import Pane  # noqa: E402
+
+RENDER = """
+import io, sys, PIL.Image, resvg_py
+svg, png, width = sys.argv[1], sys.argv[2], int(sys.argv[3])
+font = "DejaVu Sans Mono"
+drawn = bytes(resvg_py.svg_to_bytes(svg_path=svg, width=width, font_family=font, monospace_family=font))
+picture = PIL.Image.open(io.BytesIO(drawn)).convert("RGB").quantize(192, dither=PIL.Image.Dither.NONE)
+picture.save(png, optimize=True)
+"""
+
+Step = Callable[[Pane], object]
+
+
+def export(folder: Path, pane: Pane) -> Path:
+    """Press `e` and wait for the picture of the screen."""
+    pane.keys("e")
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        found = list(folder.glob("kvtop-*.svg"))
+        if found and found[0].read_text().rstrip().endswith("</svg>"):
+            return found[0]
+        time.sleep(0.1)
+    raise TimeoutError(f"no export: {pane.screen()}")
+
+
+def picture(tools: str, name: str, size: tuple[int, int], arguments: Sequence[str], *steps: Step) -> None:
+    """docs/NAME.png: the program started with `arguments`, after `steps`."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home"
+        command = ["env", "--chdir", folder, sys.executable, "-m", "kvtop", *arguments]
+        with Pane(command, *size, COLORTERM="truecolor", KVTOP_HOME=str(home)) as pane:
+            for step in steps:
+                step(pane)
+            svg = export(Path(folder), pane)
+            target = DOCS / f"{name}.png"
+            # 1.0 px of the drawing a pixel at 120 columns; smaller screens are drawn larger.
+            subprocess.run([tools, "-c", RENDER, svg, target, "1480" if size[0] > 100 else "1184"], check=True)
+    print(f"{target.relative_to(ROOT)}  {target.stat().st_size // 1000} kB")
+
+
+def past_is_told(pane: Pane) -> None:
+    pane.wait_until(lambda screen: "· ok" in screen and "DEMO" in screen, "turns")
+    time.sleep(5)
+
+
+def press(*keys: str) -> Step:
+    def step(pane: Pane) -> None:
+        pane.keys(*keys)
+        time.sleep(2)
+
+    return step
+
+
+def demo(tools: str) -> None:
+    picture(tools, "demo", (120, 36), ["demo"], past_is_told)
+    picture(tools, "small", (80, 24), ["demo", "--theme", "kvtop-light"], past_is_told)
+    picture(tools, "history", (120, 36), ["demo"], past_is_told, press("h"))
+
+
+async def traffic(url: str, until: asyncio.Event) -> None:
+    """An agent's conversation, and every so often another that pushes it out of the device's cache."""
+    from vllm_agent import Agent, Book, Server, opening, tool_turn
+
+    turn = 0
+    async with Agent(Server(url, 0)) as agent:
+        messages = opening()
+        while not until.is_set():
+            turn += 1
+            messages = messages + tool_turn(turn % 9)
+            if len(messages) > 40:
+                messages = opening(f"Task {turn}. ")
+            await agent.stream(Book(), messages, max_tokens=120)
+            if turn % 6 == 0:
+                others = (opening(f"Agent {n}. ") + tool_turn(n) + tool_turn(n + 1) for n in range(10))
+                await asyncio.gather(*(agent.chat(Book(), other, max_tokens=60) for other in others))
+            await asyncio.sleep(1.0)
+
+
+async def real(tools: str, seconds: float) -> None:
+    manage = ROOT / "scripts" / "real-vllm"
+    await asyncio.to_thread(subprocess.run, [manage, "start", "offload", "--wait"], check=True)
+    try:
+        said = await asyncio.to_thread(subprocess.run, [manage, "status", "--json"], capture_output=True, check=True)
+        (url,) = (row["url"] for row in json.loads(said.stdout)["servers"] if row["name"] == "offload")
+        until = asyncio.Event()
+        talking = asyncio.create_task(traffic(url, until))
+        watched: Step = lambda pane: time.sleep(seconds)  # noqa: E731
+        await asyncio.to_thread(picture, tools, "real", (120, 36), [url, "--window", "1m"], watched)
+        until.set()
+        await talking
+    finally:
+        await asyncio.to_thread(subprocess.run, [manage, "stop", "offload"], check=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="pictures", description="Make docs/*.png from real runs, in tmux.")
+    parser.add_argument("tools", help=argparse.SUPPRESS)
+    parser.add_argument("--real", action="store_true", help="also docs/real.png, of a real vLLM (scripts/real-vllm)")
+    parser.add_argument("--seconds", type=float, default=90.0, help="of traffic before that picture (default 90)")
+    arguments = parser.parse_args()
+    DOCS.mkdir(exist_ok=True)
+    demo(arguments.tools)
+    if arguments.real:
+        asyncio.run(real(arguments.tools, arguments.seconds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
