@@ -49,7 +49,8 @@ def quantile(q: float, n: int, mean: float | None, buckets: Buckets) -> Quantile
             break
         highest = bound
         if here >= rank and here > below:
-            inside = lower + (bound - lower) * (rank - below) / (here - below)
+            # the sum may round to just above the bound
+            inside = min(bound, lower + (bound - lower) * (rank - below) / (here - below))
             value = mean if n == 1 and mean is not None else inside
             return Quantile(value_s=value, above_s=lower, up_to_s=bound)
         below, lower = here, bound
