@@ -280,6 +280,18 @@ async def test_themes_change_and_keep_the_words() -> None:
             assert text(app) == words
 
 
+@pytest.mark.parametrize("theme", ["kvtop-16", "kvtop-dark"])
+async def test_without_colour_words_are_not_drawn_on_themselves(monkeypatch: pytest.MonkeyPatch, theme: str) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with shown(boxes.box(), settings=Settings(theme=theme)) as (app, _, _):
+        for y in range(6):
+            for segment in app.dashboard.query_one("#cache").render_line(y):
+                style = segment.style
+                assert style is not None and style.color is not None
+                assert style.color.is_default or style.color != style.bgcolor
+        assert "███" in text(app) and "▄" not in text(app)
+
+
 async def test_help_history_and_palette_open_and_close() -> None:
     async with shown(boxes.box(), 120, 36) as (app, pilot, _):
         before = text(app)

@@ -113,15 +113,15 @@ def legend_of_tokens(turn: Turn, exactly: bool) -> Line:
     say = exact if exactly else tok
     return [
         ("cached ", "cached-device"), (say(turn.cached_tokens), "t"),
-        ("   new ", "computed"), (say(turn.new_tokens), "t"),
+        ("   new ", "computed-text"), (say(turn.new_tokens), "t"),
         (f"   of {say(turn.prompt_tokens)} tokens", "d"),
     ]  # fmt: skip
 
 
 def legend_of_phases(turn: Turn) -> Line:
     return [
-        ("queue ", "queue"), (short(turn.queue_s), "t"), ("   prefill ", "prefill"), (short(turn.prefill_s), "t"),
-        ("   decode ", "decode"), (short(turn.decode_s), "t"),
+        ("queue ", "queue"), (short(turn.queue_s), "t"), ("   prefill ", "prefill-text"), (short(turn.prefill_s), "t"),
+        ("   decode ", "decode-text"), (short(turn.decode_s), "t"),
     ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from kvtop.config import Thresholds
 from kvtop.model.box import Cached
 from kvtop.model.view import Chart, ServerView
 from kvtop.ui.digits import big
-from kvtop.ui.draw import DASH, Line, area, cells, edge, fit, lj, ljust, pick, rj, safe, spread, stack, width
+from kvtop.ui.draw import DASH, Line, area, cells, edge, fit, lj, ljust, pick, rj, spread, stack, width
 from kvtop.ui.numbers import exact, pct, secs, tok
 from kvtop.ui.scene import window_words
 from kvtop.ui.widgets.box import BoxPanel
@@ -194,7 +194,11 @@ class CachePanel(BoxPanel):
             line: Line = []
             for i, (style, word, n) in enumerate(shown):
                 share = pct(n / total) if total and n is not None else DASH
-                line += [(" " * gap if i else "", "t"), (safe(word) + " ", style), *lj(share, max(4, cells(share)))]
+                line += [
+                    (" " * gap if i else "", "t"),
+                    (f"{word} ", "computed-text" if style == "computed" else style),
+                    *lj(share, max(4, cells(share))),
+                ]
                 if counts and n is not None and total:
                     line += [(" ", "t"), (ljust(tok(n), 5), "d")]
             if width(line) <= w:

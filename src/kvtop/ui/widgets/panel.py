@@ -136,8 +136,19 @@ class Panel(Widget):
             ink = ink_of(self.app.current_theme)
             line = fit(self._lines[y], w) if y < len(self._lines) else [(" " * w, "t")]
             grey = self._grey and y > 0
-            strip = self._strips[y] = Strip([Segment(text, ink.style(key, grey)) for text, key in line], w)
+            strip = Strip([Segment(text, ink.style(key, grey)) for text, key in line], w)
+            background = self.background_colors[1]
+            for line_filter in self.get_line_filters():
+                strip = strip.apply_filter(line_filter, background)
+            self._strips[y] = strip
         return strip
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The strips as they are: a panel has no border, padding or opacity for Textual to add each time."""
+        strips = [self.render_line(y) for y in crop.line_range]
+        if crop.column_span != (0, self.size.width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
 
     def text_lines(self) -> list[str]:
         """What is shown now, as plain text: for exports and tests."""

@@ -120,7 +120,10 @@ def _row_of_phases(words: list[str], field: int, gap: int) -> Line:
     line: Line = []
     for name, word in zip(("queue", "prefill", "decode"), words, strict=True):
         last = name == "decode"
-        line += [(f"{name} ", name), *lj(word, max(field - 1 if last else field, len(word)))]
+        line += [
+            (f"{name} ", name if name == "queue" else f"{name}-text"),
+            *lj(word, max(field - 1 if last else field, len(word))),
+        ]
         if not last:
             line.append((" " * gap, "t"))
     return line
