@@ -17,7 +17,7 @@ NARROW = 61
 
 EMPTY = (
     "Requests appear here: prompt, cached, new and written tokens, queue and TTFT,",
-    "worked out from the counters when a request ends. Nobody has asked yet.",
+    "worked out from the counters when a request ends. None was seen yet.",
 )
 
 Column = tuple[str, int]
