@@ -87,7 +87,7 @@ def turns() -> tuple[Turn, ...]:
     done = [
         turn(814, 60, 126_310, 123_280, 0.0, 611),
         turn(813, 140, 41_220, 39_664, 7.4, 842, verdict="queued"),
-        turn(812, 150, 123_180, 11_792, 0.4, 418, verdict="new_tokens", slow=True),
+        turn(812, 150, 123_180, 11_792, 0.4, 418, verdict="new_tokens", slow=True, waited=True),
         turn(811, 260, 119_420, 113_632, 0.0, 512),
         turn(808, 300, 114_216, 109_344, 0.0, 740, n=3, verdict=None),
         turn(807, 340, 20_330, 2_144, 0.0, 1_530, verdict="new_tokens"),

@@ -83,7 +83,8 @@ async def test_200_by_50_holds_the_rest() -> None:
     screen = await look(boxes.box(), 200, 50)
     for words in (
         "last 5 min, n=7, 566k prompt tokens", "prefill saved  5 m 57 s", "match unit    1,072 tok", "turn 812 ▴",
-        "tier 48.0 GiB, mapped by 3 processes", "p95 needs n ≥ 20", "341/350 W", "power cap", "· 3 requests, mean; ok",
+        "tier 48.0 GiB, mapped by 3 processes", "p95 needs n ≥ 20", "341/350 W", "power cap",
+        "· 3 requests, mean; read 4.9k tokens",
         "Turn 817", "tok/s", "took",
     ):  # fmt: skip
         assert words in screen, words
@@ -277,6 +278,18 @@ async def test_themes_change_and_keep_the_words() -> None:
             await pilot.press("T")
             await pilot.pause()
             assert text(app) == words
+
+
+@pytest.mark.parametrize("theme", ["kvtop-16", "kvtop-dark"])
+async def test_without_colour_words_are_not_drawn_on_themselves(monkeypatch: pytest.MonkeyPatch, theme: str) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with shown(boxes.box(), settings=Settings(theme=theme)) as (app, _, _):
+        for y in range(6):
+            for segment in app.dashboard.query_one("#cache").render_line(y):
+                style = segment.style
+                assert style is not None and style.color is not None
+                assert style.color.is_default or style.color != style.bgcolor
+        assert "███" in text(app) and "▄" not in text(app)
 
 
 async def test_help_history_and_palette_open_and_close() -> None:

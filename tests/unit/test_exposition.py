@@ -274,3 +274,49 @@ def fastest(work: Callable[[], None], times: int) -> float:
         work()
         spans.append(time.perf_counter() - begin)
     return min(spans)
+
+
+PIECES = (
+    'vllm:a_total{engine="0"} 1',
+    'vllm:a_total{engine="0"} 2.5',
+    'vllm:a_total{engine="1"} NaN',
+    "vllm:b 3",
+    "vllm:b 4",
+    "vllm:b four",
+    "vllm:b 4 1700000000",
+    "# TYPE vllm:b gauge",
+    "# TYPE vllm:b counter",
+    "# HELP vllm:b words",
+    "python_info 1",
+    "python_info 2",
+    "http_requests_total 3",
+    "process_start_time_seconds 17",
+    "process_start_time_seconds now",
+    "",
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.lists(st.sampled_from(PIECES), max_size=6), st.booleans()), max_size=6))
+def test_a_reader_that_remembers_the_last_text_reads_the_next_as_a_fresh_one(
+    rows: list[tuple[list[str], bool]],
+) -> None:
+    remembering = Reader()
+    for parts, whole in rows:
+        text = "\n".join(parts) + ("\n" if whole and parts else "")
+        got, wanted = remembering.read(text, 1.0), Reader().read(text, 1.0)
+        assert same(dict(got.values), dict(wanted.values))
+        assert (got.types, got.truncated, got.has_vllm, got.has_http) == (
+            wanted.types, wanted.truncated, wanted.has_vllm, wanted.has_http,
+        )  # fmt: skip
+
+
+def test_a_series_of_texts_reads_as_fresh_ones_do_and_shares_what_did_not_move(
+    captures: Callable[[str], Path],
+) -> None:
+    remembering = Reader(metrics.wanted)
+    for text in [raw(path) for path in texts_of(captures("series-0.32.0")) for _ in range(2)]:
+        scrape = remembering.read(text)
+        assert scrape.values == Reader(metrics.wanted).read(text).values
+    again = remembering.read(text)
+    assert again.values is scrape.values

@@ -7,8 +7,10 @@ import pytest
 from kvtop.model.view import Turn
 from kvtop.ui.filter import matches
 
-SLOW = Turn(12, 1.0, prompt_tokens=120_000, cached_tokens=12_000, new_tokens=108_000, ttft_s=92.0, slow=True,
-            verdict="new_tokens", finish_reason="stop", engine="1")  # fmt: skip
+SLOW = Turn(
+    12, 1.0, prompt_tokens=120_000, cached_tokens=12_000, new_tokens=108_000, ttft_s=92.0, slow=True, waited=True,
+    verdict="new_tokens", finish_reason="stop", engine="1",
+)  # fmt: skip
 FLYING = Turn(13, None, state="in_flight", phase="reads")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvtop.model.box import Latency, Quantile
@@ -59,6 +59,7 @@ def test_damaged_buckets() -> None:
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.floats(0.001, 3.0), min_size=1, max_size=150), st.sampled_from([0.5, 0.95, 0.99]))
+@example([0.0625, 0.0625, 0.0625, 1.0, 1.0, 1.0], 0.5)
 def test_the_bucket_holds_the_true_quantile(values: list[float], q: float) -> None:
     values.sort()
     n = len(values)

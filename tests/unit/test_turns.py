@@ -450,6 +450,7 @@ class TestVerdict:
         server.values['cache_config_info{engine="0",block_size="16"}'] = 1
         row = self.served(tracker, server, 20_100, 512, prefill=20.0)
         assert (row.slow, row.verdict) == (False, None), "the expected reuse decides, and is not known here"
+        assert row.waited == (row.ttft_s is not None and row.ttft_s >= 10.0)
 
     def test_slow_by_the_rate_of_this_server(self) -> None:
         tracker, server = self.start()

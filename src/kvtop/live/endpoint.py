@@ -81,6 +81,8 @@ class Endpoint:
     def pause(self, took_s: float) -> float:
         """Seconds until the next try: short while something is in flight, long when idle or down."""
         poll, history = self._around.poll, self.history
+        if history.state is State.LOADING:
+            return poll.metrics_s  # a refusal costs nothing, and its user waits for the end of it
         if history.failed_tries:
             return min(poll.metrics_s * 2.0 ** min(history.failed_tries - 1, 8), poll.metrics_s * BACK_OFF)
         if history.in_flight:

@@ -280,16 +280,9 @@ class Watch:
         servers = tuple(
             e.history.view(now, window_key, engine if i == selected else None) for i, e in enumerate(self._endpoints)
         )
-        limits = self._settings.thresholds
         host = self._host.reading
-        around = Around(
-            now,
-            host,
-            self._settings.poll.metrics_timeout_s,
-            limits.kv_pool_full,
-            limits.slow_ttft_s,
-            self._opened,
-        )
+        settings = self._settings
+        around = Around(now, host, settings.poll.metrics_timeout_s, settings.thresholds.kv_pool_full, self._opened)
         return BoxView(
             at=now,
             sentence=sentence.make(servers, selected, around, self._discovery),

@@ -26,8 +26,6 @@ class Around:
     timeout_s: float = 2.0
     """How long one try of /metrics may take."""
     pool_full: float = 0.95
-    slow_ttft_s: float = 10.0
-    """A wait that is told whatever its reason."""
     opened: frozenset[tuple[str, int]] = frozenset()
     """(URL, id) of the slow turns that the user has looked at: they are told no more."""
 

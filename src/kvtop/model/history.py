@@ -13,7 +13,7 @@ from kvtop.model.box import EngineWindow, Window
 from kvtop.model.series import How, Medians
 from kvtop.model.turns import TurnTracker
 from kvtop.model.view import WINDOWS, Savings, ServerView, Turn
-from kvtop.model.window import between, since_start
+from kvtop.model.window import Glance, between, glance, since_start
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State
 
 TURNS_KEPT = 500
@@ -95,18 +95,18 @@ class ServerHistory:
         at = scrape.at if scrape.at is not None else self._last_at + 1.0
         if scrape.at is None:
             scrape = replace(scrape, at=at)
-        life = since_start(scrape)
-        if not life.state.good:
-            self.down(SourceDown(life.state, life.detail, at))
+        seen = glance(scrape)
+        if not seen.state.good:
+            self.down(SourceDown(seen.state, seen.detail, at))
             return
         if self._last is not None and at <= self._last_at:
             self._rewind(at)
         self.version += 1
-        self._windows = {"life": life}
-        self._note_state(life.state, at)
+        self._windows = {}
+        self._note_state(seen.state, at)
         if self._watched_since is None:
             self._watched_since = at
-        self._count(scrape, at)
+        self._count(seen, scrape, at)
         self._archive.add(scrape, at)
         self._last, self._last_at = scrape, at
         finished = self._tracker.add(scrape)
@@ -172,21 +172,20 @@ class ServerHistory:
             if value is not None and value > to:
                 setattr(self, name, to)
 
-    def _count(self, scrape: Scrape, at: float) -> None:
+    def _count(self, seen: Glance, scrape: Scrape, at: float) -> None:
         """What happened since the scrape before: charts, resets, and whether somebody is there."""
         last = self._last
-        requests = self._windows["life"].all.requests
-        running, waiting = requests.running, requests.waiting
-        busy = bool(running or waiting)
+        waiting = seen.waiting
+        busy = bool(seen.running or waiting)
         step: Window | None = None
         if last is not None:
             gap = at - self._last_at
-            step = between(last, scrape, gap if gap > 0 else None)
+            step = between(last, scrape, gap if gap > 0 else None, lean=True)
             if step.state is State.RESET or _other_start(self._started_at, step.started_at):
                 step = self._reset(step, scrape, at)
             if step is not None:
                 busy = self._chart(step, at) or busy
-        self._started_at = self._windows["life"].started_at
+        self._started_at = seen.started_at
         if busy:
             self._busy_at = at
         elif self._busy and last is not None:
@@ -206,7 +205,7 @@ class ServerHistory:
         self._archive.clear()
         self._waiting_since = None
         self._traffic = None
-        return between(self._zero, scrape, at - self._reset_at) if at > self._reset_at else None
+        return between(self._zero, scrape, at - self._reset_at, lean=True) if at > self._reset_at else None
 
     def _chart(self, step: Window, at: float) -> bool:
         """Write a step into the series; True where something was done in it."""
@@ -270,7 +269,7 @@ class ServerHistory:
         return self._series[series].query(span_s, columns, how, end)
 
     def _view(self, now: float, window_key: str, engine: str | None) -> ServerView:
-        life = self._windows.get("life", Window(self._state))
+        life = self._window("start")
         whole = self._window(window_key)
         hour = self._window("1h")
         known = engine if engine is not None and any(e.engine == engine for e in life.engines) else None
@@ -329,7 +328,7 @@ class ServerHistory:
         if known is None:
             seconds = next((s for name, s, _ in WINDOWS if name == key), 300.0)
             if seconds is None:
-                known = self._windows["life"]
+                known = since_start(self._last)
             else:
                 known = self._ending_at(self._last, self._last_at, seconds, self._zero)
             self._windows[key] = known

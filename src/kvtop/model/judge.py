@@ -68,6 +68,10 @@ class Judge:
             return True, "queued" if self._no_load(row.queue_s, g, idle) else None
         return slow, "new_tokens" if self._all_new(row, g) else None
 
+    def long(self, row: Turn) -> bool:
+        """Someone waited long for it, whatever the reason."""
+        return row.ttft_s is not None and row.ttft_s >= self._thresholds.no_rate_s
+
     def _no_load(self, queue_s: float, g: Growth, idle: Samples | None) -> bool:
         """The queue time was not spent on loading KV, as far as the loads since the engine was idle tell."""
         if idle is None:

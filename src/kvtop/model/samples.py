@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from kvtop.model import metrics
 from kvtop.model.metrics import Series
@@ -22,6 +23,9 @@ _MAX_PLACES = 60_000
 _latest: OrderedDict[int, tuple[Scrape, Samples]] = OrderedDict()
 _MAX_LATEST = 12
 """Sorted scrapes kept: a view asks for several windows that end in the same one."""
+
+_types: tuple[Mapping[str, str], frozenset[str]] = ({}, frozenset())
+"""The last scrape's types and the families that they name."""
 
 Quantity = tuple[Series, ...]
 
@@ -134,7 +138,11 @@ def samples(scrape: Scrape) -> Samples:
     known = _latest.get(mark)
     if known is not None and known[0] is scrape:  # the entry holds the scrape, so its id cannot be another's
         return known[1]
-    result = _sort(scrape)
+    newest = next(reversed(_latest.values()), None)
+    if newest is not None and newest[0].values is scrape.values and replace(newest[0], at=scrape.at) == scrape:
+        result = replace(newest[1], scrape=scrape)  # nothing moved since
+    else:
+        result = _sort(scrape)
     _latest[mark] = (scrape, result)
     while len(_latest) > _MAX_LATEST:
         _latest.popitem(last=False)
@@ -178,12 +186,11 @@ def _sort(scrape: Scrape) -> Samples:
             rows[row] = rows.get(row, 0.0) + value  # type: ignore[index,arg-type]
     named = {label: engines[label] for label in sorted(engines, key=_numeric) if label}
     all_engines = next(iter(engines.values())) if len(engines) == 1 else _added(engines, len(named))
-    families = {_wire(name) for name in scrape.types} if scrape.types else set()
     return Samples(
         scrape=scrape,
         engines=named,
         all=all_engines,
-        families=frozenset(families | all_engines.families),
+        families=_named(scrape.types) | all_engines.families,
         start=start,
         cut=family if scrape.truncated else "",
         multiprocess=start is None and not scrape.truncated,
@@ -193,6 +200,14 @@ def _sort(scrape: Scrape) -> Samples:
 def _numeric(label: str) -> tuple[int, int, str]:
     small = label.isascii() and label.isdigit() and len(label) < 10
     return (0, int(label), label) if small else (1, 0, label)
+
+
+def _named(types: Mapping[str, str]) -> frozenset[str]:
+    """The families that the `# TYPE` lines name, as on the wire."""
+    global _types  # noqa: PLW0603  a reader hands out the same types as long as they are the same
+    if _types[0] is not types:
+        _types = types, frozenset(_wire(name) for name in types)
+    return _types[1]
 
 
 def _wire(family: str) -> str:

@@ -81,11 +81,10 @@ def slow_turn(view: ServerView, around: Around) -> Turn | None:
         if turn.ttft_s is None or turn.ended_at is None or (view.url, turn.id) in around.opened:
             continue
         told_s = window_s
-        if not turn.slow:
-            if turn.ttft_s < around.slow_ttft_s:
-                continue
-            if turn.verdict == "new_tokens":
-                told_s = min(window_s or NEWS_FOR_S, NEWS_FOR_S)
+        if not turn.waited:
+            continue
+        if turn.verdict == "new_tokens" and not turn.slow:
+            told_s = min(window_s or NEWS_FOR_S, NEWS_FOR_S)
         if told_s is None or around.now - turn.ended_at <= told_s:
             slow.append(turn)
     return max(slow, key=lambda t: t.ttft_s or 0.0, default=None)

@@ -196,7 +196,7 @@ class _EngineTracker:
             engine=self._label,
         )
         slow, verdict = self._judge.verdict(row, g, self.flight.idle)
-        return replace(row, slow=slow, verdict=verdict)
+        return replace(row, slow=slow, verdict=verdict, waited=slow or self._judge.long(row))
 
 
 def _reason(g: Growth, n: int) -> str | None:

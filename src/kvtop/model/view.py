@@ -59,6 +59,8 @@ class Turn:
     """Mean gap between tokens."""
     finish_reason: str | None = None
     slow: bool = False
+    waited: bool = False
+    """Its TTFT is long (slow_ttft_s of the thresholds, 10 s), whether its new tokens explain that or not."""
     verdict: str | None = None
     """no_fault, new_tokens, queued or None: what the counters alone can prove."""
     engine: str | None = None

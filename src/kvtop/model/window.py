@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from kvtop.model import metrics as m
 from kvtop.model.box import (
@@ -29,13 +30,33 @@ CLOCK_SKEW_S = 120.0
 """How far a server's clock may be off before its start time is believed to lie before a scrape."""
 
 
-def between(a: Scrape, b: Scrape, seconds: float | None) -> Window:
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What one scrape says by itself, without counting anything."""
+
+    state: State
+    detail: str
+    running: int | None
+    waiting: int | None
+    started_at: float | None
+
+
+def glance(scrape: Scrape) -> Glance:
+    """Of a scrape, what is needed to know whether and how to go on: a tenth of the cost of `since_start`."""
+    after = samples(scrape)
+    g = Growth(None, after, None, False)
+    running, waiting = whole(g.now(m.RUNNING)), whole(g.now(m.WAITING))
+    return Glance(after.state, "" if after.state.good else _why(after.state), running, waiting, after.start)
+
+
+def between(a: Scrape, b: Scrape, seconds: float | None, *, lean: bool = False) -> Window:
     """What happened from `a` to `b`, which lie `seconds` apart (None: nobody knows; then all rates are None).
 
     Gauges, totals and configuration are those of `b`. After a reset (another start time, or a counter that fell)
     everything counts from zero, `state` is reset and `detail` says why. Where `a` is no text of a vLLM engine, or `b`
     is of another process that ran before `a` was read (replicas behind one address), what grew is None.
     Several engines: `all` adds them up (KV usage is their mean, since their pools are alike), `engines` has each.
+    `lean`: without engines, and of the latencies TTFT alone, for one step of a series.
     """
     before, after = samples(a), samples(b)
     state = after.state
@@ -55,7 +76,7 @@ def between(a: Scrape, b: Scrape, seconds: float | None) -> Window:
         state = State.RESET if state is State.UP else state
     base = before if before.state.good and not reset else None
     zero = bool(reset) and not ran_before(after, before)
-    return _window(base, after, state, "; ".join(notes), seconds, zero=zero)
+    return _window(base, after, state, "; ".join(notes), seconds, zero=zero, lean=lean)
 
 
 def since_start(b: Scrape) -> Window:
@@ -114,18 +135,25 @@ def _fell(family: str, old: dict[str, float], new: dict[str, float]) -> str:
 
 
 def _window(
-    base: Samples | None, after: Samples, state: State, detail: str, seconds: float | None, *, zero: bool
+    base: Samples | None,
+    after: Samples,
+    state: State,
+    detail: str,
+    seconds: float | None,
+    *,
+    zero: bool,
+    lean: bool = False,
 ) -> Window:
     if not state.good:
         return Window(state, detail, at=after.scrape.at, window_s=seconds, started_at=after.start)
-    several = len(after.engines) > 1
+    several = len(after.engines) > 1 and not lean
     rate_s = seconds if seconds is not None and math.isfinite(seconds) and seconds > 0 else None
     return Window(
         state=state,
         detail=detail,
         at=after.scrape.at,
         window_s=seconds,
-        all=_engine(Growth(base, after, None, zero), None, rate_s),
+        all=_engine(Growth(base, after, None, zero), None, rate_s, lean),
         engines=tuple(_engine(Growth(base, after, label, zero), label, rate_s) for label in after.engines)
         if several
         else (),
@@ -133,8 +161,17 @@ def _window(
     )
 
 
-def _engine(g: Growth, label: str | None, seconds: float | None) -> EngineWindow:
+def _engine(g: Growth, label: str | None, seconds: float | None, lean: bool = False) -> EngineWindow:
     cached = _cached(g)
+    if lean:
+        return EngineWindow(
+            engine=label,
+            cached=cached,
+            requests=_requests(g),
+            latency=Latencies(ttft=_latency(g, m.TTFT)),
+            throughput=_throughput(g, cached, seconds),
+            offload=offload(g, seconds),
+        )
     return EngineWindow(
         engine=label,
         cached=cached,

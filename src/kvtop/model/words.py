@@ -40,11 +40,18 @@ def exact(n: float | None) -> str:
     return DASH if n is None or not math.isfinite(n) else f"{max(0, round(n)):,}"
 
 
+def in_ms(s: float | None) -> bool:
+    """Whether this many seconds are written in ms: more than nothing, and less than a tenth of a second."""
+    return s is not None and 0.0005 <= s < 0.0995
+
+
 def secs(s: float | None) -> str:
-    """Seconds: 0.8 s, 12 s, 92 s, 6 m 27 s, 10 h 37 m, 4 d 4 h."""
+    """Seconds: 0.8 s, 12 s, 92 s, 6 m 27 s, 10 h 37 m, 4 d 4 h; 42 ms where a decimal would say nothing."""
     if s is None or not math.isfinite(s):
         return DASH
     s = max(0.0, s)
+    if in_ms(s):
+        return f"{s * 1000:.0f} ms"
     if s < 9.95:
         return f"{s:.1f} s"
     if s < 119.5:
@@ -96,12 +103,12 @@ def gib(b: float | None, places: int = 1) -> str:
 
 
 def traffic(b: float | None) -> str:
-    """Bytes moved, decimal: 0 B, 12.4 MB, 32.9 GB."""
+    """Bytes moved, decimal, three digits: 0 B, 12.4 MB, 32.9 GB, 163 GB."""
     if b is None or not math.isfinite(b):
         return DASH
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if b >= size * 0.9995:
-            return f"{b / size:.1f} {unit}"
+            return f"{b / size:.{1 if b < size * 99.95 else 0}f} {unit}"
     return f"{max(0.0, b):.0f} B"
 
 

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from itertools import pairwise
+from dataclasses import replace
+from itertools import compress, count, pairwise
+from operator import ne
 
 from kvtop.readings import Scrape, SeriesKey
 
@@ -96,6 +98,8 @@ class Reader:
         self._wanted = wanted or _plain
         self._heads: dict[str, _Memory] = {}
         self._chars = 0
+        self._before: tuple[list[str], Scrape] | None = None
+        """The last text and what it said, where the next one may be read as what changed in it."""
         self.dropped = 0
 
     def read(self, text: str, at: float | None = None) -> Scrape:
@@ -104,6 +108,45 @@ class Reader:
             text = text.replace("\r\n", "\n")
         lines = text.split("\n", MAX_LINES)  # the last piece is a line without an end, or all that is too much
         truncated = bool(lines.pop())
+        scrape = None if truncated else self._again(lines, at)
+        if scrape is None:
+            scrape = self._anew(lines, at, truncated)
+            clean = not truncated and not self.dropped and self._each_once(lines, scrape)
+            self._before = (lines, scrape) if clean else None
+        else:
+            self._before = (lines, scrape)
+        return scrape
+
+    def _again(self, lines: list[str], at: float | None) -> Scrape | None:
+        """Read only the lines that differ from the last text's; None where more than numbers changed.
+
+        Most lines of a text are those of the second before: half of the cost is finding that out.
+        """
+        if self._before is None or len(lines) != len(self._before[0]):
+            return None
+        before, last = self._before
+        values: dict[SeriesKey, float] | None = None
+        for i in compress(count(), map(ne, lines, before)):
+            head, _, tail = lines[i].rpartition(" ")
+            known = self._heads.get(head)
+            if known is None or type(known) is str or before[i].rpartition(" ")[0] != head:
+                return None
+            if type(known) is tuple:
+                try:
+                    value = float(tail)
+                except ValueError:
+                    return None
+                if values is None:
+                    values = dict(last.values)
+                values[known] = value
+        return replace(last, values=last.values if values is None else values, at=at)
+
+    def _each_once(self, lines: list[str], scrape: Scrape) -> bool:
+        """No series stands twice and each head is remembered, so that a line alone says what changed."""
+        known = (self._heads.get(line.rpartition(" ")[0]) for line in lines)
+        return sum(type(memory) is tuple for memory in known) == len(scrape.values)
+
+    def _anew(self, lines: list[str], at: float | None, truncated: bool) -> Scrape:
         values: dict[SeriesKey, float] = {}
         types: dict[str, str] = {}
         marks: set[int] = set()
@@ -122,6 +165,7 @@ class Reader:
                     values[known] = float(tail)
                 except ValueError:
                     odd.append(line)
+                    marks.add(_ELSE if known[0] == START_TIME else _VLLM)
             elif type(known) is str:
                 types[known] = tail
             if type(known) is int:
@@ -155,12 +199,12 @@ class Reader:
         key = _key(match) if match and tail else None
         if key is None or match is None or not tail:
             odd.append(line)
-            return _VLLM
+            return _ELSE if line.startswith(START_TIME) else _VLLM
         try:
             value = float(tail[1])
         except ValueError:
             odd.append(line)
-            return _VLLM
+            return _ELSE if line.startswith(START_TIME) else _VLLM
         name = key[0]
         if not (name == START_TIME or (name.startswith("vllm:") and self._wanted(name))):
             return self._mark(line, head, _VLLM if name.startswith("vllm:") else _ELSE)

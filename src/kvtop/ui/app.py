@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import events
 from textual.app import App
 from textual.binding import BindingType
+from textual.filter import Monochrome, NoColor
 from textual.worker import Worker, WorkerState
 
 from kvtop.config import Settings
@@ -85,6 +86,15 @@ class KvtopApp(App[str]):
         self.push_screen(self.dashboard)
         self.run_worker(self.watch_box.run(self._changed), name="collector", exit_on_error=False)
         self.set_interval(1.0, self._second)
+
+    def watch_theme(self, name: str) -> None:
+        """With NO_COLOR: greys on a theme's own background, nothing but the terminal's two colours on the terminal's.
+
+        Textual chooses once, before there is a theme, and draws black on black where it chose the other one.
+        """
+        if self.no_color:
+            kept = [f for f in self._filters if not isinstance(f, Monochrome | NoColor)]
+            self._filters = [*kept, NoColor() if self.native_ansi_color else Monochrome()]
 
     # ---- new numbers
     def _changed(self) -> None:

@@ -315,17 +315,14 @@ def area(
     return ["".join(chr(0x2800 + b) if b else " " for b in row) for row in grid]
 
 
+_RUNS = re.compile(r" +|[^ ]+")
+
+
 def edge(row: str, above: str, bright: str, muted: str) -> Line:
     """One row of an area: the top cell of each column bright, what is under it muted, so that it is not a slab."""
-    out: Line = []
-    run, style = "", ""
-    for i, char in enumerate(row):
-        now = muted if i < len(above) and above[i] != " " else bright
-        if now != style and run:
-            out.append((run, style))
-            run = ""
-        run, style = run + char, now
-    return [*out, (run, style)] if run else out
+    if not above:
+        return [(row, bright)] if row else []
+    return [(row[m.start() : m.end()], bright if m[0][0] == " " else muted) for m in _RUNS.finditer(above)]
 
 
 def nice(value: float) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from kvtop.model.view import Turn
 
 _WORDS: dict[str, Callable[[Turn], bool]] = {
-    "slow": lambda t: t.slow,
+    "slow": lambda t: t.waited,
     "done": lambda t: t.state != "in_flight",
     "flight": lambda t: t.state == "in_flight",
     "waits": lambda t: t.phase == "waits",

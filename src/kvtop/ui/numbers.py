@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import time
 
-from kvtop.model.words import DASH, exact, gib, hms, ms, pct, per_hour, secs, span, tok, traffic
+from kvtop.model.words import DASH, exact, gib, hms, in_ms, ms, pct, per_hour, secs, span, tok, traffic
 
 __all__ = [
-    "DASH", "bucket", "exact", "gib", "hm", "hms", "ms", "of_gib", "pct", "per_hour", "per_second", "rate", "secs",
-    "short", "span", "tok", "traffic",
+    "DASH", "bound", "bucket", "exact", "gib", "hm", "hms", "ms", "of_gib", "pct", "per_hour", "per_second", "rate",
+    "secs", "short", "span", "tok", "traffic",
 ]  # fmt: skip
 
 
 def short(s: float | None) -> str:
-    """Seconds in at most five cells, for tables: 0.8 s, 387 s, 17 m, 5.2 h."""
+    """Seconds in at most five cells, for tables: 42 ms, 0.8 s, 387 s, 17 m, 5.2 h."""
     if s is None or not math.isfinite(s):
         return DASH
+    if in_ms(s):
+        return f"{s * 1000:.0f} ms"
     if s < 999.5:
         return f"{max(0.0, s):.1f} s" if s < 9.95 else f"{s:.0f} s"
     return f"{s / 60:.0f} m" if s < 99.5 * 60 else f"{s / 3600:.1f} h" if s < 99.5 * 3600 else f"{s / 86400:.0f} d"
@@ -31,11 +33,13 @@ def of_gib(used: float | None, total: float | None, places: int = 0) -> str:
 
 
 def per_second(b_per_s: float | None) -> str:
-    """A flow of now: 12.4 MB/s, 1.8 GB/s; one unit a column."""
+    """A flow of now: 12.4 MB/s, 105 MB/s, 1.8 GB/s."""
     if b_per_s is None or not math.isfinite(b_per_s):
         return DASH
     b = max(0.0, b_per_s)
-    return f"{b / 1e9:.1f} GB/s" if b >= 999.5e6 else f"{b / 1e6:.1f} MB/s"
+    if b >= 999.5e6:
+        return f"{b / 1e9:.1f} GB/s"
+    return f"{b / 1e6:.{1 if b < 99.95e6 else 0}f} MB/s"
 
 
 def rate(per_s: float | None) -> str:
@@ -45,9 +49,17 @@ def rate(per_s: float | None) -> str:
     return f"{max(0.0, per_s):.1f}" if 0 < per_s < 9.95 else tok(per_s)
 
 
-def bucket(above_s: float, up_to_s: float | None) -> str:
-    """The bounds of a histogram bucket in seconds: 2.5–5, > 1920."""
-    return f"{above_s:g}–{up_to_s:g}" if up_to_s is not None and math.isfinite(up_to_s) else f"> {above_s:g}"
+def bucket(above_s: float, up_to_s: float | None, value_s: float | None = None) -> str:
+    """The bounds of a histogram bucket, in the unit that its value is written in: 2.5–5, 20–40, > 1920."""
+    if up_to_s is None or not math.isfinite(up_to_s):
+        return f"> {above_s:g}"
+    scale = 1000 if in_ms(value_s) else 1
+    return f"{above_s * scale:g}–{up_to_s * scale:g}"
+
+
+def bound(s: float) -> str:
+    """A bound as the server wrote it: 0.25 s, 80 ms."""
+    return f"{s * 1000:g} ms" if in_ms(s) else f"{s:g} s"
 
 
 def hm(at: float | None) -> str:

@@ -41,11 +41,23 @@ def verdict(turn: Turn, server: ServerView | None) -> tuple[str, str, list[str]]
             "t",
             joined(f"{new} new tokens: long input", f"{new} new tokens", f"{new} new"),
         )
-    if turn.slow:
-        return "?", "warn", joined("slow, the counters cannot tell why", "slow, cause unknown", "slow")
+    if turn.waited:
+        return "?", "warn", joined(*_read_anew(turn, "the counters cannot tell why"))
+    if turn.verdict is None and turn.new_tokens is not None:
+        plain = [f"read {tok(turn.new_tokens)} tokens", f"{tok(turn.new_tokens)} read"]
+    else:
+        plain = ["ok" if turn.verdict == "no_fault" else DASH]
     if turn.finish_reason == "length":
-        return "·", "d", joined("ok, cut at its length limit", "ok, length limit", "ok")
-    return "·", "d", joined("ok")
+        plain = [f"{plain[0]}, cut at its length limit", f"{plain[0]}, length limit", *plain]
+    return "·", "d", joined(*plain)
+
+
+def _read_anew(turn: Turn, why: str) -> list[str]:
+    """A long wait of which only this is known."""
+    if turn.new_tokens is None:
+        return [f"slow, {why}", "slow"]
+    new, prompt = tok(turn.new_tokens), tok(turn.prompt_tokens)
+    return [f"{new} of {prompt} read anew: {why}", f"{new} of {prompt} read anew", f"{new} read anew", f"{new} anew"]
 
 
 def _doing(turn: Turn, server: ServerView | None) -> list[str]:
@@ -101,15 +113,15 @@ def legend_of_tokens(turn: Turn, exactly: bool) -> Line:
     say = exact if exactly else tok
     return [
         ("cached ", "cached-device"), (say(turn.cached_tokens), "t"),
-        ("   new ", "computed"), (say(turn.new_tokens), "t"),
+        ("   new ", "computed-text"), (say(turn.new_tokens), "t"),
         (f"   of {say(turn.prompt_tokens)} tokens", "d"),
     ]  # fmt: skip
 
 
 def legend_of_phases(turn: Turn) -> Line:
     return [
-        ("queue ", "queue"), (short(turn.queue_s), "t"), ("   prefill ", "prefill"), (short(turn.prefill_s), "t"),
-        ("   decode ", "decode"), (short(turn.decode_s), "t"),
+        ("queue ", "queue"), (short(turn.queue_s), "t"), ("   prefill ", "prefill-text"), (short(turn.prefill_s), "t"),
+        ("   decode ", "decode-text"), (short(turn.decode_s), "t"),
     ]  # fmt: skip
 
 

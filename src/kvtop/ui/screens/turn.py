@@ -68,8 +68,10 @@ class TurnScreen(Page):
         if scene is None or turn is None:
             return [[("this turn is no longer kept", "d")], []]
         tone, first, rest = headline(turn, scene.server)
-        chip = "IN FLIGHT" if flying(turn) else "SLOW" if turn.slow else {"bad": "FAILED", "ok": "OK"}.get(tone, "LOOK")
-        tone = "bad" if turn.slow else tone
+        chip = (
+            "IN FLIGHT" if flying(turn) else "SLOW" if turn.waited else {"bad": "FAILED", "ok": "OK"}.get(tone, "LOOK")
+        )
+        tone = "bad" if turn.waited else tone
         return page_headline(Sentence(chip, tone, first, rest), [about(turn, scene.server, w - 12)], w)
 
     def lines(self, w: int, h: int) -> list[Line]:

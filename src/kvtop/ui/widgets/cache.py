@@ -6,7 +6,7 @@ from kvtop.config import Thresholds
 from kvtop.model.box import Cached
 from kvtop.model.view import Chart, ServerView
 from kvtop.ui.digits import big
-from kvtop.ui.draw import DASH, Line, area, cells, edge, fit, lj, ljust, pick, rj, safe, spread, stack, width
+from kvtop.ui.draw import DASH, Line, area, cells, edge, fit, lj, ljust, pick, rj, spread, stack, width
 from kvtop.ui.numbers import exact, pct, secs, tok
 from kvtop.ui.scene import window_words
 from kvtop.ui.widgets.box import BoxPanel
@@ -68,7 +68,7 @@ class CachePanel(BoxPanel):
     def depends(self) -> object:
         server, now = self.server, self.now
         slow = (
-            next(((t.id, int(self.at - (t.ended_at or 0)) // 5) for t in server.turns if t.slow), None)
+            next(((t.id, int(self.at - (t.ended_at or 0)) // 5) for t in server.turns if t.waited), None)
             if server
             else None
         )
@@ -175,7 +175,7 @@ class CachePanel(BoxPanel):
         """Left end, the latest slow turn, now."""
         left = span_words(chart.span_s) + (", 1 min mean" if w >= 50 else "")
         line: Line = [(left, "d")]
-        slow = next((t for t in server.turns if t.slow and t.ended_at is not None), None) if server else None
+        slow = next((t for t in server.turns if t.waited and t.ended_at is not None), None) if server else None
         if slow is not None and slow.ended_at is not None and chart.span_s > 0:
             x = w - 1 - round((self.at - slow.ended_at) / chart.span_s * w)
             label = f"turn {slow.id} ▴"
@@ -194,7 +194,11 @@ class CachePanel(BoxPanel):
             line: Line = []
             for i, (style, word, n) in enumerate(shown):
                 share = pct(n / total) if total and n is not None else DASH
-                line += [(" " * gap if i else "", "t"), (safe(word) + " ", style), *lj(share, max(4, cells(share)))]
+                line += [
+                    (" " * gap if i else "", "t"),
+                    (f"{word} ", "computed-text" if style == "computed" else style),
+                    *lj(share, max(4, cells(share))),
+                ]
                 if counts and n is not None and total:
                     line += [(" ", "t"), (ljust(tok(n), 5), "d")]
             if width(line) <= w:

@@ -148,7 +148,7 @@ class GpuPanel(BoxPanel):
             *meter([(card.util_share, "gauge")], bars),
             *rj(of_gib(card.memory_used_bytes, card.memory_total_bytes, 1), 14), (" ", "t"),
             *meter([(memory_share(card), "gauge")], bars), *rj(watts(card), 7), *rj(degrees(card), 7), ("  PCIe ", "d"),
-            *rj(per_second(_both(card)), 9),
+            *rj(per_second(_both(card)), 10),
         ]  # fmt: skip
         if reason and width(line) + 2 + len(reason) <= w:
             line.append(("  " + reason, "d"))
@@ -189,7 +189,7 @@ class GpuPanel(BoxPanel):
             rx = [g.pcie_rx_bytes_per_s for g in reading.gpus if g.pcie_rx_bytes_per_s is not None]
             tx = [g.pcie_tx_bytes_per_s for g in reading.gpus if g.pcie_tx_bytes_per_s is not None]
             into, outof = per_second(sum(rx)) if rx else DASH, per_second(sum(tx)) if tx else DASH
-            out.append([("PCIe in ", "d"), *rj(into, 9), ("  out ", "d"), *rj(outof, 9)])
+            out.append([("PCIe in ", "d"), *rj(into, 10), ("  out ", "d"), *rj(outof, 10)])
         if h > len(out):
             held = held_back(reading)
             out.append([("held back by ", "d"), (pick(held, w - 13) if held else "nothing", "t" if held else "d")])

@@ -162,7 +162,7 @@ class OffloadPanel(BoxPanel):
         return out
 
     def _large(self, w: int, h: int) -> list[Line]:
-        name_w, load_w = (9, 9) if w < 80 else (11, 11)
+        name_w, load_w = (9, 11) if w < 80 else (11, 11)
         left_w = name_w + 10 + load_w + 3
         store, load = self._ways()
         life = self.life.offload

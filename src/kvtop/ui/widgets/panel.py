@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from rich.segment import Segment
+from textual.filter import ANSIToTruecolor
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.theme import Theme
@@ -124,6 +125,10 @@ class Panel(Widget):
             self.refresh(*(Region(0, y, w, 1) for y in changed))
 
     def render_line(self, y: int) -> Strip:
+        return self._strip(y, self._fitting())
+
+    def _fitting(self) -> int:
+        """Make the lines where there are none of this size and theme; the width."""
         w, h = self.size
         made_for = (w, h, self.app.theme)
         if made_for != self._made_for:
@@ -131,13 +136,29 @@ class Panel(Widget):
             self._strips.clear()
             self._grey = self.grey()
             self._lines = self._made(w, h)
+        return w
+
+    def _strip(self, y: int, w: int) -> Strip:
         strip = self._strips.get(y)
         if strip is None:
             ink = ink_of(self.app.current_theme)
             line = fit(self._lines[y], w) if y < len(self._lines) else [(" " * w, "t")]
             grey = self._grey and y > 0
-            strip = self._strips[y] = Strip([Segment(text, ink.style(key, grey)) for text, key in line], w)
+            strip = Strip([Segment(text, ink.style(key, grey)) for text, key in line], w)
+            background = self.background_colors[1]
+            for line_filter in self.get_line_filters():
+                if not isinstance(line_filter, ANSIToTruecolor):  # a theme's colours are all of the one kind already
+                    strip = strip.apply_filter(line_filter, background)
+            self._strips[y] = strip
         return strip
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The strips as they are: a panel has no border, padding or opacity for Textual to add each time."""
+        w = self._fitting()  # once: Textual works a widget's size out anew each time it is asked
+        strips = [self._strip(y, w) for y in crop.line_range]
+        if crop.column_span != (0, w):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
 
     def text_lines(self) -> list[str]:
         """What is shown now, as plain text: for exports and tests."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvtop.model.box import EngineWindow, Latency, Quantile
 from kvtop.ui.draw import DASH, Line, lj, pick, pick_line, rj, stack, width
-from kvtop.ui.numbers import bucket, exact, ms, pct, rate, short
+from kvtop.ui.numbers import bound, bucket, exact, ms, pct, rate, short
 from kvtop.ui.scene import second_row, window_words
 from kvtop.ui.widgets.box import BoxPanel
 
@@ -15,11 +15,11 @@ def value(q: Quantile | None) -> str:
     """A quantile: 4.3 s; '> 1920 s' beyond the last bucket."""
     if q is None:
         return DASH
-    return short(q.value_s) if q.value_s is not None else f"> {q.above_s:g} s"
+    return short(q.value_s) if q.value_s is not None else f"> {bound(q.above_s)}"
 
 
 def bounds(q: Quantile | None) -> str:
-    return DASH if q is None else bucket(q.above_s, q.up_to_s)
+    return DASH if q is None else bucket(q.above_s, q.up_to_s, q.value_s)
 
 
 class TtftPanel(BoxPanel):
@@ -120,7 +120,10 @@ def _row_of_phases(words: list[str], field: int, gap: int) -> Line:
     line: Line = []
     for name, word in zip(("queue", "prefill", "decode"), words, strict=True):
         last = name == "decode"
-        line += [(f"{name} ", name), *lj(word, max(field - 1 if last else field, len(word)))]
+        line += [
+            (f"{name} ", name if name == "queue" else f"{name}-text"),
+            *lj(word, max(field - 1 if last else field, len(word))),
+        ]
         if not last:
             line.append((" " * gap, "t"))
     return line
@@ -134,5 +137,5 @@ def _short_span(words: str) -> str:
 def _about(ttft: Latency) -> str:
     """Beside the numbers where there is room."""
     if ttft.p95 is not None:
-        return f"   95 % ≤ {ttft.p95.up_to_s:g} s" if ttft.p95.up_to_s is not None else ""
+        return f"   95 % ≤ {bound(ttft.p95.up_to_s)}" if ttft.p95.up_to_s is not None else ""
     return f"   p95 needs n ≥ {P95_NEEDS}" if ttft.n is not None and 0 < ttft.n < P95_NEEDS else ""

@@ -17,7 +17,7 @@ NARROW = 61
 
 EMPTY = (
     "Requests appear here: prompt, cached, new and written tokens, queue and TTFT,",
-    "worked out from the counters when a request ends. Nobody has asked yet.",
+    "worked out from the counters when a request ends. None was seen yet.",
 )
 
 Column = tuple[str, int]
@@ -205,7 +205,7 @@ class TurnsPanel(BoxPanel):
             waited = since(turn, self._at()) if turn.phase != "writes" else None
             return rj(short(waited), w, "d")
         text = short(turn.ttft_s)
-        return rj(text if text == DASH else f"~{text}", w, "bad" if turn.slow else "d" if text == DASH else "t")
+        return rj(text if text == DASH else f"~{text}", w, "bad" if turn.waited else "d" if text == DASH else "t")
 
     def _at(self) -> float:
         return self.at

@@ -1,0 +1,59 @@
+"""How numbers are written: the table of the screens, and its edges."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvtop.model.words import pct, per_hour, secs, tok, traffic
+from kvtop.ui.numbers import bound, bucket, per_second, short
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text", "in_a_table"),
+    [
+        (None, "–", "–"),
+        (math.nan, "–", "–"),
+        (-1.0, "0.0 s", "0.0 s"),
+        (0.0, "0.0 s", "0.0 s"),
+        (0.0004, "0.0 s", "0.0 s"),
+        (0.0421, "42 ms", "42 ms"),
+        (0.0994, "99 ms", "99 ms"),
+        (0.0995, "0.1 s", "0.1 s"),
+        (2.84, "2.8 s", "2.8 s"),
+        (92.1, "92 s", "92 s"),
+        (387.0, "6 m 27 s", "387 s"),
+        (38_220.0, "10 h 37 m", "10.6 h"),
+    ],
+)
+def test_seconds(seconds: float | None, text: str, in_a_table: str) -> None:
+    assert (secs(seconds), short(seconds)) == (text, in_a_table)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (12.4e6, "12.4 MB"), (32.9e9, "32.9 GB"), (99.96e9, "100 GB"), (162.8e9, "163 GB")],
+)
+def test_traffic_has_three_digits(count: float, text: str) -> None:
+    assert traffic(count) == text
+    assert per_hour(count / 3600) == f"{text}/h"
+
+
+def test_a_flow_of_now_fits_its_column() -> None:
+    assert [per_second(v) for v in (0.0, 12.4e6, 104.8e6, 1.84e9)] == ["0.0 MB/s", "12.4 MB/s", "105 MB/s", "1.8 GB/s"]
+
+
+def test_a_bucket_is_written_in_the_unit_of_its_value() -> None:
+    assert bucket(2.5, 5.0, 4.3) == "2.5–5"
+    assert bucket(0.02, 0.04, 0.031) == "20–40"
+    assert bucket(0.1, 0.25, 0.2) == "0.1–0.25"
+    assert bucket(1920.0, None) == "> 1920"
+    assert (bound(0.25), bound(0.08), bound(7.5)) == ("0.25 s", "80 ms", "7.5 s")
+
+
+@given(st.floats(allow_nan=True, allow_infinity=True))
+def test_no_number_is_ever_negative_or_too_wide(value: float) -> None:
+    for text in (secs(value), short(value), tok(value), traffic(value), per_second(value), pct(value)):
+        assert not text.startswith("-")
+    assert len(short(min(value, 8.6e7))) <= 6
