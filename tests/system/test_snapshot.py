@@ -243,7 +243,7 @@ def test_textual_is_not_loaded(captures: Callable[[str], Path]) -> None:
     code = (
         "import sys; from kvtop.cli.main import main; "
         f"main(['snapshot', '--from', {str(texts[0])!r}, '--to', {str(texts[1])!r}, '--json']); "
-        "heavy = {'textual', 'rich', 'plotext', 'httpx'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+        "heavy = {'textual', 'rich', 'plotext', 'psutil'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
