@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kvtop.errors import UsageError
 
@@ -14,6 +14,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"{self.prog} --help tells more")
+
+    def print_help(self, file: Any = None) -> None:
+        """argparse's own keeps to itself that nothing could be written."""
+        print(self.format_help(), end="", file=file)
 
 
 def seconds(text: str) -> float:

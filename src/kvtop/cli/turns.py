@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kvtop.cli.args import Parser
 from kvtop.errors import UsageError
 from kvtop.model import document, metrics
 from kvtop.model.turns import TurnTracker
@@ -24,7 +25,7 @@ COLUMNS = ("turn", "n", "prompt", "cached", "new", "out", "queue", "prefill", "d
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="kvtop turns",
         description="Requests that can be told apart from the counters of consecutive /metrics texts, newest first. "
         "A row of n requests holds their means. Unknown is null (–).",

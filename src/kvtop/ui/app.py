@@ -20,6 +20,7 @@ from kvtop.ui import keys
 from kvtop.ui import themes as theme_files
 from kvtop.ui.messages import Changed
 from kvtop.ui.screens.dashboard import Dashboard
+from kvtop.ui.terminal import Terminal
 from kvtop.ui.watching import Watching
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class KvtopApp(App[str]):
         self.tracebacks = tracebacks
         self.settings = settings or Settings()
         self.themes = theme_files.load()
-        super().__init__()
+        super().__init__(driver_class=Terminal)
         self.watch_box, self.now = watch, now
         self.keymap, clashes = keys.resolve(self.settings.keys)
         self._said = [*problems, *clashes]
@@ -183,6 +184,12 @@ class KvtopApp(App[str]):
             came_from = getattr(self.screen, "ON", keys.DASHBOARD)
             self.push_screen(HelpScreen(self.keymap, came_from, self.now))
 
+    def action_command_palette(self) -> None:
+        from kvtop.ui.palette_screen import PaletteScreen
+
+        if not isinstance(self.screen, PaletteScreen):
+            self.push_screen(PaletteScreen(id="--command-palette"))
+
     def action_next_theme(self) -> None:
         self.theme = self.themes.after(self.theme)
 
@@ -198,6 +205,10 @@ class KvtopApp(App[str]):
             made = export.write(export.folder_of(self.settings.export_dir), self.export_screenshot(), view, self.now())
         except export.ExportError as error:
             self.notify(error.what, severity="error", markup=False)
+        except Exception as error:
+            LOG.exception("the export failed")
+            what = f"kvtop's own export failed ({type(error).__name__}): nothing was exported; --debug tells more"
+            self.notify(what, severity="error", markup=False)
         else:
             self.notify(export.said(made), markup=False)
 

@@ -1,0 +1,20 @@
+"""Textual's command palette, made fit for keys that come faster than its pictures."""
+
+from __future__ import annotations
+
+import contextlib
+
+from textual.await_complete import AwaitComplete
+from textual.command import CommandPalette
+
+
+class PaletteScreen(CommandPalette):
+    """The palette that the app opens. What it lists: see `palette`."""
+
+    def _action_command_list(self, action: str) -> None:
+        with contextlib.suppress(LookupError):  # a page of a list that has not been painted yet
+            super()._action_command_list(action)
+
+    def dismiss(self, result: None = None) -> AwaitComplete:
+        """Once: a second escape that was on its way would close the screen below."""
+        return super().dismiss(result) if self.is_current else AwaitComplete()
