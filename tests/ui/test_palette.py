@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.command import CommandPalette
+import pytest
+from textual.command import CommandList, CommandPalette
+from textual.screen import Screen
 from textual.widgets import OptionList
 
 from kvtop.model.view import WINDOWS, BoxView, Sentence
 from kvtop.ui import keys, palette
 from kvtop.ui.app import KvtopApp
 from kvtop.ui.keys import Keymap
+from kvtop.ui.palette_screen import PaletteScreen
 from kvtop.ui.screens.help import HelpScreen
 from kvtop.ui.themes import Themes, load
 
+from . import boxes
 from .page_app import NOON, PageApp
 from .screen import Held
 
@@ -35,7 +39,7 @@ class PaletteApp(PageApp):
 def test_every_action_of_the_dashboard_is_there() -> None:
     made = palette.commands(Keymap(), load(), keys.DASHBOARD)
     values = {c.value for c in made}
-    moves = {"palette", "up", "down", "page-up", "page-down", "first", "last", "back", "next-server"}
+    moves = {"palette", "up", "down", "page-up", "page-down", "first", "last", "back", "next-server", "other-url"}
     assert {a.id for a in Keymap().on(keys.DASHBOARD)} - moves <= values
     assert {key for key, _, _ in WINDOWS} <= values
     assert "kvtop-light" in values
@@ -75,3 +79,43 @@ async def test_a_theme_by_name() -> None:
 
 async def test_an_action_by_name() -> None:
     assert (await run("write")).done == ["export"]
+
+
+async def fast(*names: str) -> Screen[object]:
+    """The screen after these keys, which are there before the app has looked at the first of them."""
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        for name in names:
+            app.simulate_key(name)
+        await pilot.pause(0.5)
+        assert app._exception is None
+        return app.screen
+
+
+@pytest.mark.parametrize("key", ["pagedown", "pageup", "ctrl+home", "ctrl+end", "up", "down", "enter", "home", "end"])
+async def test_keys_before_the_list_is_there(key: str) -> None:
+    assert isinstance(await fast("ctrl+p", key, key), PaletteScreen)
+
+
+async def test_a_page_of_a_list_that_was_not_painted() -> None:
+    """Its options are there, its lines are not: what Textual does not expect."""
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        await pilot.pause(0.5)
+        app.screen.query_one(CommandList).clear_options().add_options(["one", "two"])
+        await pilot.press("pagedown", "pageup")
+        assert isinstance(app.screen, PaletteScreen)
+
+
+async def test_escape_twice_closes_the_palette_alone() -> None:
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        palette_screen = app.screen
+        assert isinstance(palette_screen, PaletteScreen)
+        palette_screen._action_escape()
+        palette_screen._action_escape()
+        await pilot.pause()
+        assert app.screen is app.dashboard

@@ -18,7 +18,7 @@ from kvtop.config import Settings
 from kvtop.errors import KvtopError
 from kvtop.ui import keys
 from kvtop.ui import themes as theme_files
-from kvtop.ui.messages import Changed
+from kvtop.ui.messages import Changed, OtherUrl
 from kvtop.ui.screens.dashboard import Dashboard
 from kvtop.ui.terminal import Terminal
 from kvtop.ui.watching import Watching
@@ -121,15 +121,22 @@ class KvtopApp(App[str]):
         elif not from_noserver and not view.servers and view.discovery is not None:
             self._no_server()
 
-    def _no_server(self) -> None:
+    def _no_server(self, url: str = "") -> None:
+        """The page on which a URL can be given; with this one to be mended, where there is one."""
         from kvtop.ui.screens.noserver import NoServerScreen
 
         def view() -> object:
             return self.dashboard.made.view if self.dashboard.made else None
 
-        self.push_screen(
-            NoServerScreen(self.keymap, view, self._watch_url, lambda: self.exit(DEMO), self.now)  # type: ignore[arg-type]
+        page = NoServerScreen(
+            self.keymap,
+            view,  # type: ignore[arg-type]
+            self._watch_url,
+            lambda: self.exit(DEMO),
+            now=self.now,
+            url=url,
         )
+        self.push_screen(page)
 
     def _watch_url(self, url: str) -> None:
         try:
@@ -137,7 +144,14 @@ class KvtopApp(App[str]):
         except KvtopError as error:
             self.notify(error.what, severity="error", markup=False)
             return
+        self.dashboard.given = url
         self._changed()
+
+    def on_other_url(self, message: OtherUrl) -> None:
+        self.watch_box.drop_url(message.url)
+        self.dashboard.given = ""
+        self.dashboard.look()
+        self._no_server(message.given)
 
     def _second(self) -> None:
         if self.dashboard.moves_by_itself():

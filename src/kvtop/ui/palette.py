@@ -39,12 +39,16 @@ class Command:
     """The id of the action, the key of the window or the name of the theme."""
 
 
+_MOVES = ("palette", "up", "down", "page-up", "page-down", "first", "last", "back", "next-server", "other-url")
+"""What nobody looks for by name."""
+
+
 def commands(keymap: Keymap, themes: Themes, screen: str) -> list[Command]:
     """Every command of that screen, in the order shown."""
     out = [
         Command(_sentence(a.help), "  ".join(key_display(k) for k in a.keys), "action", a.id)
         for a in keymap.on(screen)
-        if a.id not in ("palette", "up", "down", "page-up", "page-down", "first", "last", "back", "next-server")
+        if a.id not in _MOVES
     ]
     if screen == keys.DASHBOARD:
         out += [Command(f"Window: {words}", "what the figures cover", "window", key) for key, _, words in WINDOWS]
