@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import logging
 import os
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kvtop import config, paths
+from kvtop.cli.args import Parser
 from kvtop.errors import KvtopError, UsageError
 from kvtop.model.view import WINDOWS
 
@@ -19,9 +19,9 @@ NO_TERMINAL = "the dashboard needs a terminal"
 INSTEAD = "for scripts and status lines: kvtop snapshot --json, kvtop snapshot --line"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of the dashboard."""
-    out = argparse.ArgumentParser(
+    out = Parser(
         prog="kvtop",
         description="The dashboard of the vLLM servers at URL, else of config.toml, else found on this box.",
     )
@@ -43,6 +43,7 @@ def main(argv: Sequence[str]) -> int:
     if options.debug:
         _log_to_file()
 
+    from kvtop.live.servers import problems
     from kvtop.live.watch import Watch
 
     watch = Watch(settings, options.url)  # a URL that is none ends here, before the screen is touched
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     return run(
         options.url,
         settings,
-        problems=loaded.problems,
+        problems=(*loaded.problems, *problems(loaded.settings.server, loaded.path)),
         on_demo=_demo,
         watch=watch,
         tracebacks=options.debug,
@@ -69,8 +70,9 @@ def _need_terminal() -> None:
 
 
 def _log_to_file() -> None:
-    file = paths.make_private(paths.state_dir()) / "kvtop.log"
+    file = paths.state_dir() / "kvtop.log"
     try:
+        paths.make_private(file.parent)
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise KvtopError(f"{file}: {error.strerror}", "--debug writes its log there") from None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvtop import config
+from kvtop.cli.args import Parser
 from kvtop.errors import KvtopError, UsageError
 from kvtop.model.view import WINDOWS
 from kvtop.sim.scenarios import DEFAULT, SCENARIOS
@@ -27,9 +28,9 @@ It serves /metrics, /tokenize and chat completions on 127.0.0.1 and is read like
 simulation's."""
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     plays = "\n".join(f"  {one.name:<14} {one.words}" for one in SCENARIOS.values())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="kvtop demo",
         description=DESCRIPTION,
         epilog=f"scenarios:\n{plays}",
