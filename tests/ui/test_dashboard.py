@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -14,6 +15,7 @@ from textual.color import Color
 from textual.pilot import Pilot
 
 from kvtop.config import Settings
+from kvtop.errors import Problem
 from kvtop.model.view import BoxView
 from kvtop.readings import Discovery
 from kvtop.ui.app import KvtopApp
@@ -326,13 +328,43 @@ async def test_a_collector_that_fails_is_a_line_and_not_the_end() -> None:
         assert "turn 812" in text(app)
 
 
-async def test_a_broken_configuration_is_said_on_the_screen() -> None:
-    app = KvtopApp(
-        Held(boxes.healthy()), problems=("config.toml: line 3; the defaults are used",), now=lambda: boxes.NOW
-    )
-    async with app.run_test(size=(120, 36)) as pilot:
+def wrong(n: int) -> list[Problem]:
+    return [Problem("config", f"windw is no setting: did you mean 'window'? {i}", "mend it", FILE, i) for i in range(n)]
+
+
+FILE = Path("/home/me/.config/kvtop/config.toml")
+
+
+@pytest.mark.parametrize(("size", "room"), [((120, 36), 3), ((80, 24), 3), ((40, 15), 1)])
+async def test_problems_are_said_on_the_screen_for_a_while(size: tuple[int, int], room: int) -> None:
+    app = KvtopApp(Held(boxes.healthy()), problems=wrong(17), now=lambda: boxes.NOW)
+    async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
-        assert "config.toml: line 3" in text(app)
+        await pilot.pause()
+        app.dashboard.look()
+        app.dashboard._placed = None
+        app.dashboard.on_resize()  # placing the panels anew leaves them there
+        await pilot.pause()
+        seen = text(app)
+        said = " ".join(line.partition("▌")[2].strip() for line in seen.splitlines())
+        assert said.count("did you mean 'window'?") == room
+        assert f"and {17 - room} more: kvtop doctor lists them" in said
+        assert {(n.severity, n.markup, n.timeout) for n in app._notifications} == {("warning", False, 8.0)}
+        if size != (40, 15):
+            assert "vLLM 0.32.0" in seen
+
+
+async def test_no_problem_no_word() -> None:
+    app = KvtopApp(Held(boxes.healthy()), now=lambda: boxes.NOW)
+    async with app.run_test(notifications=True) as pilot:
+        await pilot.pause()
+        assert len(app._notifications) == 0
+
+
+async def test_keys_and_themes_are_problems_too() -> None:
+    app = KvtopApp(Held(boxes.healthy()), Settings(theme="nope", keys={"window": "h"}), problems=wrong(1))
+    assert [problem.about for problem in app.problems] == ["config", "keys", "theme"]
+    assert app.problems[2].what == "theme 'nope' is not there; kvtop-dark is used"
 
 
 async def test_demo_says_so() -> None:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 from textual.command import CommandList, CommandPalette
+from textual.fuzzy import Matcher
 from textual.screen import Screen
 from textual.widgets import OptionList
 
@@ -81,6 +82,45 @@ async def test_an_action_by_name() -> None:
     assert (await run("write")).done == ["export"]
 
 
+def first(query: str, screen: str = keys.DASHBOARD) -> str:
+    matcher = Matcher(query)
+    return max(palette.commands(Keymap(), load(), screen), key=lambda c: palette.score(matcher, c)).name
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("freeze", "freeze"), ("fre", "freeze"), ("hist", "history"), ("quit", "quit"), ("exp", "export"),
+        ("filt", "filter"), ("window", "window"), ("5 min", "window: 5 min"), ("window: 1", "window: 10 s"),
+        ("since", "window: since start"), ("light", "theme: kvtop-light"), ("theme", "theme"),
+        ("cache", "panel: Cache"), ("gpu", "panel: GPU"), ("turn", "turn"), ("help", "help"),
+    ],
+)  # fmt: skip
+def test_what_is_typed_finds_the_right_one_first(query: str, name: str) -> None:
+    assert first(query) == name
+
+
+def test_words_of_the_help_find_too_and_nonsense_nothing() -> None:
+    assert first("numbers as JSON") == "export"
+    made = palette.commands(Keymap(), load(), keys.DASHBOARD)
+    assert not [c for c in made if palette.score(Matcher("xyzzy"), c)]
+
+
+@pytest.mark.parametrize("screen", keys.SCREENS)
+def test_every_name_finds_itself_first(screen: str) -> None:
+    for command in palette.commands(Keymap(), load(), screen):
+        assert first(command.name, screen) == command.name
+        assert len(command.name.split()) <= 3
+
+
+def test_the_help_says_what_it_does_and_by_which_key() -> None:
+    made = {c.value: c for c in palette.commands(Keymap(), load(), keys.DASHBOARD)}
+    assert (made["freeze"].name, made["freeze"].help) == ("freeze", "hold the numbers still; reading goes on  (space)")
+    assert made["panel-cache"].name == "panel: Cache"
+    assert made["5m"].help == "the figures cover the last 5 min"
+    assert made["start"].help == "the figures cover all since start"
+
+
 async def fast(*names: str) -> Screen[object]:
     """The screen after these keys, which are there before the app has looked at the first of them."""
     app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
@@ -93,7 +133,7 @@ async def fast(*names: str) -> Screen[object]:
         return app.screen
 
 
-@pytest.mark.parametrize("key", ["pagedown", "pageup", "ctrl+home", "ctrl+end", "up", "down", "enter", "home", "end"])
+@pytest.mark.parametrize("key", ["pagedown", "pageup", "ctrl+home", "ctrl+end", "up", "down", "home", "end"])
 async def test_keys_before_the_list_is_there(key: str) -> None:
     assert isinstance(await fast("ctrl+p", key, key), PaletteScreen)
 

@@ -6,14 +6,14 @@ import argparse
 import math
 from typing import Any, NoReturn
 
-from kvtop.errors import UsageError
+from kvtop.errors import UsageError, plain
 
 
 class Parser(argparse.ArgumentParser):
     """argparse whose mistakes are kvtop's errors."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, f"{self.prog} --help tells more")
+        raise UsageError(plain(message, 400), f"{self.prog} --help tells more")
 
     def print_help(self, file: Any = None) -> None:
         """argparse's own keeps to itself that nothing could be written."""

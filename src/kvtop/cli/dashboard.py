@@ -42,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
     if options.debug:
         _log_to_file()
 
+    from kvtop.live.servers import problems
     from kvtop.live.watch import Watch
 
     watch = Watch(settings, options.url)  # a URL that is none ends here, before the screen is touched
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     return run(
         options.url,
         settings,
-        problems=loaded.problems,
+        problems=(*loaded.problems, *problems(loaded.settings.server, loaded.path)),
         on_demo=_demo,
         watch=watch,
         tracebacks=options.debug,
@@ -61,8 +62,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _log_to_file() -> None:
-    file = paths.make_private(paths.state_dir()) / "kvtop.log"
+    file = paths.state_dir() / "kvtop.log"
     try:
+        paths.make_private(file.parent)
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise KvtopError(f"{file}: {error.strerror}", "--debug writes its log there") from None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 
 from kvtop import __version__
 from kvtop.cli import stdio
-from kvtop.errors import KvtopError
+from kvtop.errors import KvtopError, UsageError
 
 COMMANDS = {
     "demo": "the dashboard on a simulated box: no GPU, no server, no network",
@@ -77,7 +78,21 @@ def _run(args: list[str]) -> int:
         print(usage(), end="")
         return 0
     name, rest = (args[0], args[1:]) if args and args[0] in COMMANDS else ("dashboard", args)
+    _not_a_slip(args[0] if name == "dashboard" and args else "")
     return int(importlib.import_module(f"kvtop.cli.{name}").main(rest))
+
+
+def _not_a_slip(word: str) -> None:
+    """Raises UsageError for a bare word that is nearly a command: it would be looked up as a host."""
+    if not re.fullmatch(r"[A-Za-z_-]*[A-Za-z]", word) or word.startswith("-"):
+        return
+    from difflib import get_close_matches
+
+    near = [name for name in COMMANDS if len(word) > 1 and name.startswith(word.lower())]
+    near = near or get_close_matches(word.lower(), COMMANDS, 1, 0.75)
+    if near:
+        what = f"no command '{word}'; did you mean {near[0]}? For a host of that name: http://{word}:8000"
+        raise UsageError(what)
 
 
 def entry() -> None:

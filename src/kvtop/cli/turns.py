@@ -27,6 +27,7 @@ COLUMNS = ("turn", "n", "prompt", "cached", "new", "out", "queue", "prefill", "d
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="kvtop turns",
+        usage="%(prog)s [-h] --from-metrics DIR [--json]",
         description="Requests that can be told apart from the counters of consecutive /metrics texts, newest first. "
         "A row of n requests holds their means. Unknown is null (–).",
     )
@@ -37,7 +38,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.from_metrics is None:
-        raise UsageError("turns needs --from-metrics DIR: captured turns come with the tap, which this version has not")
+        raise UsageError(
+            "turns needs --from-metrics DIR: it tells single requests apart in a folder of saved /metrics texts",
+            "save one text a second, named in order; live, the dashboard lists them: kvtop [URL]",
+        )
     rows = list(reversed(list(_turns(Path(args.from_metrics)))))
     if args.json:
         print(json.dumps([document.turn(row) for row in rows], allow_nan=False))

@@ -42,7 +42,7 @@ class Watch:
     """`run` until cancelled; `view` whenever something is to be drawn. All from one event loop.
 
     `urls` empty: the servers of config.toml, else those found on this machine, as they come and go.
-    Raises UsageError for one of `urls` that is none; one in config.toml is skipped and stands in `problems`.
+    Raises UsageError for one of `urls` that is none; one in config.toml is skipped (`kvtop.live.servers` tells).
     """
 
     def __init__(
@@ -67,8 +67,6 @@ class Watch:
         """Loops of servers that were dropped; each closes its connection first."""
         self._running = False
         self._fault: asyncio.Future[None] | None = None
-        self.problems: list[str] = []
-        """What was wrong with the configured servers, a line each."""
         self._configured = self._named(settings.server)
         self._typed: dict[str, str] = {}
         """Shown URL -> as given, which may hold a user and a password."""
@@ -91,10 +89,8 @@ class Watch:
     def _named(self, servers: Sequence[Server]) -> dict[str, Server]:
         named = {}
         for server in servers:
-            try:
+            with contextlib.suppress(UsageError):
                 named[normalise(server.url)] = server
-            except UsageError as error:
-                self.problems.append(f"config.toml, [[server]]: {error.what}")
         return named
 
     @property

@@ -11,9 +11,12 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
+from pathlib import Path
 
 from textual.binding import Binding, BindingType
 from textual.keys import KEY_ALIASES, Keys
+
+from kvtop.errors import Problem, plain
 
 DASHBOARD, TURN, HISTORY, HELP, NO_SERVER = "dashboard", "turn", "history", "help", "no-server"
 SCREENS: dict[str, str] = {
@@ -290,22 +293,28 @@ def _own(a: Action) -> list[str]:
     return [k for k in a.keys if k not in ALWAYS.get(a.id, ())]
 
 
+def problems(refused: Iterable[str], file: Path | None = None) -> tuple[Problem, ...]:
+    """What `resolve` refused, as problems of that file."""
+    fix = "choose another: docs/keys.md lists actions and keys"
+    return tuple(Problem("keys", line, fix, file) for line in refused)
+
+
 def resolve(remap: Mapping[str, str]) -> tuple[Keymap, tuple[str, ...]]:
     """The keymap with the user's `[keys]`, and one line for each entry that was refused. Never raises."""
-    problems: list[str] = []
+    refused: list[str] = []
     wanted: dict[str, tuple[str, ...]] = {}
     usual = {a.id: a for a in ACTIONS}
     for id, text in remap.items():
         try:
             wanted[id] = _wish(id, text, usual)
         except ValueError as error:
-            problems.append(f"[keys] {_plain(id)}: {error}")
+            refused.append(f"[keys] {plain(id)}: {error}")
     while clash := _clash(wanted):
         loser, key, other = clash
         names = f"{key_display(key)!r} is {other} already"
-        problems.append(f"[keys] {loser}: {names}; {loser} keeps {_listed(usual[loser].keys)}")
+        refused.append(f"[keys] {loser}: {names}; {loser} keeps {_listed(usual[loser].keys)}")
         del wanted[loser]
-    return Keymap(_with(wanted)), tuple(problems)
+    return Keymap(_with(wanted)), tuple(refused)
 
 
 def _wish(id: str, text: str, usual: Mapping[str, Action]) -> tuple[str, ...]:
@@ -319,7 +328,7 @@ def _wish(id: str, text: str, usual: Mapping[str, Action]) -> tuple[str, ...]:
     for part in parts:
         key = key_name(part)
         if key is None:
-            raise ValueError(f"{_plain(part)!r} is no key; {keeps}")
+            raise ValueError(f"{plain(part)!r} is no key; {keeps}")
         why = _RESERVED.get(key)
         if why and key not in ALWAYS.get(id, ()) and not (key.isdigit() and id in PANELS):
             raise ValueError(f"{key_display(key)!r} {why}; {keeps}")
@@ -348,8 +357,3 @@ def _clash(wanted: Mapping[str, tuple[str, ...]]) -> tuple[str, str, str] | None
 
 def _listed(keys: Iterable[str]) -> str:
     return ", ".join(key_display(k) for k in keys)
-
-
-def _plain(text: str) -> str:
-    """A user's text fit for one line."""
-    return "".join(c if c.isprintable() else "?" for c in text)[:40]

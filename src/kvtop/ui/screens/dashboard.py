@@ -127,6 +127,8 @@ class Dashboard(Screen[None]):
         self._placed = wanted
         rects = plan(w, h, scene.shown, cards, lines)
         for child in self.children:
+            if child.has_class("-textual-system"):
+                continue  # Textual's own, such as toasts
             rect = rects.get(child.id or "")
             child.display = rect is not None
             if rect is not None:
