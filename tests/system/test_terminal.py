@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import socket
 import sys
@@ -104,3 +105,18 @@ def test_the_screen_is_utf_8_whatever_the_locale(closed_port: str, environment: 
         assert b"\\u2" not in screen.written
         screen.press("q")
         assert screen.wait_end(5) == 0
+
+
+@pytest.mark.parametrize("command", ["http://127.0.0.1:9", "demo"])
+def test_a_screen_that_nobody_would_see_is_refused(command: str) -> None:
+    with PtyScreen(["bash", "-c", f"{shlex.join(KVTOP)} {command} 2>/dev/null"]) as screen:
+        assert screen.wait_end(10) == 2
+        assert screen.written == b"kvtop: the dashboard needs a terminal on stderr too: it draws there\r\n"
+
+
+@pytest.mark.parametrize("command", ["http://127.0.0.1:9", "demo"])
+def test_a_terminal_that_cannot_move_its_cursor_is_refused(command: str) -> None:
+    with PtyScreen([*KVTOP, command], TERM="dumb") as screen:
+        assert screen.wait_end(10) == 2
+        assert screen.written.startswith(b"kvtop: the dashboard needs a terminal that can move its cursor")
+        assert b"\x1b" not in screen.written
