@@ -159,3 +159,14 @@ async def test_escape_twice_closes_the_palette_alone() -> None:
         palette_screen._action_escape()
         await pilot.pause()
         assert app.screen is app.dashboard
+
+
+async def test_it_opens_anew_while_the_old_one_is_not_gone_yet() -> None:
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        for _ in range(3):
+            app.action_command_palette()
+            assert isinstance(app.screen, PaletteScreen)
+            app.screen._action_escape()
+        await pilot.pause(0.3)
+        assert app.screen is app.dashboard

@@ -220,7 +220,7 @@ class KvtopApp(App[str]):
         from kvtop.ui.palette_screen import PaletteScreen
 
         if not isinstance(self.screen, PaletteScreen):
-            self.push_screen(PaletteScreen(id="--command-palette"))
+            self.push_screen(PaletteScreen())  # no id: the one closed last may not be gone yet
 
     def action_next_theme(self) -> None:
         self.theme = self.themes.after(self.theme)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from textual.await_complete import AwaitComplete
 from textual.command import CommandPalette
+from textual.worker import Worker
 
 
 class PaletteScreen(CommandPalette):
@@ -18,3 +20,7 @@ class PaletteScreen(CommandPalette):
     def dismiss(self, result: None = None) -> AwaitComplete:
         """Once: a second escape that was on its way would close the screen below."""
         return super().dismiss(result) if self.is_current else AwaitComplete()
+
+    def run_worker(self, *args: Any, **options: Any) -> Worker[Any]:
+        """A search that finds the palette closed before it began fails, and that is nobody's loss."""
+        return super().run_worker(*args, **options | {"exit_on_error": False})
