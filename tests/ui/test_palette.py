@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 from textual.command import CommandList, CommandPalette
+from textual.events import Click
 from textual.fuzzy import Matcher
 from textual.screen import Screen
 from textual.widgets import OptionList
@@ -170,3 +171,16 @@ async def test_it_opens_anew_while_the_old_one_is_not_gone_yet() -> None:
             app.screen._action_escape()
         await pilot.pause(0.3)
         assert app.screen is app.dashboard
+
+
+async def test_a_click_outside_of_the_screen() -> None:
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        await pilot.pause(0.5)
+        app.screen.post_message(Click(app.screen, 90, 40, 0, 0, 1, False, False, False, 90, 40))
+        await pilot.pause(0.2)
+        assert isinstance(app.screen, PaletteScreen)
+        app.screen.post_message(Click(app.screen, 1, 1, 0, 0, 1, False, False, False, 1, 1))
+        await pilot.pause(0.2)
+        assert app.screen is app.dashboard, "a click beside the list closes it, as Textual has it"

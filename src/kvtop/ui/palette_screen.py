@@ -7,6 +7,8 @@ from typing import Any
 
 from textual.await_complete import AwaitComplete
 from textual.command import CommandPalette
+from textual.errors import NoWidget
+from textual.events import Click
 from textual.worker import Worker
 
 
@@ -16,6 +18,13 @@ class PaletteScreen(CommandPalette):
     def _action_command_list(self, action: str) -> None:
         with contextlib.suppress(LookupError):  # a page of a list that has not been painted yet
             super()._action_command_list(action)
+
+    def _on_click(self, event: Click) -> None:  # type: ignore[override]
+        """A click where the screen was before it was made smaller. Textual calls its own after this one."""
+        try:
+            self.get_widget_at(event.screen_x, event.screen_y)
+        except NoWidget:
+            event.prevent_default()
 
     def dismiss(self, result: None = None) -> AwaitComplete:
         """Once: a second escape that was on its way would close the screen below."""
