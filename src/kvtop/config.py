@@ -6,6 +6,7 @@ A broken file never stops kvtop: `load` returns the defaults and one line that s
 from __future__ import annotations
 
 import os
+import stat
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,9 @@ from pathlib import Path
 import msgspec
 
 from kvtop import paths
+
+_MAX_KEY_BYTES = 64_000
+"""Of an api_key_file; what follows is not read."""
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -35,9 +39,14 @@ class Server(_Part, frozen=True):
         if self.api_key_env:
             return os.environ.get(self.api_key_env) or None
         if self.api_key_file:
+            # a pipe or a device is not opened for good: it could hold up the screen, or never end
             try:
-                return Path(self.api_key_file).expanduser().read_text(encoding="utf-8").strip().splitlines()[0]
-            except (OSError, IndexError, UnicodeDecodeError):
+                name = Path(self.api_key_file).expanduser()
+                with open(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+                    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                        return None
+                    return file.read(_MAX_KEY_BYTES).decode("utf-8").strip().splitlines()[0]
+            except (OSError, RuntimeError, ValueError, IndexError):  # RuntimeError: ~ without a home
                 return None
         return None
 
