@@ -11,6 +11,7 @@ import pytest
 from kvtop.config import Settings
 from kvtop.model.view import BoxView, Sentence, ServerView
 from kvtop.readings import HostReading, State, VllmProcess
+from kvtop.ui import export
 from kvtop.ui.app import KvtopApp
 
 from .page_app import NOON
@@ -69,6 +70,24 @@ async def test_a_file_in_the_folders_place_is_one_line(tmp_path: Path) -> None:
     said, _ = await press(place)
     assert said == [f"{place}: Not a directory; nothing was exported"]
     assert place.read_text() == "mine"
+
+
+@pytest.mark.parametrize("folder", ["~nosuchuser/x", "\0"])
+async def test_a_folder_that_cannot_be_is_one_line(folder: str) -> None:
+    said, app = await press(Path(folder))
+    assert len(said) == 1
+    assert said[0].endswith("nothing was exported") and "\n" not in said[0]
+    assert app.return_code in (None, 0)
+
+
+async def test_a_fault_of_our_own_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(export, "document", fail)
+    said, app = await press(tmp_path)
+    assert said == ["kvtop's own export failed (RecursionError): nothing was exported; --debug tells more"]
+    assert app.return_code in (None, 0)
 
 
 async def test_names_are_whole_and_cover_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import sys
 from collections.abc import Sequence
 
 import msgspec
 
 from kvtop import config, paths
+from kvtop.cli import stdio
 from kvtop.cli.args import Parser
-from kvtop.errors import KvtopError, UsageError
+from kvtop.errors import KvtopError
 from kvtop.model.view import WINDOWS
 
-NO_TERMINAL = "the dashboard needs a terminal"
 INSTEAD = "for scripts and status lines: kvtop snapshot --json, kvtop snapshot --line"
 
 
@@ -35,7 +34,7 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the dashboard; the exit code."""
     options = parser().parse_args(argv)
-    _need_terminal()
+    stdio.need_terminal(INSTEAD)
     gc.disable()  # nothing that imports make is garbage: a tenth of the way to the first picture
     loaded = config.load()
     changes = {name: value for name in ("window", "theme") if (value := getattr(options, name)) is not None}
@@ -60,13 +59,6 @@ def main(argv: Sequence[str]) -> int:
         watch=watch,
         tracebacks=options.debug,
     )
-
-
-def _need_terminal() -> None:
-    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):  # Textual draws on stderr
-        raise UsageError(NO_TERMINAL, INSTEAD)
-    if os.environ.get("TERM") == "dumb":
-        raise UsageError(f"{NO_TERMINAL} that can move its cursor, and TERM is dumb", INSTEAD)
 
 
 def _log_to_file() -> None:

@@ -19,8 +19,9 @@ from kvtop.config import Settings
 from kvtop.errors import KvtopError, Problem
 from kvtop.ui import keys
 from kvtop.ui import themes as theme_files
-from kvtop.ui.messages import Changed
+from kvtop.ui.messages import Changed, OtherUrl
 from kvtop.ui.screens.dashboard import Dashboard
+from kvtop.ui.terminal import Terminal
 from kvtop.ui.watching import Watching
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class KvtopApp(App[str]):
         self.tracebacks = tracebacks
         self.settings = settings or Settings()
         self.themes = theme_files.load()
-        super().__init__()
+        super().__init__(driver_class=Terminal)
         self.watch_box, self.now = watch, now
         self.keymap, refused = keys.resolve(self.settings.keys)
         refusals = keys.problems(refused, config.path()) if refused else ()
@@ -138,15 +139,22 @@ class KvtopApp(App[str]):
         elif not from_noserver and not view.servers and view.discovery is not None:
             self._no_server()
 
-    def _no_server(self) -> None:
+    def _no_server(self, url: str = "") -> None:
+        """The page on which a URL can be given; with this one to be mended, where there is one."""
         from kvtop.ui.screens.noserver import NoServerScreen
 
         def view() -> object:
             return self.dashboard.made.view if self.dashboard.made else None
 
-        self.push_screen(
-            NoServerScreen(self.keymap, view, self._watch_url, lambda: self.exit(DEMO), self.now)  # type: ignore[arg-type]
+        page = NoServerScreen(
+            self.keymap,
+            view,  # type: ignore[arg-type]
+            self._watch_url,
+            lambda: self.exit(DEMO),
+            now=self.now,
+            url=url,
         )
+        self.push_screen(page)
 
     def _watch_url(self, url: str) -> None:
         try:
@@ -154,7 +162,14 @@ class KvtopApp(App[str]):
         except KvtopError as error:
             self.notify(error.what, severity="error", markup=False)
             return
+        self.dashboard.given = url
         self._changed()
+
+    def on_other_url(self, message: OtherUrl) -> None:
+        self.watch_box.drop_url(message.url)
+        self.dashboard.given = ""
+        self.dashboard.look()
+        self._no_server(message.given)
 
     def _second(self) -> None:
         if self.dashboard.moves_by_itself():
@@ -201,6 +216,12 @@ class KvtopApp(App[str]):
             came_from = getattr(self.screen, "ON", keys.DASHBOARD)
             self.push_screen(HelpScreen(self.keymap, came_from, self.now))
 
+    def action_command_palette(self) -> None:
+        from kvtop.ui.palette_screen import PaletteScreen
+
+        if not isinstance(self.screen, PaletteScreen):
+            self.push_screen(PaletteScreen())  # no id: the one closed last may not be gone yet
+
     def action_next_theme(self) -> None:
         self.theme = self.themes.after(self.theme)
         self.clear_notifications()
@@ -219,6 +240,10 @@ class KvtopApp(App[str]):
             made = export.write(folder, self.export_screenshot(), view, self.now(), self.problems)
         except export.ExportError as error:
             self.notify(error.what, severity="error", markup=False)
+        except Exception as error:  # a picture is not worth the dashboard
+            LOG.exception("the export failed")
+            what = f"kvtop's own export failed ({type(error).__name__}): nothing was exported; --debug tells more"
+            self.notify(what, severity="error", markup=False)
         else:
             self.notify(export.said(made), markup=False)
 

@@ -116,6 +116,8 @@ def parse(text: str) -> Theme:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ThemeError(f"not TOML: {error}") from None
+    except RecursionError:
+        raise ThemeError("not TOML: nested too deeply") from None
     if unknown := sorted(set(raw) - _FIELDS):
         raise ThemeError(f"unknown key {unknown[0]!r}")
     for key in ("name", "primary", "background", "foreground"):

@@ -17,6 +17,7 @@ from kvtop.ui.draw import Line, cells, safe
 from kvtop.ui.filter import HINTS, misread
 from kvtop.ui.keys import Keymap
 from kvtop.ui.layout import PANELS, Rect, plan
+from kvtop.ui.messages import OtherUrl
 from kvtop.ui.scene import Scene, TurnKey, age, choose, key_of, nothing_yet
 from kvtop.ui.turn_words import flying
 from kvtop.ui.watching import Recording, Watching
@@ -54,6 +55,8 @@ class Dashboard(Screen[None]):
         self.window_key = settings.window if settings.window in {key for key, _, _ in WINDOWS} else "5m"
         self.selected = 0
         self.engine: str | None = None
+        self.given = ""
+        """The URL that was given on the no-server screen; empty: none was."""
         self.cursor: TurnKey | None = None
         self.words = ""
         """The filter of the turns."""
@@ -136,7 +139,9 @@ class Dashboard(Screen[None]):
         """Once a second, and after each drawing: the clock and the keys."""
         scene = self.made
         demo, held = (scene is not None and scene.view.demo), self.frozen is not None
-        hide = frozenset() if scene and len(scene.view.lines) > 1 else frozenset({"next-server"})
+        one = scene is None or len(scene.view.lines) <= 1
+        useless = {"next-server": one, "other-url": self._unanswered() is None}
+        hide = frozenset(id for id, there in useless.items() if there)
         self.query_one(Foot).set(
             clock=self.now(),
             word="FROZEN" if held else "DEMO" if demo else "",
@@ -300,6 +305,15 @@ class Dashboard(Screen[None]):
             self._again()
 
     # ---- elsewhere
+    def _unanswered(self) -> str | None:
+        """The server at the URL that was given, where it was asked and has never answered."""
+        server = self.made.server if self.made and self.given else None
+        return server.url if server is not None and nothing_yet(server) and server.failed_tries else None
+
+    def action_other_url(self) -> None:
+        if (url := self._unanswered()) is not None:
+            self.post_message(OtherUrl(url, self.given))
+
     def action_history(self) -> None:
         server, watch = self.made.server if self.made else None, self.watch_box
         if server is None or not isinstance(watch, Recording):
