@@ -47,7 +47,10 @@ class FixedClock:
 
 
 def iso(unix_s: float | None) -> str | None:
-    """ISO 8601 in UTC with whole seconds, as every JSON document of kvtop writes times."""
+    """ISO 8601 in UTC with whole seconds, as every JSON document of kvtop writes times; None for what is no date."""
     if unix_s is None:
         return None
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # not finite, or a year that no calendar has
+        return None

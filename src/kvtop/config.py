@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,9 @@ Times = Annotated[float, Meta(gt=0, le=1000, description="more than 0, at most 1
 Size = Annotated[int, Meta(ge=10_000, le=1_000_000_000, description="a whole number from 10000 to 1000000000 (bytes)")]
 WindowKey = Annotated[str, Meta(pattern=r"^(10s|1m|5m|1h|start)\Z", description="one of 10s, 1m, 5m, 1h, start")]
 PanelName = Literal["cache", "offload", "queue", "ttft", "gpu", "turns"]
+
+_MAX_KEY_BYTES = 64_000
+"""Of an api_key_file; what follows is not read."""
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -48,9 +52,14 @@ class Server(_Part, frozen=True):
         if self.api_key_env:
             return os.environ.get(self.api_key_env) or None
         if self.api_key_file:
+            # a pipe or a device is not opened for good: it could hold up the screen, or never end
             try:
-                return Path(self.api_key_file).expanduser().read_text(encoding="utf-8").strip().splitlines()[0]
-            except (OSError, IndexError, ValueError, RuntimeError):  # no file, no line, no text, no such home
+                name = Path(self.api_key_file).expanduser()
+                with open(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+                    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                        return None
+                    return file.read(_MAX_KEY_BYTES).decode("utf-8").strip().splitlines()[0]
+            except (OSError, RuntimeError, ValueError, IndexError):  # RuntimeError: ~ without a home
                 return None
         return None
 

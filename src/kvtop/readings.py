@@ -68,6 +68,8 @@ class Scrape:
     """Unix time of arrival; None for a saved text."""
     truncated: bool = False
     """The text did not end in a newline: its last line was dropped."""
+    ends: str = field(default="", compare=False)
+    """The family of its last `# TYPE` or `# HELP` line: where the text was cut, rows of this one may be missing."""
     has_vllm: bool = True
     """At least one `vllm:` family."""
     has_http: bool = False
@@ -144,6 +146,8 @@ class OffloadFile:
     stale: bool = False
     """On disk and mapped by nobody that could be looked at."""
     unlinked: bool = False
+    shell_path: str = ""
+    """The path as a shell takes it, whatever its characters; only of a left-over file that is this user's own."""
 
 
 @dataclass(frozen=True, slots=True)

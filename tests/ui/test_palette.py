@@ -116,7 +116,8 @@ def test_every_name_finds_itself_first(screen: str) -> None:
 
 def test_the_help_says_what_it_does_and_by_which_key() -> None:
     made = {c.value: c for c in palette.commands(Keymap(), load(), keys.DASHBOARD)}
-    assert (made["freeze"].name, made["freeze"].help) == ("freeze", "hold the numbers still; reading goes on  (space)")
+    help = "hold the numbers still; reading goes on; another window, server or engine ends it  (space)"
+    assert (made["freeze"].name, made["freeze"].help) == ("freeze", help)
     assert made["panel-cache"].name == "panel: Cache"
     assert made["5m"].help == "the figures cover the last 5 min"
     assert made["start"].help == "the figures cover all since start"

@@ -136,7 +136,9 @@ def test_a_hidden_model_list_asks_for_the_key(up: Evidence) -> None:
 
 def test_left_over_files_come_with_the_exact_command() -> None:
     files = (
-        OffloadFile("/dev/shm/vllm_offload_a b.mmap", 48 << 30, stale=True),
+        OffloadFile(
+            "/dev/shm/vllm_offload_a b.mmap", 48 << 30, stale=True, shell_path="'/dev/shm/vllm_offload_a b.mmap'"
+        ),
         OffloadFile("/dev/shm/vllm_offload_c.mmap", 1 << 30, mapped_by=(1, 2)),
     )
     made = rows(replace(EMPTY, host=replace(EMPTY.host, offload_files=files)))

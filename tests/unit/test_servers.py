@@ -69,4 +69,4 @@ def test_files(key_file: Path, tmp_path: Path) -> None:
 
 def test_no_url() -> None:
     (row,) = said(Server(f"ftp://me:{SECRET}@x"))
-    assert row[0].startswith("[[server]] url: not a server's URL: 'x': ftp is not http or https")
+    assert row[0].startswith("[[server]] url: not a server's URL: 'ftp://***@x': ftp is not http or https")

@@ -7,13 +7,15 @@ import math
 from typing import Any, NoReturn
 
 from kvtop.errors import UsageError, plain
+from kvtop.sources.url import discreet
 
 
 class Parser(argparse.ArgumentParser):
     """argparse whose mistakes are kvtop's errors."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(plain(message, 400), f"{self.prog} --help tells more")
+        said, colon, typed = message.partition(": ")  # only behind it stands what was typed
+        raise UsageError(plain(said + colon + discreet(typed), 400), f"{self.prog} --help tells more")
 
     def print_help(self, file: Any = None) -> None:
         """argparse's own keeps to itself that nothing could be written."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -275,7 +274,8 @@ def _machine(seen: Evidence) -> Iterator[Check]:
     left = [file for file in host.offload_files if file.stale]
     if left:
         size = capacity(sum(file.bytes for file in left))
-        command = "rm " + " ".join(shlex.quote(file.path) for file in left)
+        own = [file.shell_path for file in left if file.shell_path]
+        command = f"rm {' '.join(own)}" if own else "they are another user's: root may remove them"
         because = f"{len(left)} tier file{'' if len(left) == 1 else 's'}, {size}, that no process maps"
         yield Check("left-over tier files", False, because, command)
     else:

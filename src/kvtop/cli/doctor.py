@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kvtop.cli.args import Parser
+from kvtop.sources.base import printable
 
 if TYPE_CHECKING:
     from kvtop.cli.checks import Check
@@ -60,7 +61,7 @@ def report(rows: Iterable[Check]) -> list[str]:
         head = f" {_MARKS[row.ok]} {row.what:<22} "
         lines += _wrapped(head, row.because)
         if row.fix.startswith("rm "):
-            lines.append(f"{'':>10}{row.fix}")
+            lines.append(f"{'':>10}{printable(row.fix, 100_000)}")
         elif row.fix:
             lines += _wrapped(f"{'':>{len(head) - 2}}→ ", row.fix)
     return lines
@@ -68,7 +69,7 @@ def report(rows: Iterable[Check]) -> list[str]:
 
 def _wrapped(head: str, text: str) -> list[str]:
     return textwrap.wrap(
-        text,
+        printable(text, 10_000),
         COLUMNS,
         initial_indent=head,
         subsequent_indent=" " * len(head),

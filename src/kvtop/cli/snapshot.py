@@ -114,7 +114,7 @@ def _tell(args: argparse.Namespace, look: Look, shown: str | None) -> int:
         )
         print(json.dumps(made, allow_nan=False))
     elif args.line:
-        print(words.line(look.window, (shown or "").partition("://")[2]))
+        print(words.line(look.window, (shown or "").partition("://")[2] or "saved texts"))
     else:
         print(words.table(look, shown))
     sys.stdout.flush()

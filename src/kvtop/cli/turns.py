@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kvtop.cli.args import Parser
+from kvtop.cli.saved import Unreadable, read_text
 from kvtop.errors import UsageError
 from kvtop.model import document, metrics
 from kvtop.model.turns import TurnTracker
 from kvtop.model.view import Turn
 from kvtop.readings import Scrape
 from kvtop.sources.exposition import Reader
-
-MAX_BYTES = 64_000_000
-"""Of one text, unpacked. A real one is below 1 MB."""
 
 COLUMNS = ("turn", "n", "prompt", "cached", "new", "out", "queue", "prefill", "decode", "TTFT", "ended", "verdict")
 
@@ -42,6 +38,8 @@ def main(argv: Sequence[str]) -> int:
             "turns needs --from-metrics DIR: it tells single requests apart in a folder of saved /metrics texts",
             "save one text a second, named in order; live, the dashboard lists them: kvtop [URL]",
         )
+    if not args.from_metrics:
+        raise UsageError("--from-metrics '': an empty name is no folder", "a dot is the current one")
     rows = list(reversed(list(_turns(Path(args.from_metrics)))))
     if args.json:
         print(json.dumps([document.turn(row) for row in rows], allow_nan=False))
@@ -71,19 +69,15 @@ def _files(folder: Path) -> list[Path]:
 def _read(path: Path, reader: Reader) -> Scrape | None:
     """One text as a scrape; None, and a line on stderr, where it is none."""
     try:
-        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        _skip(path, str(error))
+        text = read_text(str(path), files_only=True)
+    except Unreadable as error:
+        _skip(path, error.why)
         return None
-    if len(raw) > MAX_BYTES:
-        _skip(path, f"larger than {MAX_BYTES:,} bytes")
-        return None
-    scrape = reader.read(raw.decode("utf-8", "replace"))
+    scrape = reader.read(text)
     if not scrape.has_vllm:
         _skip(path, "no vLLM series in it")
     elif scrape.truncated:
-        _skip(path, "the text was cut: it does not end in a newline")
+        _skip(path, "the text was cut: its end is missing")
     else:
         return scrape
     return None

@@ -287,7 +287,10 @@ class Watch:
         )
         host = self._host.reading
         settings = self._settings
-        around = Around(now, host, settings.poll.metrics_timeout_s, settings.thresholds.kv_pool_full, self._opened)
+        limits = settings.thresholds
+        around = Around(
+            now, host, settings.poll.metrics_timeout_s, limits.kv_pool_full, limits.share_poor, self._opened
+        )
         return BoxView(
             at=now,
             sentence=sentence.make(servers, selected, around, self._discovery),

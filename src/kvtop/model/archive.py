@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from kvtop.model.samples import summed
 from kvtop.readings import Scrape, SeriesKey
 
 LEVELS: tuple[tuple[float, float], ...] = ((0.0, 15.0), (1.0, 75.0), (5.0, 330.0), (60.0, 3_780.0))
@@ -40,6 +41,8 @@ class Archive:
         self._open: OrderedDict[int, tuple[_Packed, Scrape]] = OrderedDict()
         self._keys: tuple[SeriesKey, ...] = ()
         self._types: Mapping[str, str] = {}
+        self._told: tuple[SeriesKey, ...] = ()
+        """The series of the last scrape as they came."""
 
     def __len__(self) -> int:
         return len({id(p) for level in self._levels for p in level})
@@ -81,6 +84,11 @@ class Archive:
 
     def _pack(self, scrape: Scrape, at: float) -> _Packed:
         keys = tuple(scrape.values)
+        if keys != self._told:
+            self._told = keys
+            if len(keys) > USUAL_VALUES:  # a new set of many series: label sets may come and go for ever
+                scrape = summed(scrape)
+                keys = tuple(scrape.values)
         if keys != self._keys:
             self._keys = keys
         if scrape.types != self._types:

@@ -28,11 +28,18 @@ def config(g: Growth) -> Config:
         kv_cache_tokens=_kv_cache_tokens(g, labels, block),
         prefix_caching=_truth(labels.get("enable_prefix_caching")),
         cpu_tier_bytes=_cpu_tier_bytes(g, labels),
-        speculator=True if g.has(m.DRAFTS) else (None if not labels or g.after.multiprocess else False),
+        speculator=_speculator(g, known=bool(labels)),
         mamba_mode=_text(labels.get("mamba_cache_mode")),
         retention=_text(labels.get("prefix_cache_retention_interval")),
         prefix_match_unit_tokens=unit,
     )
+
+
+def _speculator(g: Growth, *, known: bool) -> bool | None:
+    """Whether drafts are counted. Their absence says so only in a text that has all families from the start."""
+    if g.has(m.DRAFTS):
+        return True
+    return False if known and not g.after.multiprocess and not g.after.scrape.truncated else None
 
 
 def _kv_cache_tokens(g: Growth, labels: Mapping[str, str], block: int | None) -> int | None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
-
+from kvtop.model.possible import MOST_BYTES
 from kvtop.model.samples import Engine, Quantity, Samples
 
 
 def whole(value: float | None) -> int | None:
-    """A count as an integer."""
-    return None if value is None or not math.isfinite(value) else round(value)
+    """A count as an integer; None for what is none."""
+    return None if value is None or not abs(value) <= MOST_BYTES else round(value)
 
 
 def ratio(part: float | None, of: float | None) -> float | None:
-    """part / of; None where either is not known or `of` is nothing."""
+    """part / of; None where either is not known, `of` is nothing, or the result cannot be true."""
     if part is None or of is None or of <= 0:
         return None
     result = part / of
-    return result if math.isfinite(result) else None
+    return result if abs(result) <= MOST_BYTES else None
 
 
 class Growth:

@@ -21,7 +21,7 @@ def latency(count: float | None, total: float | None, buckets: Buckets) -> Laten
     n = round(count)
     if n <= 0:
         return Latency(n=0)
-    mean = total / n if total is not None and math.isfinite(total) else None
+    mean = total / n if total is not None and math.isfinite(total) and total >= 0 else None
     return Latency(
         n=n,
         mean_s=mean,

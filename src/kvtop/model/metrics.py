@@ -175,6 +175,14 @@ COUNTER_NAMES = frozenset(series.name for quantity in COUNTERS for series in qua
 HISTOGRAM_NAMES = frozenset(series.name for quantity in COUNT_AND_SUM for series in quantity)
 BUCKET_NAMES = frozenset(series.name for quantity in LATENCIES for series in quantity)
 GAUGE_NAMES = frozenset(series.name for quantity in GAUGES for series in quantity)
+LASTING_NAMES = COUNTER_NAMES | HISTOGRAM_NAMES | GAUGE_NAMES
+"""Families that a server process tells from its start to its end."""
+SHARE_NAMES = frozenset(series.name for series in KV_USAGE)
+BYTE_NAMES = frozenset(
+    series.name
+    for quantity in (LOAD_BYTES, STORE_BYTES, LOAD_SIZE, STORE_SIZE, TIER_READ, TIER_WRITE)
+    for series in quantity
+)
 INFO_NAMES = frozenset((CACHE_CONFIG, OFFLOAD_CONFIG, SIMPLE_CONFIG))
 
 SAMPLE_NAMES = frozenset(

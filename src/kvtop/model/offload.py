@@ -11,14 +11,19 @@ def offload(g: Growth, seconds: float | None) -> Offload:
     """The offload group. A connector without series of its own (ExampleConnector, LMCache) is not to be seen here."""
     if g.has(m.LOAD_BYTES) or g.has(m.STORE_BYTES):
         return _bytes(g, seconds)
+    if g.after.scrape.truncated:
+        return Offload()  # which connector it is may stand behind the cut
     if g.has(m.SIMPLE_LOADS) or g.has(m.SIMPLE_SAVES):
         return _blocks(g)
-    return Offload(supported=None if g.after.scrape.truncated else False)
+    return Offload(supported=False)
 
 
 def _bytes(g: Growth, seconds: float | None) -> Offload:
     load, store = g.grew(m.LOAD_BYTES), g.grew(m.STORE_BYTES)
-    failures = [n for q in (m.ALLOCATION_FAILURES, *m.TIER_FAILURES) if (n := g.grew(q)) is not None]
+    failures = [g.grew(q) for q in (m.ALLOCATION_FAILURES, *m.TIER_FAILURES)]
+    failed = [n for n in failures if n is not None]
+    if g.after.scrape.truncated and len(failed) < len(failures):
+        failed = []  # a part of the sum may stand behind the cut
     return Offload(
         supported=True,
         load_bytes=whole(load),
@@ -33,12 +38,14 @@ def _bytes(g: Growth, seconds: float | None) -> Offload:
         stores=whole(g.grew(m.STORE_SIZE, "_count")),
         loads_total=whole(g.now(m.LOAD_SIZE, "_count")),
         stores_total=whole(g.now(m.STORE_SIZE, "_count")),
-        failed=whole(sum(failures)) if failures else None,
+        failed=whole(sum(failed)) if failed else None,
         tiers=_tiers(g),
     )
 
 
 def _tiers(g: Growth) -> tuple[Tier, ...]:
+    if g.after.scrape.truncated and not (g.has(m.TIER_READ) and g.has(m.TIER_WRITE)):
+        return ()
     names = sorted({*g.row_names(m.TIER_READ), *g.row_names(m.TIER_WRITE)})
     return tuple(
         Tier(name, whole(g.grew_row(m.TIER_READ, name)), whole(g.grew_row(m.TIER_WRITE, name))) for name in names

@@ -15,6 +15,11 @@ from enum import StrEnum
 STEPS: tuple[tuple[float, int], ...] = ((1.0, 3_900), (10.0, 2_400), (60.0, 1_560))
 """Seconds of a cell, and cells kept: somewhat more than 1 h, 6 h and 24 h, so that a mean may look back a little."""
 
+MOST = 1e18
+"""No amount, level or observation is larger: what is over it is no number that can be true."""
+LATEST_S = 1e11
+"""Nor does any time lie later."""
+
 _HALF = 0.5
 """A cell observed for less than half a step does not make a rate of its few milliseconds."""
 
@@ -100,11 +105,11 @@ class Series:
         """A flow grew by `value` in [start, end), or a level stood at `value`.
 
         An interval that begins before the end of the last one is cut; one that is empty after that is dropped whole,
-        and so is a value that is not finite.
+        and so is a value that is no possible number.
         """
         if self.end is not None and start < self.end:
             start = self.end
-        if end <= start or not math.isfinite(value):
+        if not (0.0 <= start < end <= LATEST_S and -MOST <= value <= MOST):
             return
         fine = self._rings[0]
         before = fine.newest if fine.newest >= 0 else int(start // fine.step)
@@ -222,15 +227,19 @@ class Medians:
         self._kept = kept
         self._at = array("d")
         self._value = array("d")
-        self._n = array("L")
+        self._n = array("Q")
 
     def add(self, at: float, value: float, n: int) -> None:
-        """`n` observations that are known to lie about `value`; what is not later than the last one is dropped."""
-        if (self._at and at <= self._at[-1]) or n <= 0 or not math.isfinite(value):
+        """`n` observations that are known to lie about `value`; what is not later than the last one is dropped, and so
+        is what is no possible number."""
+        if not (0.0 <= at <= LATEST_S and -MOST <= value <= MOST and 1 <= n <= MOST):
             return
+        if self._at and at <= self._at[-1]:
+            return
+        # All three are judged before any is written: they must stay equally long.
         self._at.append(at)
         self._value.append(value)
-        self._n.append(n)
+        self._n.append(int(n))
         if len(self._at) > self._kept + self._kept // 8:
             for kept in (self._at, self._value, self._n):
                 del kept[: self._kept // 8]

@@ -22,6 +22,8 @@ def by_source(g: Growth) -> BySource:
     host = disk = p2p = None
     if external is not None and g.has(m.CACHED_BY_TIER):
         host, disk, p2p, external = _split(external, g)
+    elif external and g.after.scrape.truncated:
+        external = None  # how it splits may stand behind the cut
     return BySource(
         device=whole(g.grew_row(m.PROMPT_BY_SOURCE, "local_cache_hit")),
         host=host,
@@ -32,7 +34,7 @@ def by_source(g: Growth) -> BySource:
     )
 
 
-def _split(external: int, g: Growth) -> tuple[int | None, int | None, int | None, int]:
+def _split(external: int, g: Growth) -> tuple[int | None, int | None, int | None, int | None]:
     """host, disk, p2p and the rest of `external`; they sum to it."""
     grown = [g.grew_row(m.CACHED_BY_TIER, tier) for tier in TIERS]
     if any(n is None for n in grown):

@@ -167,11 +167,13 @@ class _EngineTracker:
             return None if total is None else (round(total) if n == 1 else total / n)
 
         def seconds(quantity: Quantity) -> float | None:
-            return None if (sum_s := total(quantity)) is None else sum_s / n
+            return None if (sum_s := total(quantity)) is None or sum_s < 0 else sum_s / n
 
         prompts, computed = total(m.REQUEST_PROMPT), total(m.REQUEST_COMPUTED)
         prompt, new, completion = tokens(prompts), tokens(computed), tokens(total(m.REQUEST_GENERATION))
         cached = tokens(prompts - computed) if prompts is not None and computed is not None else None
+        if cached is not None and cached < 0:
+            cached = new = None  # more computed than there was to read: the texts contradict themselves
         if not g.has(m.REQUEST_COMPUTED) and n == 1 and prompt is not None:
             cached = self.flight.cached_if_alone(now, prompt)  # below 0.13
             new = None if cached is None else prompt - cached

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from kvtop.model import metrics as m
@@ -22,9 +23,13 @@ from kvtop.model.engine_config import config
 from kvtop.model.growth import Growth, ratio, whole
 from kvtop.model.histogram import latency
 from kvtop.model.offload import offload
-from kvtop.model.samples import Quantity, Samples, samples
+from kvtop.model.possible import share
+from kvtop.model.samples import Quantity, Samples, cut_short, lost_some, samples
 from kvtop.model.sources import by_source
 from kvtop.readings import Scrape, State
+
+_LOST = "its last line was dropped, and the last family of series is left out"
+_POSITION = re.compile(r"[0-9]{1,4}")
 
 CLOCK_SKEW_S = 120.0
 """How far a server's clock may be off before its start time is believed to lie before a scrape."""
@@ -46,7 +51,7 @@ def glance(scrape: Scrape) -> Glance:
     after = samples(scrape)
     g = Growth(None, after, None, False)
     running, waiting = whole(g.now(m.RUNNING)), whole(g.now(m.WAITING))
-    return Glance(after.state, "" if after.state.good else _why(after.state), running, waiting, after.start)
+    return Glance(after.state, "" if after.state.good else _why(after), running, waiting, after.start)
 
 
 def between(a: Scrape, b: Scrape, seconds: float | None, *, lean: bool = False) -> Window:
@@ -60,14 +65,18 @@ def between(a: Scrape, b: Scrape, seconds: float | None, *, lean: bool = False) 
     """
     before, after = samples(a), samples(b)
     state = after.state
-    notes = [] if state.good else [_why(state)]
+    notes = [] if state.good else [_why(after)]
+    if len(after.engines) < after.engines_told:
+        notes.append(f"{after.engines_told:,} engines: the first {len(after.engines)} are looked at one by one")
     if a.truncated:
-        notes.append("the first text was cut: its last line was dropped")
-    if b.truncated:
-        notes.append("the text was cut: its last line was dropped" if not a.truncated else "so was the second")
+        notes.append(f"the first text was cut: {_LOST}")
+    if b.truncated and state.good:
+        notes.append(f"the text was cut: {_LOST}" if not a.truncated else "so was the second")
     reset = ""
     if state.good:
         if before.state.good:
+            before, after, cut = _mended(before, after)
+            notes += [cut] if cut else []
             reset = reset_reason(before, after)
         else:
             notes.append("the first text has no engine series: nothing can be said of the time between")
@@ -79,19 +88,32 @@ def between(a: Scrape, b: Scrape, seconds: float | None, *, lean: bool = False) 
     return _window(base, after, state, "; ".join(notes), seconds, zero=zero, lean=lean)
 
 
+def _mended(before: Samples, after: Samples) -> tuple[Samples, Samples, str]:
+    """The two, where one of them was cut at the end of a line, which only the other one shows; and that in words."""
+    if lost_some(after, before):
+        short = cut_short(after.scrape)
+        if after.start is not None or not reset_reason(before, short):
+            return before, short, "the text was cut: series of the first one are missing"
+    elif before.start is not None and lost_some(before, after):
+        return cut_short(before.scrape), after, "the first text was cut: series of the second one are missing"
+    return before, after, ""
+
+
 def since_start(b: Scrape) -> Window:
     """Lifetime: all that the server's counters have counted. `window_s` is its age where both times are known."""
     after = samples(b)
     state = after.state
-    notes = [] if state.good else [_why(state)]
-    if b.truncated:
-        notes.append("the text was cut: its last line was dropped")
+    notes = [] if state.good else [_why(after)]
+    if b.truncated and state.good:
+        notes.append(f"the text was cut: {_LOST}")
     age = b.at - after.start if b.at is not None and after.start is not None else None
     return _window(None, after, state, "; ".join(notes), age if age is not None and age > 0 else None, zero=True)
 
 
-def _why(state: State) -> str:
-    if state is State.NO_STATS:
+def _why(after: Samples) -> str:
+    if after.scrape.truncated:
+        return "the text was cut before any series of the engine"
+    if after.state is State.NO_STATS:
         return "engine statistics are off: started with --disable-log-stats"
     return "the text has no vLLM series"
 
@@ -106,7 +128,8 @@ def reset_reason(before: Samples, after: Samples) -> str:
     for old, engine in pairs or [(before.all, after.all)]:
         if old is None:
             continue
-        fell = _fell("", old.totals, engine.totals)
+        # of a family that is split, row by row: a row that is missing is none that fell
+        fell = _fell("", {name: value for name, value in old.totals.items() if name not in old.rows}, engine.totals)
         for name, rows in engine.rows.items():
             fell = fell or _fell(name, old.rows.get(name, {}), rows)
         if fell:
@@ -229,7 +252,7 @@ def _requests(g: Growth) -> Requests:
         ),
         preempted=whole(g.grew(m.PREEMPTIONS)),
         preempted_total=whole(g.now(m.PREEMPTIONS)),
-        kv_cache_usage_share=None if usage is None else usage / g.engine.members,
+        kv_cache_usage_share=share(ratio(usage, g.engine.members)),
         finished=finished(g),
     )
 
@@ -272,7 +295,7 @@ def _spec_decode(g: Growth) -> SpecDecode | None:
         return None
     drafts, draft_tokens, accepted = g.grew(m.DRAFTS), g.grew(m.DRAFT_TOKENS), g.grew(m.ACCEPTED)
     tokens_a_draft = ratio(accepted, drafts)
-    positions = sorted((int(p), p) for p in g.row_names(m.ACCEPTED_PER_POSITION) if p.isascii() and p.isdigit())
+    positions = sorted((int(p), p) for p in g.row_names(m.ACCEPTED_PER_POSITION) if _POSITION.fullmatch(p))
     grown = [whole(g.grew_row(m.ACCEPTED_PER_POSITION, name)) for _, name in positions]
     return SpecDecode(
         drafts=whole(drafts),

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import compress, count, pairwise
 from operator import ne
+from sys import intern
 
 from kvtop.readings import Scrape, SeriesKey
 
@@ -43,6 +44,7 @@ _LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*+="(?:[^"\\]++|\\.)*+"'
 _HEAD = re.compile(rf"({_NAME})(?:\{{((?:{_LABEL}(?:,|(?=\}})))*+)\}})?")
 _ONE_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*+)="((?:[^"\\]++|\\.)*+)"')
 _TAIL = re.compile(r"[ \t]*([^\s#]+)(?:[ \t]+[-+.eE0-9]+)?[ \t]*(?: # .*)?")
+_META = re.compile(rf"#[ \t]+(?:TYPE|HELP)[ \t]+({_NAME})")
 _TYPE = re.compile(rf"#[ \t]+TYPE[ \t]+({_NAME})[ \t]+(\w+)[ \t]*")
 _ESCAPE = re.compile(r'\\([\\n"])')
 _OURS = ("vllm:", START_TIME)
@@ -65,14 +67,15 @@ def _key(match: re.Match[str]) -> SeriesKey | None:
     """The series of a matched head; None where a label stands twice (left to the official parser)."""
     name, labels = match[1], match[2]
     if not labels:
-        return name, ()
-    pairs = _ONE_LABEL.findall(labels)
+        return intern(name), ()
+    # label names and most values are the same few words on every line
+    pairs = [(intern(label), intern(value)) for label, value in _ONE_LABEL.findall(labels)]
     if "\\" in labels:
         pairs = [(label, _ESCAPE.sub(_unescape, value)) for label, value in pairs]
     pairs.sort()
     if any(a[0] == b[0] for a, b in pairwise(pairs)):
         return None
-    return name, tuple(pairs)
+    return intern(name), tuple(pairs)
 
 
 def _official(line: str) -> tuple[SeriesKey, float] | None:
@@ -86,6 +89,21 @@ def _official(line: str) -> tuple[SeriesKey, float] | None:
     except Exception:  # noqa: BLE001  a foreign parser on hostile text: whatever it raises means 'not a sample'
         return None
     return None
+
+
+def _last_family(lines: list[str]) -> str:
+    """The family of the last comment that names one."""
+    for line in reversed(lines):
+        if line.startswith("#") and (named := _META.match(line)):
+            return named[1]
+    return ""
+
+
+def _is_half(lines: list[str]) -> bool:
+    """Whether the text ends in the middle of a family, although with a whole line: its samples, or the count and the
+    sum of a histogram, would follow."""
+    last = lines[-1] if lines else ""
+    return last.startswith("# HELP") or (last.startswith("vllm:") and last.partition("{")[0].endswith("_bucket"))
 
 
 class Reader:
@@ -103,11 +121,12 @@ class Reader:
         self.dropped = 0
 
     def read(self, text: str, at: float | None = None) -> Scrape:
-        """The whole text as a scrape. Without a final newline its last line is dropped and `truncated` is set."""
+        """The whole text as a scrape. Without a final newline its last line is dropped and `truncated` is set; it is
+        also set where the last line cannot be the last one of a text."""
         if "\r" in text:
             text = text.replace("\r\n", "\n")
         lines = text.split("\n", MAX_LINES)  # the last piece is a line without an end, or all that is too much
-        truncated = bool(lines.pop())
+        truncated = bool(lines.pop()) or _is_half(lines)
         scrape = None if truncated else self._again(lines, at)
         if scrape is None:
             scrape = self._anew(lines, at, truncated)
@@ -171,14 +190,16 @@ class Reader:
             if type(known) is int:
                 marks.add(known)
         self._leftovers(odd, values)
-        if truncated and lines and (last := _TYPE.fullmatch(lines[-1])):
-            types.pop(last[1], None)  # its samples were cut off: 'present, nothing yet' would be a guess
+        if lines and (last := _TYPE.fullmatch(lines[-1])):
+            marks.add(_VLLM if last[1].startswith("vllm:") else _ELSE)
+            types.pop(last[1], None)  # its samples may be cut off: 'present, nothing yet' would be a guess
         self._forget()
         return Scrape(
             values=values,
             types=types,
             at=at,
             truncated=truncated,
+            ends=_last_family(lines),
             has_vllm=bool(types or _VLLM in marks or any(name != START_TIME for name, _ in values)),
             has_http=_HTTP in marks,
         )

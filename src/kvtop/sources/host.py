@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import stat
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -44,6 +46,19 @@ class _Mapped:
     path: str
     bytes: int
     unlinked: bool
+
+
+@dataclass(slots=True)
+class _Visible:
+    """A tier's file that has a name."""
+
+    path: str
+    """Fit to be shown."""
+    bytes: int
+    judged: bool
+    """Whether this user may see who holds it."""
+    shell_path: str
+    """As a shell takes it; empty where the file is another user's."""
 
 
 @dataclass(slots=True)
@@ -130,11 +145,12 @@ class HostSource:
         self._listing = listing
         self._unmapped = any(all(file not in files for files in mapped.values()) for file in on_disk)
         found: list[OffloadFile] = []
-        for file, (path, size, ours) in on_disk.items():
+        for file, seen in on_disk.items():
             pids = tuple(sorted(pid for pid, files in mapped.items() if file in files))
             # A file of another user, or beside a vLLM that cannot be looked into, may well be in use.
-            stale = not pids and ours and not unreadable and file not in self._held_by_anybody()
-            found.append(OffloadFile(path, size, mapped_by=pids, stale=stale))
+            stale = not pids and seen.judged and not unreadable and file not in self._held_by_anybody()
+            shell_path = seen.shell_path if stale else ""
+            found.append(OffloadFile(seen.path, seen.bytes, mapped_by=pids, stale=stale, shell_path=shell_path))
         elsewhere: dict[_File, list[tuple[int, _Mapped]]] = {}
         for pid, files in mapped.items():
             for file, how in files.items():
@@ -147,17 +163,23 @@ class HostSource:
             found.append(OffloadFile(first.path, size, mapped_by=pids, unlinked=first.unlinked))
         return tuple(sorted(found, key=lambda tier: tier.path)), unreadable
 
-    def _visible(self) -> dict[_File, tuple[str, int, bool]]:
-        """Tier files that have a name: path, size, and whether this user may judge who holds them."""
-        found = {}
+    def _visible(self) -> dict[_File, _Visible]:
+        """Tier files that have a name."""
+        found: dict[_File, _Visible] = {}
         me = os.geteuid()
         try:
             with os.scandir(self._shm) as entries:
                 for entry in entries:
                     if entry.name.startswith(_PREFIX):
                         status = entry.stat(follow_symlinks=False)
-                        path = printable(entry.path, 300)
-                        found[(status.st_dev, status.st_ino)] = (path, status.st_size, me in (0, status.st_uid))
+                        if not stat.S_ISREG(status.st_mode):
+                            continue
+                        found[(status.st_dev, status.st_ino)] = _Visible(
+                            path=printable(entry.path, 300),
+                            bytes=status.st_size,
+                            judged=me in (0, status.st_uid),
+                            shell_path=quoted(entry.path) if me == status.st_uid else "",
+                        )
         except OSError:
             return found
         return found
@@ -212,3 +234,12 @@ class HostSource:
                 held.update(self._read_maps(pid) or {})
             self._holders = (now, held)
         return self._holders[1]
+
+
+def quoted(path: str) -> str:
+    """A path as a shell takes it. With odd characters every byte that is not plain is an octal escape in $'...', which
+    bash, zsh and ksh read, and which shows nothing raw."""
+    if path.isascii() and path.isprintable():
+        return shlex.quote(path)
+    plain = (chr(b) if 32 <= b < 127 and chr(b) not in "'\\" else f"\\{b:03o}" for b in os.fsencode(path))
+    return f"$'{''.join(plain)}'"

@@ -159,6 +159,8 @@ class HttpClient:
         elif coding not in ("", "identity"):
             raise HttpFailure(State.HTTP_ERROR, f"answers in '{printable(coding, 20)}', which was not asked for")
         announced = fields.get("content-length", "")
+        if announced.isdecimal() and len(announced) > 18:  # more digits than int() takes, perhaps
+            raise self._too_large("far more was announced")
         if announced.isdecimal() and int(announced) > self._max_bytes:
             raise self._too_large(f"{int(announced):,} bytes announced")
         parts: list[bytes] = []
@@ -174,6 +176,8 @@ class HttpClient:
             if size > self._max_bytes or progress.bytes > self._max_bytes:
                 raise self._too_large("unpacked" if unpack is not None else "and more was coming")
             parts.append(data)
+        if unpack is not None and progress.bytes and not unpack.eof:
+            raise HttpFailure(State.HTTP_ERROR, f"its packed answer broke off after {progress.bytes:,} bytes")
         return b"".join(parts)
 
     def _too_large(self, how: str) -> HttpFailure:

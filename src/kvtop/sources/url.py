@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from kvtop.errors import UsageError
 from kvtop.sources.base import printable
@@ -16,9 +16,14 @@ _ROUTES = re.compile(
     r"/(metrics|health|version|tokenize|v1(/(models|chat/completions|completions|responses|messages))?)/*$"
 )
 _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_OPENING = re.compile(r"\s*(?:--?[\w-]+=)?(?:[a-zA-Z][a-zA-Z0-9+.-]*:)?//")
+"""What may stand before a user and a password: an option's name, a scheme."""
 _HOST = re.compile(r"^[\w.-]+$")
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Addresses to listen on, as in a server's log, and where such a server is reached on this machine."""
+
+_PATH = "/%:@!$&'()*+,;=~-._"
+"""What a path may hold as it is; anything else is written as %XX."""
 
 _EXAMPLES = "for instance http://127.0.0.1:8000, gpubox:8000 or 8000"
 
@@ -48,10 +53,22 @@ class Endpoint:
         return f"{'https' if self.tls else 'http'}://{self.authority}{self.base}"
 
 
+def discreet(text: str) -> str:
+    """A text that a person typed, fit for a message: what may be a URL's user, password, query or fragment is gone.
+
+    What stands before the last @ may be a password, whatever it holds; what follows ? or # may be a key.
+    """
+    query = min((at for at in (text.find("?"), text.find("#")) if at >= 0), default=len(text))
+    at = text.rfind("@")
+    if at < 0:
+        return text[:query] + ("?***" if query < len(text) else "")
+    opening = _OPENING.match(text)
+    shown = text[: opening.end()] if opening else ""
+    return shown + ("***@" + discreet(text[at + 1 :]) if at < query else "***")
+
+
 def _nonsense(given: str, why: str) -> UsageError:
-    # What stands before an @ may be a password.
-    shown = printable(re.sub(r"(^|//)[^/@]*@", r"\1", given.rpartition("@")[2] if "@" in given else given), 80)
-    return UsageError(f"not a server's URL: '{shown}': {why}; {_EXAMPLES}")
+    return UsageError(f"not a server's URL: '{printable(discreet(given), 80)}': {why}; {_EXAMPLES}")
 
 
 def parse(given: str) -> Endpoint:
@@ -81,18 +98,32 @@ def parse(given: str) -> Endpoint:
         raise _nonsense(given, "host or port cannot be read") from None
     if not host or not (_HOST.match(host) or ":" in host):
         raise _nonsense(given, "no host name")
-    if parts.query or parts.fragment:
+    if not host.isascii():
+        host = _ascii(host, given)
+    if parts.query or parts.fragment or "?" in text or "#" in text:
         raise _nonsense(given, "'?' and '#' do not belong here")
     if port == 0 or (parts.netloc.endswith(":") and not scheme):
         raise _nonsense(given, "a port is 1 to 65535")
     tls = parts.scheme == "https"
     if port is None:
         port = (443 if tls else 80) if scheme else VLLM_PORT
-    base = parts.path.rstrip("/")
+    base = quote(parts.path.rstrip("/"), safe=_PATH)
     while (shorter := _ROUTES.sub("", base).rstrip("/")) != base:
         base = shorter
     userinfo = unquote(parts.netloc.rpartition("@")[0]) or None
     return Endpoint(tls, _ANYWHERE.get(host, host), port, base, userinfo)
+
+
+def _ascii(host: str, given: str) -> str:
+    """A name with letters outside ASCII as the name service has it: xn--... Raises UsageError where that is not clear,
+    for instance because a character would be replaced by another one."""
+    try:
+        name = host.encode("idna").decode("ascii")
+        if name.encode("ascii").decode("idna") == host:
+            return name
+    except UnicodeError:
+        pass
+    raise _nonsense(given, "host name with letters that it cannot have; write it in ASCII (xn--...)")
 
 
 def normalise(url: str) -> str:

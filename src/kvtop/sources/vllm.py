@@ -36,6 +36,8 @@ _HUGE = 1_000_000
 """A /metrics text of more bytes is read beside the loop."""
 _REDIRECTS = 3
 _MODELS = 64
+_MAX_LENGTH = 10**12
+"""Tokens; no context is longer."""
 
 _RUNNING = "vllm:num_requests_running"
 _ACCEPT_TEXT = ("Accept", "text/plain;version=0.0.4, */*;q=0.1")
@@ -188,7 +190,7 @@ class VllmSource:
         return ServerFacts(
             version=printable(version.version, 60) if version else None,
             models=tuple(
-                Model(printable(row.id), row.max_model_len, printable(row.owned_by or "", 60) or None)
+                Model(printable(row.id), _length(row.max_model_len), printable(row.owned_by or "", 60) or None)
                 for row in (models.data[:_MODELS] if models else ())
             ),
             sleeping=sleeping.is_sleeping if sleeping else None,
@@ -211,6 +213,8 @@ class VllmSource:
     async def _nameless(self, answer: Answer, scrape: Scrape) -> HttpFailure:
         """Why a text has no vllm: series: another program, or statistics that are off."""
         if await self._is_vllm(scrape.has_http):
+            if scrape.truncated:
+                return HttpFailure(State.HTTP_ERROR, "/metrics broke off before any vllm: series")
             return HttpFailure(State.NO_STATS, "no vllm: series: the server was started with --disable-log-stats")
         if "html" in answer.headers.get("content-type", "") or answer.body[:200].lstrip()[:1] == b"<":
             return HttpFailure(State.NOT_VLLM, "/metrics answers with a web page: another program has this port")
@@ -293,6 +297,10 @@ class VllmSource:
         if status == 404:
             raise HttpFailure(State.HTTP_ERROR, f"HTTP 404: there is no {path} here; is this vLLM?", status)
         raise HttpFailure(State.HTTP_ERROR, f"{path} answers HTTP {status}", status)
+
+
+def _length(tokens: int | None) -> int | None:
+    return tokens if tokens is not None and 0 < tokens <= _MAX_LENGTH else None
 
 
 def _decode(body: bytes, kind: type[_T]) -> _T | None:

@@ -224,6 +224,8 @@ class KvtopApp(App[str]):
 
     def action_next_theme(self) -> None:
         self.theme = self.themes.after(self.theme)
+        self.clear_notifications()
+        self.notify(f"theme {self.theme}", timeout=2, markup=False)
 
     def set_window(self, key: str) -> None:
         """The palette: choose a window."""

@@ -307,7 +307,7 @@ def area(
     for x, value in enumerate(bins(values, w * 2, mean)):
         if value is None or not math.isfinite(value):
             continue
-        n = max(1, min(dots, round(value / top * dots))) if top > 0 else 1
+        n = max(1, min(dots, round(min(max(value / top, 0.0), 1.0) * dots))) if top > 0 else 1
         side, column = bits[x & 1], x >> 1
         for d in range(n):
             row = d >> 2

@@ -17,6 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.keys import KEY_ALIASES, Keys
 
 from kvtop.errors import Problem, plain
+from kvtop.ui.draw import cells
 
 DASHBOARD, TURN, HISTORY, HELP, NO_SERVER = "dashboard", "turn", "history", "help", "no-server"
 SCREENS: dict[str, str] = {
@@ -97,8 +98,9 @@ ACTIONS: tuple[Action, ...] = (
            footer=50),
     Action("filter", ("slash",), "filter", "show only some turns: slow new>10k cached<50", _DASHBOARD, group="Turns",
            footer=40),
-    Action("freeze", ("space",), "freeze", "hold the numbers still; reading goes on", _DASHBOARD, group="Panels",
-           footer=30),
+    Action("freeze", ("space",), "freeze",
+           "hold the numbers still; reading goes on; another window, server or engine ends it", _DASHBOARD,
+           group="Panels", footer=30),
     Action("export", ("e",), "export", "write the screen as SVG and its numbers as JSON", do="app.export",
            group="Everywhere", footer=20),
     _panel(1, "cache", "Cache"),
@@ -210,7 +212,8 @@ class Footer:
 
     @property
     def cells(self) -> int:
-        return len(self.keys) + 1 + len(self.label) + 2
+        """With the gap of two behind it."""
+        return cells(self.keys) + 1 + cells(self.label) + 2
 
 
 class Keymap:

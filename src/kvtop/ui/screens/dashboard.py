@@ -14,6 +14,7 @@ from kvtop.config import Settings
 from kvtop.model.view import WINDOWS, BoxView
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, cells, safe
+from kvtop.ui.filter import HINTS, misread
 from kvtop.ui.keys import Keymap
 from kvtop.ui.layout import PANELS, Rect, plan
 from kvtop.ui.messages import OtherUrl
@@ -141,17 +142,22 @@ class Dashboard(Screen[None]):
         one = scene is None or len(scene.view.lines) <= 1
         useless = {"next-server": one, "other-url": self._unanswered() is None}
         hide = frozenset(id for id, there in useless.items() if there)
-        prompt: Line = []
-        if self.typing:
-            prompt = [
-                ("/", "t bold"),
-                (safe(self.words), "t"),
-                ("▏", "bright"),
-                ("  enter keeps it  esc shows all", "d"),
-            ]
         self.query_one(Foot).set(
-            clock=self.now(), word="FROZEN" if held else "DEMO" if demo else "", hide=hide, prompt=prompt
+            clock=self.now(),
+            word="FROZEN" if held else "DEMO" if demo else "",
+            hide=hide,
+            prompt=self._prompt() if self.typing else (),
         )
+
+    def _prompt(self) -> list[Line]:
+        """What is being typed, and what can be; longest first."""
+        typed: Line = [("/", "t bold"), (safe(self.words), "t"), ("▏", "bright")]
+        enter, esc = "enter keeps it", "esc shows all"
+        if wrong := misread(self.words):
+            said = f"  {safe(wrong)} is no filter"
+            return [[*typed, (said + end, "warn")] for end in (": compare like new>10k", "")] + [typed]
+        hints = [f"  {hint}  {enter}  {esc}" for hint in HINTS] if not self.words else []
+        return [*([*typed, (hint, "d")] for hint in (*hints, f"  {enter}  {esc}", f"  {esc}")), typed]
 
     def moves_by_itself(self) -> bool:
         """Something on the screen counts seconds, though nothing new may come from below."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -157,8 +158,9 @@ class NoServerScreen(Page):
         place_w = min(max(len(place) for place, _ in looked) + 1, 26, max(8, w // 3))
         rows: list[Line] = [rule("Where kvtop looked", w)]
         for place, seen in looked:
-            for i, part in enumerate(wrap([(safe(seen), "d")], max(8, w - place_w - 4))):
-                name: Line = [(safe(place), "t")] if i == 0 else []
+            names, parts = wrap([(safe(place), "t")], place_w), wrap([(safe(seen), "d")], max(8, w - place_w - 4))
+            empty: Line = []
+            for name, part in zip_longest(names, parts, fillvalue=empty):
                 rows.append([(" ", "t"), *columns([name, part], [place_w, w - place_w - 3])])
         return rows
 
