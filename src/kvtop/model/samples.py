@@ -249,7 +249,8 @@ def _sort(scrape: Scrape) -> Samples:
         families=families,
         start=start,
         multiprocess=not told and not scrape.truncated,
-        engine_seen=seen or any(not name.startswith(metrics.API_SERVER_PREFIXES) for name in typed),
+        engine_seen=seen
+        or any(name.startswith("vllm:") and not name.startswith(metrics.API_SERVER_PREFIXES) for name in typed | cut),
         engines_told=len(labels),
     )
 
