@@ -346,6 +346,23 @@ async def test_a_gzip_bomb() -> None:
         assert answer.state is State.TOO_LARGE
 
 
+async def test_gzip_that_ends_early_is_no_answer() -> None:
+    async def handle(exchange: Exchange) -> None:
+        await exchange.reply(gzip.compress(METRICS)[:-20], content_encoding="gzip")
+
+    async with serving(handle) as box:
+        answer = await down(box.url)
+        assert answer.state is State.HTTP_ERROR
+        assert "broke off" in answer.cause
+
+
+async def test_a_text_that_ends_before_any_series_accuses_no_flag() -> None:
+    async with serving(vllm(metrics=b"# TYPE http_requests counter\nhttp_requests_total 1\n# HELP vl")) as box:
+        answer = await down(box.url)
+        assert answer.state is State.HTTP_ERROR
+        assert "broke off before any vllm: series" in answer.cause
+
+
 async def test_gzip_that_was_not_asked_for_is_read_all_the_same() -> None:
     async def handle(exchange: Exchange) -> None:
         assert exchange.headers["accept-encoding"] == "identity"

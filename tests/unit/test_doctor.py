@@ -134,6 +134,17 @@ def test_a_hidden_model_list_asks_for_the_key(up: Evidence) -> None:
     assert "api_key_env" in rows(replace(up, facts=facts))["server"].fix
 
 
+def test_nothing_raw_is_printed() -> None:
+    odd = replace(EMPTY, discovery=Discovery(looked=(("x\x1b[2J", "\x9b31m\x07 \udcff"),)))
+    assert all(line.isprintable() for line in report(checks(odd)))
+
+
+def test_another_users_left_over_comes_without_a_command() -> None:
+    files = (OffloadFile("/dev/shm/vllm_offload_a.mmap", 1 << 30, stale=True),)
+    made = rows(replace(EMPTY, host=replace(EMPTY.host, offload_files=files)))
+    assert not made["left-over tier files"].fix.startswith("rm ")
+
+
 def test_left_over_files_come_with_the_exact_command() -> None:
     files = (
         OffloadFile(

@@ -112,8 +112,10 @@ def test_a_cut_text_loses_its_last_line() -> None:
     scrape = Reader().read("# TYPE vllm:a_total counter\nvllm:a_total 5\n# TYPE vllm:b_total counter\nvllm:b_total 1")
     assert scrape.truncated
     assert dict(scrape.values) == {("vllm:a_total", ()): 5.0}
-    assert list(scrape.types) == ["vllm:a_total"]
-    assert scrape.ends == "vllm:b_total", "that b has no sample yet would be a guess"
+    assert list(scrape.types) == ["vllm:a_total", "vllm:b_total"]
+    assert scrape.ends == "vllm:b_total"
+    whole = Reader().read("# TYPE vllm:a_total counter\nvllm:a_total 5\n# TYPE vllm:b_total counter\n")
+    assert list(whole.types) == ["vllm:a_total"], "that b has no sample yet would be a guess"
 
 
 def test_carriage_returns_blank_lines_tabs_and_padding() -> None:

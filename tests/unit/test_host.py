@@ -210,6 +210,17 @@ def test_a_left_over_is_stale(machine: Machine) -> None:
     assert (tier.stale, tier.mapped_by) == (True, ())
 
 
+def test_a_left_over_is_removed_by_its_real_name(machine: Machine) -> None:
+    odd = machine.shm / os.fsdecode(b"vllm_offload_a'b \x1b[31m\xff\n.mmap")
+    odd.write_bytes(b"x")
+    (machine.shm / "vllm_offload_folder").mkdir()
+    (machine.shm / "vllm_offload_link").symlink_to("/etc/passwd")
+    (tier,) = machine.source.read().offload_files
+    assert tier.stale and tier.path.isprintable() and tier.shell_path.isascii() and tier.shell_path.isprintable()
+    subprocess.run(["bash", "-c", f"rm {tier.shell_path}"], check=True)
+    assert not odd.exists()
+
+
 def test_a_file_that_another_program_maps_is_not_stale(machine: Machine) -> None:
     file = machine.tier()
     machine.process(13, "python3", "train.py")

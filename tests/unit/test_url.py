@@ -32,6 +32,8 @@ from kvtop.sources.url import normalise, parse
         ("http://[::]:8000", "http://[::1]:8000"),
         ("http://user:geheim@h:1/", "http://h:1"),
         ("user:geheim@h:8000", "http://h:8000"),
+        ("bücher.example", "http://xn--bcher-kva.example:8000"),
+        ("http://h/ü b".replace(" ", ""), "http://h:80/%C3%BCb"),
     ],
 )
 def test_normalise(given_url: str, url: str) -> None:
@@ -62,6 +64,16 @@ def test_normalise(given_url: str, url: str) -> None:
         "http://user:gehe/im@h:8000",
         "http://user:geheim@h:99999",
         "http://user:99999999@h:x",
+        "²",
+        "faß",
+        "a" * 64 + "ü",
+        "http://[fe80::1%ü]:1",
+        "http://user:gehe?im@h",
+        "http://h?key=geheim@x",
+        "http://u:p@h?api_key=geheim",
+        "http://h#geheim",
+        "http://h:8000?",
+        "user:p//gehe@h:x",
     ],
 )
 def test_nonsense_is_one_line_without_a_password(nonsense: str) -> None:

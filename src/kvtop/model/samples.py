@@ -174,7 +174,9 @@ def lost_some(one: Samples, other: Samples) -> bool:
     All families stand in the text from the process's start on, save for the info series. In multiprocess mode, where
     no start is known, they come with the first write and stay.
     """
-    if one.start != other.start or one.scrape.truncated or other.families <= one.families:
+    if one.scrape.types is other.scrape.types or one.start != other.start or one.scrape.truncated:
+        return False
+    if other.families <= one.families:
         return False
     return not metrics.LASTING_NAMES.isdisjoint(other.families - one.families)
 
@@ -204,7 +206,7 @@ def summed(scrape: Scrape) -> Scrape:
 def _sort(scrape: Scrape) -> Samples:
     engines: dict[str, Engine] = {}
     start = None
-    told = seen = False
+    told = False
     # Of the family at which the text was cut a row, a sum or a bucket may be missing: it is left out whole.
     cut = _cut(scrape)
     for key, value in scrape.values.items():
@@ -213,8 +215,7 @@ def _sort(scrape: Scrape) -> Samples:
             if kind == _START:
                 start, told = started(value, scrape.at), True
             continue
-        seen = True
-        if family in cut:
+        if cut and family in cut:
             continue
         if not 0.0 <= value <= most:
             value = believed(name, value, most)
@@ -241,7 +242,7 @@ def _sort(scrape: Scrape) -> Samples:
     labels = sorted((label for label in engines if label), key=_numeric)
     all_engines = next(iter(engines.values())) if len(engines) == 1 else _added(engines, len(labels))
     typed = _named(scrape.types)
-    families = (typed - cut) | all_engines.families
+    families = (typed - cut if cut else typed) | all_engines.families
     return Samples(
         scrape=scrape,
         engines={label: engines[label] for label in labels[:MAX_ENGINES]},
@@ -249,7 +250,8 @@ def _sort(scrape: Scrape) -> Samples:
         families=families,
         start=start,
         multiprocess=not told and not scrape.truncated,
-        engine_seen=seen or any(not name.startswith(metrics.API_SERVER_PREFIXES) for name in typed),
+        engine_seen=bool(all_engines.families)
+        or any(name.startswith("vllm:") and not name.startswith(metrics.API_SERVER_PREFIXES) for name in typed | cut),
         engines_told=len(labels),
     )
 

@@ -190,7 +190,7 @@ class Reader:
             if type(known) is int:
                 marks.add(known)
         self._leftovers(odd, values)
-        if lines and (last := _TYPE.fullmatch(lines[-1])):
+        if not truncated and lines and (last := _TYPE.fullmatch(lines[-1])):
             marks.add(_VLLM if last[1].startswith("vllm:") else _ELSE)
             types.pop(last[1], None)  # its samples may be cut off: 'present, nothing yet' would be a guess
         self._forget()

@@ -119,7 +119,7 @@ def _ascii(host: str, given: str) -> str:
     for instance because a character would be replaced by another one."""
     try:
         name = host.encode("idna").decode("ascii")
-        if name.encode("ascii").decode("idna") == host:
+        if ":" not in host and name.encode("ascii").decode("idna") == host:
             return name
     except UnicodeError:
         pass

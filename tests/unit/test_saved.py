@@ -1,0 +1,63 @@
+"""Saved texts from files, pipes, and what is neither."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from kvtop.cli import saved
+from kvtop.cli.main import main
+from kvtop.cli.saved import Unreadable, read_text
+
+
+@pytest.mark.parametrize("data", [b"vllm:a 1\n", gzip.compress(b"vllm:a 1\n")], ids=["plain", "gzip"])
+def test_a_pipe_is_read_once(data: bytes, tmp_path: Path) -> None:
+    end, start = os.pipe()
+    os.write(start, data)
+    os.close(start)
+    assert read_text(f"/dev/fd/{end}") == "vllm:a 1\n"
+    os.close(end)
+    os.mkfifo(tmp_path / "named")
+    writer = threading.Thread(target=(tmp_path / "named").write_bytes, args=(data,))
+    writer.start()
+    assert read_text(str(tmp_path / "named")) == "vllm:a 1\n"
+    writer.join()
+
+
+def test_a_pipe_that_nobody_writes_to_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved, "WRITER_S", 0.1)
+    os.mkfifo(tmp_path / "named")
+    with pytest.raises(Unreadable, match="nobody wrote to it"):
+        read_text(str(tmp_path / "named"))
+    with pytest.raises(Unreadable, match="no regular file"):
+        read_text(str(tmp_path / "named"), files_only=True)
+
+
+@pytest.mark.parametrize("name", ["", "\0", "/", "/no/such", "/dev/zero"])
+def test_what_is_no_text_is_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved, "MAX_BYTES", 1000)
+    with pytest.raises(Unreadable) as caught:
+        read_text(name)
+    assert str(caught.value).isprintable()
+
+
+def test_no_folder_is_not_the_current_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["turns", "--from-metrics", ""]) == 2
+    assert "no folder" in capsys.readouterr().err
+
+
+def test_a_line_about_saved_texts_has_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").write_text("up 1\n")
+    assert main(["snapshot", "--from", str(tmp_path / "a"), "--to", str(tmp_path / "a"), "--line"]) == 1
+    assert capsys.readouterr().out == "saved texts · not vLLM\n"
+
+
+@pytest.mark.parametrize("arg", ["--bogus=http://u:geheim@h", "--bogus=http://h?k=geheim", "--x=u:ge/heim@h#geheim"])
+def test_an_argument_that_is_none_shows_no_secret(arg: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["snapshot", arg]) == 2
+    said = capsys.readouterr().err
+    assert "unrecognized arguments" in said and "heim" not in said
