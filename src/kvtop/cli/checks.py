@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from kvtop import __version__
 from kvtop.cli.evidence import Evidence
-from kvtop.cli.words import capacity
 from kvtop.model.box import Window
 from kvtop.model.window import since_start
+from kvtop.model.words import gib
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State, VllmProcess
 
 GIB = 1 << 30
@@ -256,7 +256,7 @@ def _machine(seen: Evidence) -> Iterator[Check]:
         yield Check("host memory", False, "/proc/meminfo cannot be read", "kvtop reads Linux only")
     else:
         pressure = "no memory pressure figures" if host.pressure is None else f"memory pressure {host.pressure:.0%}"
-        free = f"{capacity(host.memory_available_bytes)} of {capacity(host.memory_total_bytes)} available"
+        free = f"{gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} available"
         fix = "boot with psi=1 for them" if host.pressure is None else ""
         yield Check("host memory", True, f"{free}, {pressure}", fix)
     servers = [process for process in host.processes if process.role == "api"]
@@ -269,11 +269,11 @@ def _machine(seen: Evidence) -> Iterator[Check]:
     if host.shm_total_bytes is None:
         yield Check("/dev/shm", False, "is not there", "mount a tmpfs on /dev/shm")
     else:
-        room = f"{capacity(host.shm_used_bytes)} of {capacity(host.shm_total_bytes)} used"
+        room = f"{gib(host.shm_used_bytes)} of {gib(host.shm_total_bytes)} used"
         yield Check("/dev/shm", True, room, "--shm-size for a container" if host.shm_total_bytes < GIB else "")
     left = [file for file in host.offload_files if file.stale]
     if left:
-        size = capacity(sum(file.bytes for file in left))
+        size = gib(sum(file.bytes for file in left))
         own = [file.shell_path for file in left if file.shell_path]
         command = f"rm {' '.join(own)}" if own else "they are another user's: root may remove them"
         because = f"{len(left)} tier file{'' if len(left) == 1 else 's'}, {size}, that no process maps"
@@ -283,4 +283,4 @@ def _machine(seen: Evidence) -> Iterator[Check]:
     for file in host.offload_files:
         if not file.stale:
             users = f"mapped by {len(file.mapped_by)} processes" if file.mapped_by else "nobody is seen to map it"
-            yield Check("tier file", True, f"{file.path}, {capacity(file.bytes)}, {users}")
+            yield Check("tier file", True, f"{file.path}, {gib(file.bytes)}, {users}")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from kvtop.cli.once import Look
 from kvtop.model.box import Latency, Quantile, Window
+from kvtop.model.words import DASH, bucket, exact, gib, pct, secs, traffic
 from kvtop.readings import State
 
 LINE_CELLS = 60
@@ -27,41 +28,6 @@ STATE_WORDS = {
 }
 
 
-def share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
-
-
-def count(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
-
-
-def span(value: float | None) -> str:
-    """Seconds: one decimal below 10, none to 119, then minutes, then hours."""
-    if value is None:
-        return "–"
-    if value < 9.95:
-        return f"{value:.1f}s"
-    if value < 119.5:
-        return f"{value:.0f}s"
-    minutes = round(value / 60) if value >= 3600 else int(value // 60)
-    return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m{value % 60:02.0f}s"
-
-
-def capacity(value: int | None) -> str:
-    """Bytes of memory, binary."""
-    return "–" if value is None else f"{value / (1 << 30):.1f} GiB"
-
-
-def traffic(value: float | None) -> str:
-    """Bytes moved, decimal."""
-    if value is None:
-        return "–"
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= size:
-            return f"{value / size:.1f} {unit}"
-    return f"{value:.0f} B"
-
-
 def line(window: Window, authority: str) -> str:
     """The server in one line of at most LINE_CELLS cells."""
     if not window.state.good:
@@ -70,23 +36,28 @@ def line(window: Window, authority: str) -> str:
     cached, requests, ttft = engine.cached, engine.requests, engine.latency.ttft
     state = [] if window.state is State.UP else [STATE_WORDS[window.state]]
     if cached.share is None:  # the window saw no prompt
-        shares = [f"{share(cached.lifetime_share)} since start"]
+        shares = [f"{_tight(pct(cached.lifetime_share))} since start"]
     else:
-        shares = [f"{share(cached.share)} cached"]
+        shares = [f"{_tight(pct(cached.share))} cached"]
         shares = [f"{shares[0]} n={ttft.n}", *shares] if ttft.n is not None else shares
     rest = [
-        f"{count(requests.running)} run {count(requests.waiting)} wait",
+        f"{exact(requests.running)} run {exact(requests.waiting)} wait",
         f"TTFT {_middle(ttft.p50)}",
-        f"KV {share(requests.kv_cache_usage_share)}",
+        f"KV {_tight(pct(requests.kv_cache_usage_share))}",
     ]
     lines = [" · ".join([*state, words, *rest]) for words in shares]
     return next((line for line in lines if len(line) <= LINE_CELLS), None) or _fit([*state, shares[-1], *rest])
 
 
+def _tight(text: str) -> str:
+    """A status bar has no room for the space before a unit."""
+    return text.replace(" ", "")
+
+
 def _middle(p50: Quantile | None) -> str:
     if p50 is None:
-        return "–"
-    return span(p50.value_s) if p50.value_s is not None else f">{span(p50.above_s)}"
+        return DASH
+    return _tight(secs(p50.value_s) if p50.value_s is not None else f">{secs(p50.above_s)}")
 
 
 def _fit(parts: list[str]) -> str:
@@ -108,29 +79,29 @@ def table(look: Look, shown: str | None) -> str:
     if window.state.good:
         cached, requests = engine.cached, engine.requests
         source = engine.cached.by_source
-        rows.append(("window", f"{window.window_s:g} s" if window.window_s is not None else "–"))
+        rows.append(("window", f"{window.window_s:g} s" if window.window_s is not None else DASH))
         rows.append(
             (
                 "cached",
-                f"{share(cached.share)} of {count(cached.prompt_tokens)} prompt tokens; "
-                f"since start {share(cached.lifetime_share)}",
+                f"{pct(cached.share)} of {exact(cached.prompt_tokens)} prompt tokens; "
+                f"since start {pct(cached.lifetime_share)}",
             )
         )
         tiers = ("device", "host", "disk", "p2p", "external", "computed")
-        rows.append(("", "  ".join(f"{name} {count(getattr(source, name))}" for name in tiers)))
+        rows.append(("", "  ".join(f"{name} {exact(getattr(source, name))}" for name in tiers)))
         reason = requests.waiting_by_reason
         rows.append(
             (
                 "requests",
-                f"{count(requests.running)} running, {count(requests.waiting)} waiting "
-                f"(capacity {count(reason.capacity)}, deferred {count(reason.deferred)})",
+                f"{exact(requests.running)} running, {exact(requests.waiting)} waiting "
+                f"(capacity {exact(reason.capacity)}, deferred {exact(reason.deferred)})",
             )
         )
         rows.append(
             (
                 "",
-                f"KV pool {share(requests.kv_cache_usage_share)}, {count(requests.preempted)} preempted, "
-                f"{count(requests.finished.total)} finished",
+                f"KV pool {pct(requests.kv_cache_usage_share)}, {exact(requests.preempted)} preempted, "
+                f"{exact(requests.finished.total)} finished",
             )
         )
         names = (("TTFT", "ttft"), ("queue",) * 2, ("prefill",) * 2, ("decode",) * 2, ("token gap", "inter_token"))
@@ -139,8 +110,8 @@ def table(look: Look, shown: str | None) -> str:
         rows.append(
             (
                 "tokens/s",
-                f"prompt {count(speed.prompt_tokens_per_s)}  computed {count(speed.computed_tokens_per_s)}  "
-                f"generated {count(speed.generation_tokens_per_s)}",
+                f"prompt {exact(speed.prompt_tokens_per_s)}  computed {exact(speed.computed_tokens_per_s)}  "
+                f"generated {exact(speed.generation_tokens_per_s)}",
             )
         )
         offload = engine.offload
@@ -157,16 +128,14 @@ def _moved(now: int | None, total: int | None) -> str:
 
 def _latency(latency: Latency) -> str:
     if not latency.n:
-        return "–  n=0" if latency.n == 0 else "–"
-    mean = "–" if latency.mean_s is None else f"{latency.mean_s:.3f} s"
+        return "–  n=0" if latency.n == 0 else DASH
     marks = (("p50", latency.p50), ("p95", latency.p95), ("p99", latency.p99))
     quantiles = "  ".join(_quantile(name, value) for name, value in marks if value is not None)
-    return f"mean {mean}  {quantiles}  n={latency.n}"
+    return f"mean {secs(latency.mean_s)}  {quantiles}  n={latency.n}"
 
 
 def _quantile(name: str, value: Quantile) -> str:
-    bucket = f"{value.above_s:g}–{value.up_to_s:g}" if value.up_to_s is not None else f"over {value.above_s:g}"
-    return f"{name} {'–' if value.value_s is None else f'{value.value_s:.3f} s'} ({bucket})"
+    return f"{name} {secs(value.value_s)} ({bucket(value.above_s, value.up_to_s, value.value_s)})"
 
 
 def _machine(look: Look) -> Iterable[tuple[str, str]]:
@@ -177,16 +146,16 @@ def _machine(look: Look) -> Iterable[tuple[str, str]]:
             if gpu.lost:
                 yield f"GPU {gpu.index}", f"{gpu.name}: {gpu.lost}"
                 continue
-            watts = "–" if gpu.power_w is None else f"{gpu.power_w:.0f} W"
-            heat = "–" if gpu.temperature_c is None else f"{gpu.temperature_c} °C"
-            memory = f"{capacity(gpu.memory_used_bytes)} of {capacity(gpu.memory_total_bytes)}"
+            watts = DASH if gpu.power_w is None else f"{gpu.power_w:.0f} W"
+            heat = DASH if gpu.temperature_c is None else f"{gpu.temperature_c} °C"
+            memory = f"{gib(gpu.memory_used_bytes)} of {gib(gpu.memory_total_bytes)}"
             why = f", held back by {', '.join(gpu.throttle)}" if gpu.throttle else ""
-            yield f"GPU {gpu.index}", f"{gpu.name}  {share(gpu.util_share)}  {memory}  {watts}  {heat}{why}"
+            yield f"GPU {gpu.index}", f"{gpu.name}  {pct(gpu.util_share)}  {memory}  {watts}  {heat}{why}"
     host = look.host
     if host is not None:
-        free = f"{capacity(host.memory_available_bytes)} of {capacity(host.memory_total_bytes)} available"
-        yield "host", f"{free}; /dev/shm {capacity(host.shm_used_bytes)} of {capacity(host.shm_total_bytes)} used"
+        free = f"{gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} available"
+        yield "host", f"{free}; /dev/shm {gib(host.shm_used_bytes)} of {gib(host.shm_total_bytes)} used"
         for tier in host.offload_files:
             users = len(tier.mapped_by)
             by = "left over: nobody maps it" if tier.stale else f"mapped by {users} process{'' if users == 1 else 'es'}"
-            yield "tier file", f"{tier.path}  {capacity(tier.bytes)}, {by}"
+            yield "tier file", f"{tier.path}  {gib(tier.bytes)}, {by}"

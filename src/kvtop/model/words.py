@@ -149,3 +149,16 @@ def flow(b_per_s: float | None, window_key: str) -> str:
 def hms(at: float | None) -> str:
     """Local time of day: 13:04:21."""
     return DASH if at is None else time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def bucket(above_s: float, up_to_s: float | None, value_s: float | None = None) -> str:
+    """The bounds of a histogram bucket, in the unit that its value is written in: 2.5–5, 20–40, > 1920."""
+    if up_to_s is None or not math.isfinite(up_to_s):
+        return f"> {above_s:g}"
+    scale = 1000 if in_ms(value_s) else 1
+    return f"{above_s * scale:g}–{up_to_s * scale:g}"
+
+
+def bound(s: float) -> str:
+    """A bound as the server wrote it: 0.25 s, 80 ms."""
+    return f"{s * 1000:g} ms" if in_ms(s) else f"{s:g} s"

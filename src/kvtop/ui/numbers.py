@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from kvtop.model.words import (
     DASH,
     ago,
+    bound,
+    bucket,
     exact,
     flow,
     gib,
@@ -67,19 +69,6 @@ def rate(per_s: float | None) -> str:
     if per_s is None or not math.isfinite(per_s):
         return DASH
     return f"{max(0.0, per_s):.1f}" if 0 < per_s < 9.95 else tok(per_s)
-
-
-def bucket(above_s: float, up_to_s: float | None, value_s: float | None = None) -> str:
-    """The bounds of a histogram bucket, in the unit that its value is written in: 2.5–5, 20–40, > 1920."""
-    if up_to_s is None or not math.isfinite(up_to_s):
-        return f"> {above_s:g}"
-    scale = 1000 if in_ms(value_s) else 1
-    return f"{above_s * scale:g}–{up_to_s * scale:g}"
-
-
-def bound(s: float) -> str:
-    """A bound as the server wrote it: 0.25 s, 80 ms."""
-    return f"{s * 1000:g} ms" if in_ms(s) else f"{s:g} s"
 
 
 def hm(at: float | None) -> str:
