@@ -1,26 +1,39 @@
-"""config.toml: every setting, its meaning and its default.
+"""config.toml: every setting, its meaning, its limits and its default.
 
-A broken file never stops kvtop: `load` returns the defaults and one line that says file, key and what was expected.
+A broken file never stops kvtop: `load` takes what is good, key by key, and returns a Problem for each of the rest.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
+from msgspec import Meta
 
 from kvtop import paths
+from kvtop.errors import Problem, plain
+
+# The description of a limit is what its user reads as 'expected'.
+Interval = Annotated[float, Meta(ge=0.05, le=3600, description="0.05 to 3600 (seconds)")]
+Share = Annotated[float, Meta(ge=0, le=1, description="a share from 0 to 1")]
+Span = Annotated[float, Meta(gt=0, le=86_400, description="more than 0, at most 86400 (seconds)")]
+Times = Annotated[float, Meta(gt=0, le=1000, description="more than 0, at most 1000 (times)")]
+Size = Annotated[int, Meta(ge=10_000, le=1_000_000_000, description="a whole number from 10000 to 1000000000 (bytes)")]
+WindowKey = Annotated[str, Meta(pattern=r"^(10s|1m|5m|1h|start)\Z", description="one of 10s, 1m, 5m, 1h, start")]
+PanelName = Literal["cache", "offload", "queue", "ttft", "gpu", "turns"]
 
 _MAX_KEY_BYTES = 64_000
 """Of an api_key_file; what follows is not read."""
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A table of the file; an unknown key is an error that names it."""
+    """A table of the file."""
 
 
 class Server(_Part, frozen=True):
@@ -54,43 +67,43 @@ class Server(_Part, frozen=True):
 class Poll(_Part, frozen=True):
     """Seconds between two reads of each source, and how long one may take."""
 
-    metrics_s: float = 1.0
-    metrics_busy_s: float = 0.2
+    metrics_s: Interval = 1.0
+    metrics_busy_s: Interval = 0.2
     """While a request is in flight: fast enough to tell single requests apart."""
-    metrics_idle_s: float = 2.0
+    metrics_idle_s: Interval = 2.0
     """When nothing has run for a while."""
-    metrics_timeout_s: float = 2.0
-    metrics_max_bytes: int = 16_000_000
+    metrics_timeout_s: Interval = 2.0
+    metrics_max_bytes: Size = 16_000_000
     """A larger answer is refused: no vLLM writes one."""
-    facts_s: float = 30.0
+    facts_s: Interval = 30.0
     """/version, /v1/models and /health."""
-    gpu_s: float = 1.0
-    pcie_s: float = 5.0
+    gpu_s: Interval = 1.0
+    pcie_s: Interval = 5.0
     """NVML's PCIe counters block for about 20 ms a card: sampled seldom."""
-    host_s: float = 2.0
-    discovery_s: float = 2.0
+    host_s: Interval = 2.0
+    discovery_s: Interval = 2.0
 
 
 class Thresholds(_Part, frozen=True):
     """When a number is worth a look."""
 
-    share_good: float = 0.85
-    share_poor: float = 0.60
-    slow_ttft_s: float = 10.0
+    share_good: Share = 0.85
+    share_poor: Share = 0.60
+    """At most share_good."""
+    slow_ttft_s: Span = 10.0
     """A turn with no known prefill rate is slow from here on."""
-    slow_factor: float = 3.0
-    slow_extra_s: float = 3.0
-    kv_pool_full: float = 0.95
+    slow_factor: Times = 3.0
+    slow_extra_s: Span = 3.0
+    kv_pool_full: Share = 0.95
 
 
 class Settings(_Part, frozen=True):
     """The whole file."""
 
     theme: str = "kvtop-dark"
-    window: str = "5m"
-    """One of 10s, 1m, 5m, 1h, start."""
-    hide: list[str] = msgspec.field(default_factory=list)
-    """Panels hidden at start: cache, offload, queue, ttft, gpu, turns."""
+    window: WindowKey = "5m"
+    hide: list[PanelName] = msgspec.field(default_factory=list)
+    """Panels hidden at start."""
     export_dir: str = ""
     """Where `e` writes; the current folder when empty."""
     server: list[Server] = msgspec.field(default_factory=list)
@@ -106,19 +119,199 @@ class Loaded:
 
     settings: Settings
     path: Path
-    problems: tuple[str, ...] = field(default=())
+    problems: tuple[Problem, ...] = field(default=())
+    exists: bool = True
+    """There is such a file."""
 
 
-def load(path: Path | None = None) -> Loaded:
-    """Read config.toml, or the defaults where there is none or it is broken."""
-    file = path or paths.config_dir() / "config.toml"
+def path() -> Path:
+    """Where config.toml is looked for. Raises UsageError where the environment names no folder for it."""
+    return paths.config_dir() / "config.toml"
+
+
+def load(file: Path | None = None) -> Loaded:
+    """Read config.toml, or the defaults where there is none. Raises UsageError as `path` does, for nothing else."""
+    file = file or path()
+
+    def broken(what: str, fix: str, line: int | None = None) -> Loaded:
+        return Loaded(Settings(), file, (Problem("config", f"{what}; the defaults are used", fix, file, line),))
+
     try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        raw = tomllib.loads(text)
     except FileNotFoundError:
-        return Loaded(Settings(), file)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        return Loaded(Settings(), file, (f"{file}: {error}; the defaults are used",))
-    try:
-        return Loaded(msgspec.convert(raw, Settings), file)
-    except msgspec.ValidationError as error:
-        return Loaded(Settings(), file, (f"{file}: {error}; the defaults are used",))
+        return Loaded(Settings(), file, exists=False)
+    except OSError as error:
+        return broken(f"cannot be read: {error.strerror or error}", "make it a file that you may read")
+    except UnicodeDecodeError:
+        return broken("not UTF-8", "save it as UTF-8")
+    except RecursionError:
+        return broken("not TOML: nested too deeply", "mend the file")
+    except ValueError as error:  # tomllib's, and int()'s for a number of thousands of digits
+        what, line = _syntax(str(error))
+        return broken(f"not TOML: {what}", "mend that line" if line else "mend the file", line)
+    reader = _Reader(file, text)
+    settings = reader.settings(raw)
+    in_order = sorted(reader.problems, key=lambda problem: problem.line or 1 << 30)
+    return Loaded(settings, file, tuple(in_order))
+
+
+def _syntax(message: str) -> tuple[str, int | None]:
+    """tomllib's message without its place, and the line."""
+    what, _, where = message.partition(" (at ")
+    line = re.match(r"line (\d+)", where)
+    what = what[:1].lower() + what[1:]
+    return (what, int(line[1])) if line else (f"{what} at the end" if where else what, None)
+
+
+_TABLES: dict[str, type[_Part]] = {"server": Server, "poll": Poll, "thresholds": Thresholds}
+_FIX = "docs/config.md lists every setting"
+
+
+class _Reader:
+    """Takes what is good out of the parsed file, key by key, and notes the rest."""
+
+    def __init__(self, file: Path, text: str) -> None:
+        self._file, self._text = file, text
+        self.problems: list[Problem] = []
+
+    def settings(self, raw: dict[str, Any]) -> Settings:
+        servers = self._tables("server", raw.pop("server", []))
+        poll, limits, keys = (self._table(name, raw.pop(name, {})) for name in ("poll", "thresholds", "keys"))
+        hide = self._hide(raw.pop("hide", []))
+        return Settings(
+            server=[Server(**one) for one in servers],
+            poll=Poll(**self._good(poll, Poll, "poll")),
+            thresholds=self._ordered(Thresholds(**self._good(limits, Thresholds, "thresholds"))),
+            keys=self._texts(keys),
+            hide=hide,
+            **self._good(raw, Settings, ""),
+        )
+
+    def _good(self, raw: dict[str, Any], kind: type[_Part], table: str, nth: int = 0) -> dict[str, Any]:
+        """The keys of a table that can be used."""
+        fields = {f.name: f for f in msgspec.structs.fields(kind)}
+        good = {}
+        for name, value in raw.items():
+            known = fields.get(name)
+            if known is None:
+                self._unknown(name, kind, table, nth)
+                continue
+            try:
+                good[name] = msgspec.convert(value, known.type)
+            except msgspec.ValidationError:
+                # what stands in [[server]] may be a key in the wrong place: never shown
+                shown = "" if table == "server" else f" is {_shown(value)}"
+                instead = "it is left out" if known.default == "" else f"{_shown(known.default)} holds"
+                instead = "this server is left out" if known.required else instead
+                self._note(f"{name}{shown}: expected {_expected(known.type)}; {instead}", table, name, nth)
+        return good
+
+    def _tables(self, table: str, raw: object) -> list[dict[str, Any]]:
+        if not isinstance(raw, list) or not all(isinstance(one, dict) for one in raw):
+            self._note("server: expected [[server]] tables; it is left out", "", table)
+            return []
+        good = [self._good(one, Server, table, nth) for nth, one in enumerate(raw)]
+        for nth, one in enumerate(raw):
+            if "url" not in one:
+                self._note("url is missing; this server is left out", table, "", nth)
+        return [one for one in good if "url" in one]
+
+    def _table(self, name: str, raw: object) -> dict[str, Any]:
+        if isinstance(raw, dict):
+            return raw
+        self._note(f"{name} is {_shown(raw)}: expected a table [{name}]; its defaults hold", "", name)
+        return {}
+
+    def _hide(self, raw: object) -> list[PanelName]:
+        names = get_args(PanelName)
+        if not isinstance(raw, list):
+            self._note(f'hide is {_shown(raw)}: expected a list such as ["gpu"]; it is left out', "", "hide")
+            return []
+        for name in raw:
+            if name not in names:
+                self._note(f"hide: {_shown(name)} is no panel; the panels are {', '.join(names)}", "", "hide")
+        return [name for name in names if name in raw]
+
+    def _texts(self, raw: dict[str, Any]) -> dict[str, str]:
+        for name, value in raw.items():
+            if not isinstance(value, str):
+                what = f"{plain(name)} is {_shown(value)}: expected a key in quotes; it is left out"
+                self._note(what, "keys", name)
+        return {name: value for name, value in raw.items() if isinstance(value, str)}
+
+    def _ordered(self, limits: Thresholds) -> Thresholds:
+        if limits.share_poor <= limits.share_good:
+            return limits
+        usual = Thresholds()
+        self._note(
+            f"share_poor is {limits.share_poor:g}: expected at most share_good, which is {limits.share_good:g}; "
+            f"{usual.share_poor:g} and {usual.share_good:g} hold",
+            "thresholds",
+            "share_poor",
+        )
+        return msgspec.structs.replace(limits, share_poor=usual.share_poor, share_good=usual.share_good)
+
+    def _unknown(self, name: str, kind: type[_Part], table: str, nth: int) -> None:
+        from difflib import get_close_matches
+
+        what = f"{plain(name)} is no setting"
+        own = [f.name for f in msgspec.structs.fields(kind)]
+        home = [f"[{other}]" for other, part in _TABLES.items() if name in part.__struct_fields__ and other != table]
+        if table and name in Settings.__struct_fields__:
+            home = ["the top, before the first table"]
+        near = get_close_matches(name.lower(), own, 1, 0.6)
+        if home:
+            what += f" here: it belongs to {home[0]}"
+        elif near:
+            what += f": did you mean '{near[0]}'?"
+        self._note(what, table, name, nth)
+
+    def _note(self, what: str, table: str, key: str, nth: int = 0) -> None:
+        label = f"[[{table}]] " if table == "server" else f"[{table}] " if table else ""
+        line = _line(self._text, table, key, nth)
+        self.problems.append(Problem("config", label + what, _FIX, self._file, line))
+
+
+def _expected(kind: Any) -> str:
+    if words := get_args(kind) and getattr(kind, "__metadata__", None):
+        return str(words[0].description)
+    return "a text in quotes"
+
+
+def _shown(value: object) -> str:
+    """A value about as it stands in the file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{plain(value)}"'
+    if isinstance(value, int) and abs(value) >= 10**15:
+        return "a huge number"
+    if isinstance(value, int | float):
+        return str(value)
+    return "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a date or time"
+
+
+_HEAD = re.compile(r"\s*\[\[?\s*([\w-]+)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*(?:=|\.\s*["']?([\w-]+)["']?\s*=)""")
+
+
+def _line(text: str, table: str, key: str, nth: int) -> int | None:
+    """The line of a key of the nth table of that name (empty key: its heading), from 1; None where it is not seen.
+
+    Sees one key a line, which is how people write them: a key inside an inline table is found by its table.
+    """
+    here, count = "", -1
+    for number, line in enumerate(text.split("\n"), 1):
+        if head := _HEAD.match(line):
+            here = head[1]
+            count += here == table
+            if here == table and count == nth and not key:
+                return number
+        elif found := _KEY.match(line):
+            name = found[1] or found[2] or found[3]
+            if here == table and name == key and count in (nth, -1):
+                return number
+            if not here and name == table and found[4] in (key, None):
+                return number
+    return None

@@ -1,10 +1,15 @@
 """Errors that a user sees: one or two lines that say what, where and what to do.
 
+A Problem is not raised: kvtop goes on without what is wrong, and says so.
+
 KvtopError            base; `exit_code` 1: it ran and the answer is bad
 +-- UsageError        `exit_code` 2: bad flag, unreadable file, bad configuration
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
 
 
 class KvtopError(Exception):
@@ -25,3 +30,35 @@ class UsageError(KvtopError):
     """The command was used wrongly, or a file that it names cannot be read."""
 
     exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in the user's own files that kvtop goes on without. No text holds a secret; each is one line."""
+
+    about: str
+    """What `kvtop doctor` calls it: config, keys, theme, server."""
+    what: str
+    """What is wrong, what was expected, and what holds instead."""
+    fix: str
+    """What to do about it."""
+    file: Path | None = None
+    line: int | None = None
+    """Where in the file, from 1; None where that cannot be told."""
+
+    @property
+    def short(self) -> str:
+        """With the file's name alone."""
+        return self._at(self.file.name if self.file else "")
+
+    def __str__(self) -> str:
+        return self._at(str(self.file) if self.file else "")
+
+    def _at(self, file: str) -> str:
+        where = f"{file}, line {self.line}" if file and self.line else file
+        return plain(f"{where}: {self.what}" if where else self.what, 1000)
+
+
+def plain(text: str, limit: int = 40) -> str:
+    """A user's text fit for one line: what cannot be printed is `?`, what is too long is cut."""
+    return "".join(c if c.isprintable() else "?" for c in text[:limit])

@@ -5,13 +5,32 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from kvtop.errors import UsageError, plain
+
+_WHOLE = "set it to a whole path: KVTOP_HOME=/a/folder"
+
 
 def _base(kind: str, variable: str, default: str) -> Path:
+    """Raises UsageError where the environment names no folder that could be meant."""
     home = os.environ.get("KVTOP_HOME")
     if home:
-        return Path(home).expanduser() / kind
+        try:
+            folder = Path(home).expanduser()
+        except RuntimeError:
+            raise UsageError(f"KVTOP_HOME: there is no home folder for {plain(home)!r}", _WHOLE) from None
+        if not folder.is_absolute():
+            raise UsageError(f"KVTOP_HOME is {plain(home, 80)!r}: a relative path", _WHOLE)
+        return folder / kind
     root = os.environ.get(variable)
-    return (Path(root) if root else Path.home() / default) / "kvtop"
+    if root and Path(root).is_absolute():  # the XDG specification: a relative one counts as unset
+        return Path(root) / "kvtop"
+    try:
+        folder = Path.home()
+    except RuntimeError:
+        folder = Path()
+    if not folder.is_absolute():
+        raise UsageError("no home folder: HOME is not set to one", "set HOME, or KVTOP_HOME=/a/folder")
+    return folder / default / "kvtop"
 
 
 def config_dir() -> Path:

@@ -134,6 +134,20 @@ async def test_the_key_comes_from_the_configuration_of_this_url(
     assert SECRET not in out.out + out.err
 
 
+async def test_a_server_of_the_configuration_that_is_none_is_passed_over(
+    capsys: pytest.CaptureFixture[str], own_home: Path
+) -> None:
+    async with serving(vllm()) as box:
+        (own_home / "config").mkdir(parents=True)
+        (own_home / "config" / "config.toml").write_text(
+            f'[[server]]\nurl = "ftp://x"\n[[server]]\nurl = "{box.url}"\n'
+        )
+        assert await run("--seconds", "0.1", "--json") == 0
+    out = capsys.readouterr()
+    assert json.loads(out.out)["url"] == box.url
+    assert "[[server]] url: not a server's URL: 'ftp://x'" in out.err
+
+
 async def test_a_password_in_the_url_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(vllm(metrics=401)) as box:
         for form in ("--json", "--line", "--seconds=0.1"):
@@ -192,7 +206,10 @@ async def test_no_server_anywhere(capsys: pytest.CaptureFixture[str], monkeypatc
     monkeypatch.setattr("psutil.net_connections", lambda kind: [])
     assert await run("--json") == 1
     out = capsys.readouterr()
-    assert out.out == ""
+    made = json.loads(out.out)
+    assert (made["url"], made["state"], made["window_s"]) == (None, "refused", None)
+    assert made["detail"].startswith("no vLLM server found on this box (processes: ")
+    assert made["at"] and made["host"]["memory_total_bytes"] > 0 and (made["gpu_error"] or made["gpus"])
     assert out.err.startswith("kvtop: no vLLM server found on this box")
     assert await run("--line") == 1
     assert capsys.readouterr().out == "no vLLM server\n"
@@ -216,15 +233,25 @@ BUSY = EngineWindow(
 )
 
 
+QUIET = EngineWindow(
+    cached=Cached(prompt_tokens=0, cached_tokens=0, lifetime_share=0.92),
+    requests=Requests(running=2, waiting=0, kv_cache_usage_share=0.41),
+    latency=Latencies(ttft=Latency(0)),
+)
+"""Requests write, and none was read in the window."""
+
+
 @pytest.mark.parametrize(
     ("window", "line"),
     [
         (Window(State.UP, all=BUSY), "96% cached n=12 · 2 run 0 wait · TTFT 0.8s · KV 41%"),
-        (Window(State.RESET, all=BUSY), "restarted · 96% cached n=12 · 2 run 0 wait · TTFT 0.8s"),
+        (Window(State.RESET, all=BUSY), "restarted · 96% cached · 2 run 0 wait · TTFT 0.8s · KV 41%"),
+        (Window(State.UP, all=QUIET), "92% since start · 2 run 0 wait · TTFT – · KV 41%"),
+        (Window(State.SLEEPING, all=QUIET), "sleeping · 92% since start · 2 run 0 wait · TTFT – · KV 41%"),
         (Window(State.REFUSED, "words"), "127.0.0.1:8000 · down (refused)"),
         (Window(State.LOADING, "words"), "127.0.0.1:8000 · loading"),
         (Window(State.DEAD_ENGINE), "127.0.0.1:8000 · engine dead"),
-        (Window(State.UP), "idle · – cached since start · KV –"),
+        (Window(State.UP), "– since start · – run – wait · TTFT – · KV –"),
     ],
 )
 def test_the_line(window: Window, line: str) -> None:

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import tempfile
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -126,7 +127,9 @@ class Pane:
             close_fds=True,
         )
         os.close(slave)
-        os.set_blocking(master, False)
+        # A client whose terminal nobody reads cannot write its last words, and so it never ends.
+        screen = threading.Thread(target=_drain, args=(master,), daemon=True)
+        screen.start()
         try:
             end = time.monotonic() + WAIT_S
             while not self.tmux("list-clients").strip():
@@ -134,8 +137,18 @@ class Pane:
                 assert time.monotonic() < end, "no client attached"
                 time.sleep(0.05)
             yield
-            self.tmux("detach-client", "-a")
-        finally:
-            client.terminate()
+            self.tmux("detach-client", "-s", self.tmux("display-message", "-p", "#{session_id}").strip())
             client.wait(timeout=20)
+        finally:
+            if client.poll() is None:
+                client.kill()
+                client.wait()
+            screen.join(timeout=20)
             os.close(master)
+
+
+def _drain(master: int) -> None:
+    """Read a terminal until its last program has closed it."""
+    with contextlib.suppress(OSError):
+        while os.read(master, 65_536):
+            pass

@@ -29,7 +29,7 @@ class PageApp(App[None]):
         return themes.variable_defaults(self.found) if hasattr(self, "found") else {}
 
     def on_mount(self) -> None:
-        self.theme, _ = themes.register(self, self.found, self.wanted)
+        self.theme = themes.register(self, self.found, self.wanted)
         self.set_keymap(self.keymap.overrides())
         self.push_screen(self.page)
 

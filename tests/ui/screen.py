@@ -26,6 +26,7 @@ class Held:
         self.now = view
         self.asked: list[tuple[str, int, str | None]] = []
         self.urls: list[str] = []
+        self.dropped: list[str] = []
         self.seen: list[tuple[str, int]] = []
         self._changed: Callable[[], None] = lambda: None
         self.running = asyncio.Event()
@@ -46,6 +47,9 @@ class Held:
 
     def add_url(self, url: str) -> None:
         self.urls.append(url)
+
+    def drop_url(self, url: str) -> None:
+        self.dropped.append(url)
 
     def opened(self, url: str, turn: int) -> None:
         self.seen.append((url, turn))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -14,9 +16,14 @@ from textual.color import Color
 from textual.pilot import Pilot
 
 from kvtop.config import Settings
-from kvtop.model.view import BoxView
-from kvtop.readings import Discovery
+from kvtop.errors import Problem
+from kvtop.model.box import BySource, Cached, Window
+from kvtop.model.view import BoxView, Sentence
+from kvtop.readings import Discovery, GpuReading, State
 from kvtop.ui.app import KvtopApp
+from kvtop.ui.numbers import hms
+from kvtop.ui.widgets.foot import Foot
+from kvtop.ui.widgets.gpu import GpuPanel
 
 
 @asynccontextmanager
@@ -265,18 +272,127 @@ async def test_the_filter_is_typed_kept_and_left() -> None:
         assert " 813 " in text(app)
 
 
+async def test_a_filter_that_is_none_is_named() -> None:
+    async with shown(boxes.box()) as (app, pilot, _):
+        await pilot.press("slash")
+        assert "slow queued new>10k cached<50" in text(app)
+        await pilot.press(*"out>zz")
+        assert "out>zz is no filter" in text(app).splitlines()[-1]
+        await pilot.press("enter")
+        screen = text(app)
+        assert "out>zz is no filter; compare like new>10k" in screen and "no turn fits" not in screen
+        await pilot.press("escape", "slash", *"new > 100k", "enter")
+        assert " 812 " in text(app) and " 811 " not in text(app)
+
+
+async def test_times_are_of_the_end_and_in_flight_of_the_start() -> None:
+    async with shown(boxes.box(), 200, 50) as (app, _, _):
+        rows = {line.split()[0].lstrip("▸"): line for line in text(app).splitlines() if line[4:6].strip()}
+        turns = {str(t.id): t for t in boxes.turns()}
+        for number, at in (("814", turns["814"].ended_at), ("815", turns["815"].started_at)):
+            assert hms(at) in rows[number]
+
+
+def long_wait(**timing: object) -> BoxView:
+    known = {"slow": True, "waited": True, "verdict": None, **timing}
+    return boxes.box(servers=(boxes.server(turns=(boxes.turn(24, 5, 95_736, 22_656, 45, 300, **known),)),))
+
+
+async def test_a_long_wait_names_its_larger_share() -> None:
+    assert "? 73.1k" in await look(long_wait(queue_s=45.0, ttft_s=108.0))
+    screen = await look(long_wait(queue_s=45.0, ttft_s=61.0))
+    assert "! queue 45 s" in screen and "anew" not in screen
+    assert "· read 73.1k tokens" in await look(long_wait(queue_s=0.4, ttft_s=0.7, waited=False), 120, 36)
+    assert "· queue 1.7 s" in await look(long_wait(queue_s=1.7, ttft_s=2.7, waited=False), 120, 36)
+
+
+@pytest.mark.parametrize("state", ["down", "stale"])
+async def test_where_nothing_can_be_read_nobody_is_said_to_have_been_silent(state: str) -> None:
+    view = boxes.STATES[state]()
+    screen = await look(replace(view, servers=(replace(view.servers[0], turns=(), turns_total=0),)))
+    assert "which cannot be read" in screen
+    assert "when requests come" not in screen and "None was seen" not in screen
+
+
+async def test_the_parts_of_the_prompts_add_up() -> None:
+    source = BySource(device=90_500, host=2_700, disk=2_300, p2p=0, external=0, computed=4_500)
+    cached = Cached(100_000, 95_500, 0.955, 0.951, source)
+    server = boxes.server(window=Window(State.UP, at=boxes.NOW, window_s=300.0, all=boxes.engine_window(cached=cached)))
+    screen = await look(boxes.box(servers=(server,)), 120, 36)
+    assert re.search(r"device 91 % +host 3 % +disk 2 % +computed 4 %", screen)
+
+
+async def test_a_reason_for_low_clocks_stays_a_while() -> None:
+    def at(seconds: float, *reasons: str) -> BoxView:
+        gpu = GpuReading(
+            (boxes.card(0, throttle=reasons), boxes.card(1, throttle=())), None, "580", boxes.NOW + seconds
+        )
+        return boxes.box(gpu=gpu)
+
+    async with shown(at(0, "power cap")) as (app, pilot, held):
+        panel = app.dashboard.query_one(GpuPanel)
+        for seconds, said in ((1, True), (9, True), (11, False)):
+            held.say(at(seconds))
+            app.dashboard.look()
+            await pilot.pause()
+            assert ("held back: power cap" in panel.text_lines()[0]) is said, seconds
+
+
+async def test_a_last_word_does_not_stand_alone_where_fewer_words_do() -> None:
+    rest = " ".join(["word"] * 12)
+    say = Sentence("OK", "ok", "95 % cached", f"{rest} and alone", (("95 % cached", rest),))
+    rows = (await look(boxes.box(say))).splitlines()
+    assert rows[0].endswith("word") and "alone" not in rows[1]
+    rows = (await look(boxes.box(replace(say, shorter=())))).splitlines()
+    assert rows[1].strip().startswith("alone "), "better alone than not at all"
+
+
+async def test_on_three_rows_the_sentence_is_shortened_and_not_cut() -> None:
+    long = "one two three four five six seven eight nine ten " * 2
+    say = Sentence("SLOW", "bad", "turn 812 waited 92 s:", long + "eleven", (("turn 812 waited 92 s:", "it is short"),))
+    assert "it is short" in await look(boxes.box(say), 40, 15)
+
+
+async def test_one_answer_has_its_speed_and_all_together_theirs() -> None:
+    throughput = replace(boxes.engine_window().throughput, generation_tokens_per_s=114.6)
+    window = boxes.engine_window(throughput=throughput)
+    server = boxes.server(window=Window(State.UP, at=boxes.NOW, window_s=300.0, all=window))
+    screen = await look(boxes.box(servers=(server,)), 200, 50)
+    assert "writes 38 tok/s" in screen and "115 tok/s out" in screen
+
+
+async def test_on_40_columns_a_turns_page_is_not_cut() -> None:
+    async with shown(boxes.box(), 40, 15) as (app, pilot, _):
+        await pilot.press("down", "down", "down", "enter")
+        for _ in range(8):
+            assert "…" not in text(app)
+            await pilot.press("down")
+
+
+async def test_the_footer_drops_what_does_not_fit() -> None:
+    remap = {"quit": "x", "window": "ctrl+w", "history": "f6"}
+    async with shown(boxes.box(demo=True), settings=Settings(keys=remap)) as (app, pilot, _):
+        for w in range(20, 130):
+            await pilot.resize_terminal(w, 24)
+            await pilot.pause()
+            foot = "".join(part for part, _ in app.dashboard.query_one(Foot).all_lines(w, 1)[0])
+            assert cell_len(foot) <= w, w
+            assert "…" not in foot, w
+
+
 async def test_the_footer_can_be_clicked() -> None:
     async with shown(boxes.box()) as (_, pilot, held):
         await pilot.click("#foot", offset=(13, 0))
         assert held.asked[-1][0] == "1h"
 
 
-async def test_themes_change_and_keep_the_words() -> None:
+async def test_themes_change_keep_the_words_and_are_named() -> None:
     async with shown(boxes.box()) as (app, pilot, _):
         words = text(app)
         for _ in app.themes.names:
             await pilot.press("T")
             await pilot.pause()
+            assert [n.message for n in app._notifications] == [f"theme {app.theme}"]
             assert text(app) == words
 
 
@@ -326,13 +442,43 @@ async def test_a_collector_that_fails_is_a_line_and_not_the_end() -> None:
         assert "turn 812" in text(app)
 
 
-async def test_a_broken_configuration_is_said_on_the_screen() -> None:
-    app = KvtopApp(
-        Held(boxes.healthy()), problems=("config.toml: line 3; the defaults are used",), now=lambda: boxes.NOW
-    )
-    async with app.run_test(size=(120, 36)) as pilot:
+def wrong(n: int) -> list[Problem]:
+    return [Problem("config", f"windw is no setting: did you mean 'window'? {i}", "mend it", FILE, i) for i in range(n)]
+
+
+FILE = Path("/home/me/.config/kvtop/config.toml")
+
+
+@pytest.mark.parametrize(("size", "room"), [((120, 36), 3), ((80, 24), 3), ((40, 15), 1)])
+async def test_problems_are_said_on_the_screen_for_a_while(size: tuple[int, int], room: int) -> None:
+    app = KvtopApp(Held(boxes.healthy()), problems=wrong(17), now=lambda: boxes.NOW)
+    async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
-        assert "config.toml: line 3" in text(app)
+        await pilot.pause()
+        app.dashboard.look()
+        app.dashboard._placed = None
+        app.dashboard.on_resize()  # placing the panels anew leaves them there
+        await pilot.pause()
+        seen = text(app)
+        said = " ".join(line.partition("▌")[2].strip() for line in seen.splitlines())
+        assert said.count("did you mean 'window'?") == room
+        assert f"and {17 - room} more: kvtop doctor lists them" in said
+        assert {(n.severity, n.markup, n.timeout) for n in app._notifications} == {("warning", False, 8.0)}
+        if size != (40, 15):
+            assert "vLLM 0.32.0" in seen
+
+
+async def test_no_problem_no_word() -> None:
+    app = KvtopApp(Held(boxes.healthy()), now=lambda: boxes.NOW)
+    async with app.run_test(notifications=True) as pilot:
+        await pilot.pause()
+        assert len(app._notifications) == 0
+
+
+async def test_keys_and_themes_are_problems_too() -> None:
+    app = KvtopApp(Held(boxes.healthy()), Settings(theme="nope", keys={"window": "h"}), problems=wrong(1))
+    assert [problem.about for problem in app.problems] == ["config", "keys", "theme"]
+    assert app.problems[2].what == "theme 'nope' is not there; kvtop-dark is used"
 
 
 async def test_demo_says_so() -> None:

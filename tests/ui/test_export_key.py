@@ -6,13 +6,16 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from kvtop.config import Settings
 from kvtop.model.view import BoxView, Sentence, ServerView
 from kvtop.readings import HostReading, State, VllmProcess
+from kvtop.ui import export
 from kvtop.ui.app import KvtopApp
 
 from .page_app import NOON
-from .screen import Held
+from .screen import Held, text
 
 VIEW = BoxView(
     at=NOON,
@@ -22,16 +25,22 @@ VIEW = BoxView(
 )
 
 
+SEEN: list[str] = []
+"""The screens after the key was pressed."""
+
+
 def written(folder: Path) -> list[Path]:
     return sorted(folder.iterdir(), key=lambda p: p.suffix, reverse=True)
 
 
-async def press(folder: Path) -> tuple[list[str], KvtopApp]:
+async def press(folder: Path | str, size: tuple[int, int] = (120, 36)) -> tuple[list[str], KvtopApp]:
     app = KvtopApp(Held(VIEW), Settings(export_dir=str(folder)), now=lambda: NOON)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
         await pilot.press("e")
         await pilot.pause()
+        await pilot.pause()
+        SEEN.append(text(app))
         return [n.message for n in app._notifications], app
 
 
@@ -39,7 +48,7 @@ async def test_it_writes_two_files_and_one_line(tmp_path: Path) -> None:
     said, _ = await press(tmp_path)
     svg, document = written(tmp_path)
     assert re.fullmatch(r"kvtop-\d{8}-\d{6}\.svg", svg.name)
-    assert said == [f"wrote {svg} and .json"]
+    assert said == [f"saved {svg.name} and .json\nin {tmp_path}"]
     picture = svg.read_text()
     assert "127.0.0.1:8000" in picture
     assert "s3cret" not in picture + document.read_text()
@@ -61,3 +70,32 @@ async def test_a_file_in_the_folders_place_is_one_line(tmp_path: Path) -> None:
     said, _ = await press(place)
     assert said == [f"{place}: Not a directory; nothing was exported"]
     assert place.read_text() == "mine"
+
+
+@pytest.mark.parametrize("folder", ["~nosuchuser/x", "\0"])
+async def test_a_folder_that_cannot_be_is_one_line(folder: str) -> None:
+    said, app = await press(Path(folder))
+    assert len(said) == 1
+    assert said[0].endswith("nothing was exported") and "\n" not in said[0]
+    assert app.return_code in (None, 0)
+
+
+async def test_a_fault_of_our_own_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(export, "document", fail)
+    said, app = await press(tmp_path)
+    assert said == ["kvtop's own export failed (RecursionError): nothing was exported; --debug tells more"]
+    assert app.return_code in (None, 0)
+
+
+async def test_names_are_whole_and_cover_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for size, rows in (((80, 24), 1), ((40, 15), 2)):
+        await press("", size)
+        name = sorted(written(tmp_path), key=lambda path: len(path.stem))[-1].stem + ".svg"
+        lines = [line for line in SEEN[-1].splitlines() if "▌" in line]
+        assert len(lines) == rows
+        assert f"saved {name}" in lines[0]
+        assert "and .json" in lines[-1]

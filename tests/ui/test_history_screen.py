@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from kvtop.ui import plot
-from kvtop.ui.draw import width
+from kvtop.ui.draw import nice, width
 from kvtop.ui.keys import Keymap
 from kvtop.ui.plot import Curve, Scale, chart, clock_ticks
-from kvtop.ui.screens.history import METRICS, SPANS, HistoryScreen
+from kvtop.ui.screens.history import METRICS, SPANS, HistoryScreen, _levels
 
 from .page_app import NOON, PageApp, shown
 
@@ -54,7 +54,7 @@ async def test_it_shows_share_first_at_80x24() -> None:
         assert "127.0.0.1:8000  last 1 h" in rows[0]
         assert "▸Cached share" in rows[1]
         assert "▸1 h" in rows[2]
-        assert "Cached share   now 90 %  lowest 90 %" in rows[3]
+        assert "Cached share   2 min mean: now 90 %  lowest 90 %" in rows[3]
         assert rows[4].startswith("    100 %┼")
         assert re.search(r"\d\d:\d\d +\d\d:\d\d", rows[22])
         assert {name for name, _, _ in series.asked} == {"share"}
@@ -92,6 +92,58 @@ async def test_keys_choose_span_and_quantity() -> None:
         assert "now 0.5 s" in rows[3]
         asked = {span for _, span, _ in series.asked}
         assert asked == {600, 3600, 6 * 3600}
+
+
+async def test_clicks_choose_quantity_and_span() -> None:
+    app = page(Recorded(share=0.9, running=2.0))
+    async with app.run_test(size=(80, 24)) as pilot:
+        rows = await drawn(app, pilot)
+        await pilot.click("#body", offset=(rows[1].index("Queue") + 1, 1))
+        await pilot.click("#body", offset=(rows[2].index("24 h"), 2))
+        rows = await drawn(app, pilot)
+        assert "▸Queue" in rows[1] and "▸24 h" in rows[2]
+        await pilot.click("#body", offset=(79, 1))
+        await pilot.click("#body", offset=(30, 9))
+        assert "▸Queue" in (await drawn(app, pilot))[1]
+        await pilot.resize_terminal(40, 15)
+        await drawn(app, pilot)
+        await pilot.click("#body", offset=(4, 1))
+        assert "▸Store and load  4 of 6" in (await drawn(app, pilot))[1]
+
+
+async def test_it_says_what_a_column_is_and_which_day() -> None:
+    app = page(Recorded(ttft_p50_s=0.4, store_bytes_per_s=5e6))
+    async with app.run_test(size=(120, 24)) as pilot:
+        rows = await drawn(app, pilot)
+        assert re.search(r"last 1 h, \d\d:\d\d to \d\d:\d\d, a column is 17 s$", rows[0])
+        await pilot.press("right", "right", "down")
+        rows = await drawn(app, pilot)
+        at = time.strftime("%H:%M", time.localtime(NOON))
+        assert rows[0].endswith(f"last 24 h, yesterday {at} to {at}, a column is 7 min")
+        assert "TTFT p50   median of a column: now 0.4 s  highest 0.4 s" in rows[3]
+
+
+@pytest.mark.parametrize("value", [1.0, 2.0, 3.0, 4.0, 7.0, 15.0, 25.0, 40.0])
+@pytest.mark.parametrize("h", [10, 24])
+def test_counts_have_whole_ticks(value: float, h: int) -> None:
+    queue = next(m for m in METRICS if m.title == "Queue")
+    levels = _levels(queue, nice(value), h)
+    assert all(at == round(at) and label.strip() == f"{at:g}" for at, label in levels)
+    assert levels[0][0] == 0 and levels[-1][0] == nice(value) and len(levels) >= 2
+
+
+def test_an_axis_below_a_second_is_in_ms() -> None:
+    ttft = next(m for m in METRICS if m.title == "TTFT p50")
+    assert [label.strip() for _, label in _levels(ttft, 0.5, 10)] == ["0 ms", "250 ms", "500 ms"]
+    assert [label.strip() for _, label in _levels(ttft, 5.0, 10)] == ["0 s", "2.5 s", "5 s"]
+
+
+async def test_nothing_recorded_is_said_without_an_ellipsis() -> None:
+    app = page(Recorded())
+    async with app.run_test(size=(80, 24)) as pilot:
+        rows = await drawn(app, pilot)
+        assert "nothing was recorded in this span" in "\n".join(rows)
+        assert "…" not in "\n".join(rows)
 
 
 async def test_all_quantities_at_200x50() -> None:

@@ -73,6 +73,16 @@ async def test_what_is_known_is_said_at_80x24() -> None:
     assert "\x1b" not in said
 
 
+async def test_a_long_list_of_ports_is_wrapped_and_not_cut() -> None:
+    ports = "port 8000, 8001, 8080, 30000, 11434, 5000"
+    calls = Calls(replace(VIEW, discovery=Discovery(looked=((ports, "refused"),), at=NOON)))
+    async with calls.app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        said = "\n".join(shown(calls.app))
+    assert "…" not in said
+    assert all(part in said for part in ("port 8000, 8001, 8080", "30000", "11434, 5000"))
+
+
 @pytest.mark.parametrize("size", [(40, 15), (80, 24), (200, 50), (20, 6)])
 @pytest.mark.parametrize("view", [None, VIEW, replace(VIEW, discovery=None, gpu=None, host=None)])
 async def test_it_survives_every_size_and_lack(size: tuple[int, int], view: BoxView | None) -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.command import CommandPalette
+import pytest
+from textual.command import CommandList, CommandPalette
+from textual.events import Click
+from textual.fuzzy import Matcher
+from textual.screen import Screen
 from textual.widgets import OptionList
 
 from kvtop.model.view import WINDOWS, BoxView, Sentence
 from kvtop.ui import keys, palette
 from kvtop.ui.app import KvtopApp
 from kvtop.ui.keys import Keymap
+from kvtop.ui.palette_screen import PaletteScreen
 from kvtop.ui.screens.help import HelpScreen
 from kvtop.ui.themes import Themes, load
 
+from . import boxes
 from .page_app import NOON, PageApp
 from .screen import Held
 
@@ -35,7 +41,7 @@ class PaletteApp(PageApp):
 def test_every_action_of_the_dashboard_is_there() -> None:
     made = palette.commands(Keymap(), load(), keys.DASHBOARD)
     values = {c.value for c in made}
-    moves = {"palette", "up", "down", "page-up", "page-down", "first", "last", "back", "next-server"}
+    moves = {"palette", "up", "down", "page-up", "page-down", "first", "last", "back", "next-server", "other-url"}
     assert {a.id for a in Keymap().on(keys.DASHBOARD)} - moves <= values
     assert {key for key, _, _ in WINDOWS} <= values
     assert "kvtop-light" in values
@@ -75,3 +81,107 @@ async def test_a_theme_by_name() -> None:
 
 async def test_an_action_by_name() -> None:
     assert (await run("write")).done == ["export"]
+
+
+def first(query: str, screen: str = keys.DASHBOARD) -> str:
+    matcher = Matcher(query)
+    return max(palette.commands(Keymap(), load(), screen), key=lambda c: palette.score(matcher, c)).name
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("freeze", "freeze"), ("fre", "freeze"), ("hist", "history"), ("quit", "quit"), ("exp", "export"),
+        ("filt", "filter"), ("window", "window"), ("5 min", "window: 5 min"), ("window: 1", "window: 10 s"),
+        ("since", "window: since start"), ("light", "theme: kvtop-light"), ("theme", "theme"),
+        ("cache", "panel: Cache"), ("gpu", "panel: GPU"), ("turn", "turn"), ("help", "help"),
+    ],
+)  # fmt: skip
+def test_what_is_typed_finds_the_right_one_first(query: str, name: str) -> None:
+    assert first(query) == name
+
+
+def test_words_of_the_help_find_too_and_nonsense_nothing() -> None:
+    assert first("numbers as JSON") == "export"
+    made = palette.commands(Keymap(), load(), keys.DASHBOARD)
+    assert not [c for c in made if palette.score(Matcher("xyzzy"), c)]
+
+
+@pytest.mark.parametrize("screen", keys.SCREENS)
+def test_every_name_finds_itself_first(screen: str) -> None:
+    for command in palette.commands(Keymap(), load(), screen):
+        assert first(command.name, screen) == command.name
+        assert len(command.name.split()) <= 3
+
+
+def test_the_help_says_what_it_does_and_by_which_key() -> None:
+    made = {c.value: c for c in palette.commands(Keymap(), load(), keys.DASHBOARD)}
+    help = "hold the numbers still; reading goes on; another window, server or engine ends it  (space)"
+    assert (made["freeze"].name, made["freeze"].help) == ("freeze", help)
+    assert made["panel-cache"].name == "panel: Cache"
+    assert made["5m"].help == "the figures cover the last 5 min"
+    assert made["start"].help == "the figures cover all since start"
+
+
+async def fast(*names: str) -> Screen[object]:
+    """The screen after these keys, which are there before the app has looked at the first of them."""
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        for name in names:
+            app.simulate_key(name)
+        await pilot.pause(0.5)
+        assert app._exception is None
+        return app.screen
+
+
+@pytest.mark.parametrize("key", ["pagedown", "pageup", "ctrl+home", "ctrl+end", "up", "down", "home", "end"])
+async def test_keys_before_the_list_is_there(key: str) -> None:
+    assert isinstance(await fast("ctrl+p", key, key), PaletteScreen)
+
+
+async def test_a_page_of_a_list_that_was_not_painted() -> None:
+    """Its options are there, its lines are not: what Textual does not expect."""
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        await pilot.pause(0.5)
+        app.screen.query_one(CommandList).clear_options().add_options(["one", "two"])
+        await pilot.press("pagedown", "pageup")
+        assert isinstance(app.screen, PaletteScreen)
+
+
+async def test_escape_twice_closes_the_palette_alone() -> None:
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        palette_screen = app.screen
+        assert isinstance(palette_screen, PaletteScreen)
+        palette_screen._action_escape()
+        palette_screen._action_escape()
+        await pilot.pause()
+        assert app.screen is app.dashboard
+
+
+async def test_it_opens_anew_while_the_old_one_is_not_gone_yet() -> None:
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        for _ in range(3):
+            app.action_command_palette()
+            assert isinstance(app.screen, PaletteScreen)
+            app.screen._action_escape()
+        await pilot.pause(0.3)
+        assert app.screen is app.dashboard
+
+
+async def test_a_click_outside_of_the_screen() -> None:
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        await pilot.pause(0.5)
+        app.screen.post_message(Click(app.screen, 90, 40, 0, 0, 1, False, False, False, 90, 40))
+        await pilot.pause(0.2)
+        assert isinstance(app.screen, PaletteScreen)
+        app.screen.post_message(Click(app.screen, 1, 1, 0, 0, 1, False, False, False, 1, 1))
+        await pilot.pause(0.2)
+        assert app.screen is app.dashboard, "a click beside the list closes it, as Textual has it"

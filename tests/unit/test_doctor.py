@@ -11,10 +11,11 @@ import pytest
 
 from kvtop.cli.checks import Check, checks
 from kvtop.cli.doctor import COLUMNS, report
-from kvtop.cli.evidence import Evidence, Terminal, Themes
+from kvtop.cli.evidence import Evidence, Terminal, problems
 from kvtop.cli.main import main
 from kvtop.cli.target import Target
-from kvtop.config import Loaded, Server, Settings
+from kvtop.config import Loaded, Server, Settings, load
+from kvtop.errors import Problem
 from kvtop.model import metrics
 from kvtop.readings import (
     Discovery,
@@ -34,7 +35,8 @@ URL = "http://127.0.0.1:8000"
 EMPTY = Evidence(
     terminal=Terminal(True, 120, 36, {"TERM": "xterm-256color", "COLORTERM": "truecolor"}),
     config=Loaded(Settings(), Path("/no/config.toml")),
-    themes=Themes(5, 0),
+    themes=5,
+    problems=(),
     host=HostReading(memory_total_bytes=8 << 30, shm_total_bytes=4 << 30, shm_used_bytes=0, processes_seen=412),
     gpu=GpuReading(error="no NVIDIA driver here: libnvidia-ml.so.1 not found"),
     discovery=Discovery(looked=(("processes", "412 seen, 0 are vLLM"),)),
@@ -177,11 +179,34 @@ def test_terminals(env: dict[str, str], size: tuple[int, int], ok: bool, words: 
     assert words in row.because
 
 
-def test_a_broken_configuration_and_a_broken_theme() -> None:
-    config = Loaded(Settings(), Path("/c.toml"), ("/c.toml: Object contains unknown field `x`; the defaults are used",))
-    made = rows(replace(EMPTY, config=config, themes=Themes(5, 1, ("/t/x.toml",))))
-    assert (made["config"].ok, made["themes"].ok) == (False, False)
-    assert "/t/x.toml" in made["themes"].because
+def test_each_problem_has_its_row_and_its_fix() -> None:
+    wrong = (
+        Problem("config", "[poll] metrics_s is 0: expected more", "look", Path("/c.toml"), 3),
+        Problem("keys", "[keys] window: 'h' is history already", "choose", Path("/c.toml")),
+        Problem("theme", "theme 'x' is not there", "choose"),
+    )
+    made = rows(replace(EMPTY, problems=wrong))
+    assert [made[what].ok for what in ("config", "keys", "themes")] == [False] * 3
+    assert (made["config"].because, made["config"].fix) == ("/c.toml, line 3: " + wrong[0].what, "look")
+    well = rows(EMPTY)
+    assert (well["config"].ok, well["themes"].because) == (True, "5 can be chosen")
+    assert "the defaults are used" not in well["config"].because
+    assert rows(replace(EMPTY, themes=0))["themes"].ok is False
+
+
+def test_doctor_says_all_that_the_dashboard_says(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    folder = own_home / "config"
+    (folder / "themes").mkdir(parents=True)
+    (folder / "themes" / "mine.toml").write_text("name = 3")
+    (folder / "config.toml").write_text(
+        'theme = "nope"\nwindw = "1m"\n[keys]\nwindow = "h"\n'
+        '[[server]]\nurl = "ftp://x"\n[[server]]\nurl = "h:1"\napi_key_env = "NO_SUCH_KEY"\n'
+    )
+    count, found = problems(load())
+    assert count == 5
+    assert [problem.about for problem in found] == ["config", "keys", "server", "server", "theme", "theme"]
+    assert all(problem.fix and "\n" not in str(problem) for problem in found)
 
 
 def test_cards() -> None:

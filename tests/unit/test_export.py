@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kvtop.errors import Problem
 from kvtop.model.box import Cached, EngineWindow, Window
 from kvtop.model.view import BoxView, Sentence, ServerView, Turn
 from kvtop.readings import HostReading, State, VllmProcess
@@ -115,7 +116,34 @@ def test_where_exports_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert export.folder_of("") == tmp_path
     monkeypatch.setenv("HOME", "/home/me")
     assert export.folder_of("~/shots") == Path("/home/me/shots")
-    assert export.said((Path("/home/me/a.svg"), Path("/home/me/a.json"))) == "wrote ~/a.svg and .json"
+    there = (Path("/home/me/a.svg"), Path("/home/me/a.json"))
+    assert export.said(there) == "saved a.svg and .json\nin ~"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert export.said(there) == "saved a.svg and .json\nin /home/me"
+    assert export.said((tmp_path / "a.svg", tmp_path / "a.json")) == "saved a.svg and .json"
+
+
+def test_a_current_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(export.ExportError, match="the current folder is gone; nothing was exported"):
+        export.folder_of("")
+    assert export.said((Path("/a/b.svg"),)) == "saved b.svg\nin /a"
+
+
+def test_a_home_that_nobody_has() -> None:
+    with pytest.raises(export.ExportError, match="no home folder for '~nobody-of-that-name/x'; nothing"):
+        export.folder_of("~nobody-of-that-name/x")
+
+
+def test_problems_stand_in_the_document() -> None:
+    problem = Problem("config", "windw is no setting", "mend it", Path("/c.toml"), 2)
+    assert export.document(VIEW, [problem])["problems"] == [
+        {"about": "config", "what": "windw is no setting", "fix": "mend it", "file": "/c.toml", "line": 2}
+    ]
+    assert export.document(VIEW)["problems"] == []
 
 
 def test_the_picture_asks_no_one_for_fonts() -> None:

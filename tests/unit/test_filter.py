@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvtop.model.view import Turn
-from kvtop.ui.filter import matches
+from kvtop.ui.filter import HINTS, matches, misread
 
 SLOW = Turn(
     12, 1.0, prompt_tokens=120_000, cached_tokens=12_000, new_tokens=108_000, ttft_s=92.0, slow=True, waited=True,
@@ -31,8 +31,33 @@ FLYING = Turn(13, None, state="in_flight", phase="reads")
         ("12", True, False),
         ("stop", True, False),
         ("nonsense", False, False),
+        ("new > 10k", True, False),
+        ("slow ttft> 90 cached <50", True, False),
+        ("out>zz", False, False),
+        ("1=2", False, False),
         ("cached<", False, False),
     ],
 )
 def test_words(words: str, slow: bool, flying: bool) -> None:
     assert (matches(SLOW, words), matches(FLYING, words)) == (slow, flying)
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("", ""),
+        ("slow new>10k", ""),
+        ("new >= 10k", ""),
+        ("nonsense", ""),
+        ("out>zz", "out>zz"),
+        ("slow foo > 3", "foo>3"),
+        ("new>", "new>"),
+        ("cached<<50", "cached<<50"),
+    ],
+)
+def test_what_cannot_be_a_comparison_is_named(words: str, wrong: str) -> None:
+    assert misread(words) == wrong
+
+
+def test_what_can_be_typed_can_be_read() -> None:
+    assert not any(misread(hint) for hint in HINTS)

@@ -105,7 +105,7 @@ def test_turns_of_a_real_server_come_newest_first_after_what_is_in_flight(
         assert list(view.turns) == flying + done
         assert [t.id for t in done] == sorted((t.id for t in done), reverse=True)
     assert sum(t.n for t in view.turns if t.state == "done") == len(usages)
-    assert view.turns_total == len([t for t in view.turns if t.state == "done"])
+    assert view.turns_total == len(usages), "requests, not rows"
 
 
 def test_the_first_reading_claims_nothing() -> None:
@@ -391,6 +391,8 @@ def test_two_real_engines_add_up(captures: Captures) -> None:
     at = BASE + (len(texts) - 1) * 0.5
     whole = told.view(at, "5m").window.all.cached.prompt_tokens
     parts = [told.view(at, "5m", line.key).window.all.cached.prompt_tokens for line in told.view(at, "5m").engines]
+    done = [told.view(at, "5m", line.key).turns_total for line in told.view(at, "5m").engines]
+    assert told.view(at, "5m").turns_total == sum(done) and all(done)
     assert len(parts) == 2 and whole == sum(p or 0 for p in parts) and (whole or 0) > 0
 
 

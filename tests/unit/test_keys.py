@@ -153,10 +153,22 @@ def test_the_footer_gives_way_in_order() -> None:
             seen.append(labels)
     full = seen[0]
     assert full == [
-        "turn", "window", "history", "filter", "freeze", "export", "panels", "server", "help", "quit",
+        "turn", "other URL", "window", "history", "filter", "freeze", "export", "panels", "server", "help", "quit",
     ]  # fmt: skip
     gone = [next(iter(set(a) - set(b))) for a, b in pairwise(seen)]
-    assert gone == ["panels", "export", "freeze", "filter", "history", "server", "quit", "window", "help", "turn"]
+    assert gone == [
+        "panels",
+        "export",
+        "freeze",
+        "filter",
+        "history",
+        "server",
+        "quit",
+        "window",
+        "help",
+        "other URL",
+        "turn",
+    ]
 
 
 def bindings(screen: str | None) -> list[Binding]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kvtop.model import sentence
 from kvtop.model.box import (
+    BySource,
     Cached,
     Config,
     EngineWindow,
@@ -24,6 +25,7 @@ from kvtop.model.box import (
 )
 from kvtop.model.downs import Around
 from kvtop.model.view import Sentence, ServerView, Turn
+from kvtop.model.waits import parts
 from kvtop.readings import Discovery, HostReading, OffloadFile, State, VllmProcess
 
 NOW = 1_795_953_600.0
@@ -119,6 +121,12 @@ QUIET = replace(
 )
 EMPTY = window(cached=Cached(prompt_tokens=0), requests=Requests(running=0, waiting=0))
 
+LOW = window(
+    cached=Cached(100_123, 12_023, 0.12, 0.951, BySource(12_023, 0, 0, 0, 0, 88_100)),
+    latency=Latencies(ttft=Latency(n=9, mean_s=8.1), prefill=Latency(n=9, mean_s=8.0)),
+    requests=Requests(running=1, waiting=0),
+)
+
 TABLE: list[tuple[str, str, ServerView, Around, str]] = [
     (
         "OK",
@@ -174,14 +182,50 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
         "bad",
         turn(ttft_s=92.0, prefill_s=91.4, queue_s=0.4),
         AROUND,
-        "turn 812 waited 92 s: 110,622 of 123,008 prompt tokens read anew in 91 s; why is not in the counters",
+        "turn 812 waited 92 s: 110,622 of 123,008 prompt tokens read anew in 91 s; why is not in the counters, "
+        "1 min ago",
     ),
     (
         "SLOW",
         "bad",
         turn(ttft_s=14.2, prefill_s=6.8, queue_s=7.4, verdict="queued"),
         AROUND,
-        "turn 812 waited 14 s: queued 7.4 s, then 110,622 of 123,008 prompt tokens read anew in 6.8 s",
+        "turn 812 waited 14 s: queued 7.4 s, then 110,622 of 123,008 prompt tokens read in 6.8 s, 1 min ago",
+    ),
+    (
+        "SLOW",
+        "bad",
+        turn(ttft_s=107.9, prefill_s=63.4, queue_s=44.5, prompt_tokens=95_736, new_tokens=73_080, ended_at=NOW - 250),
+        AROUND,
+        "turn 812 waited 108 s: queue 44 s, then 73,080 of 95,736 prompt tokens read anew in 64 s, 4 min ago",
+    ),
+    (
+        "SLOW",
+        "bad",
+        turn(ttft_s=50.0, prefill_s=2.0, queue_s=48.0, ended_at=NOW - 20),
+        AROUND,
+        "turn 812 waited 50 s: queue 48 s, in line or for a KV load",
+    ),
+    (
+        "SLOW",
+        "bad",
+        turn(ttft_s=50.0, prefill_s=2.0, queue_s=48.0, ended_at=NOW - 20, verdict="queued"),
+        AROUND,
+        "turn 812 waited 50 s: queued 48 s",
+    ),
+    (
+        "SLOW",
+        "warn",
+        turn(ttft_s=16.0, prefill_s=12.0, queue_s=4.0, verdict="new_tokens", new_tokens=18_204, ended_at=NOW),
+        AROUND,
+        "turn 812 waited 16 s: queue 4.0 s, then 18,204 new tokens, a long input",
+    ),
+    (
+        "SLOW",
+        "bad",
+        turn(ttft_s=31.0, prefill_s=15.0, queue_s=16.0, new_tokens=None, ended_at=NOW),
+        AROUND,
+        "turn 812 waited 31 s: queue 16 s, prefill 15 s",
     ),
     (
         "SLOW",
@@ -190,14 +234,14 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
             ttft_s=15.0, prefill_s=15.0, verdict="new_tokens", cached_tokens=0, prompt_tokens=18_204, new_tokens=18_204
         ),
         AROUND,
-        "turn 812 waited 15 s: 18,204 new tokens, a long input; nothing to mend",
+        "turn 812 waited 15 s: 18,204 new tokens, a long input; nothing to mend, 1 min ago",
     ),
     (
         "SLOW",
         "bad",
         turn(ttft_s=31.0, n=3, new_tokens=None),
         AROUND,
-        "turn 812, 3 requests, waited 31 s each: why is not in the counters",
+        "turn 812, 3 requests, waited 31 s each: why is not in the counters, 1 min ago",
     ),
     (
         "QUEUE",
@@ -232,15 +276,14 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
         "warn",
         down(State.TIMEOUT, last_good_at=None, failed_tries=1, state_since=NOW - 2),
         AROUND,
-        "/metrics has not answered for 2.0 s (1 try of 2 s)",
+        "/metrics has not answered for 2 s (1 try of 2 s)",
     ),
     (
         "DOWN",
         "bad",
         down(State.REFUSED, pid=41233),
         replace(AROUND, host=HOST),
-        f"127.0.0.1:8000 refuses since {hms(NOW - 42)}: process 41233 is gone, nobody stopped it here; "
-        "its tier file (48 GiB) is left over",
+        f"127.0.0.1:8000 refuses since {hms(NOW - 42)}: process 41233 is gone; its tier file (48 GiB) is left over",
     ),
     (
         "DOWN",
@@ -342,6 +385,13 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
         "prefix caching is off: every prompt is read whole; --enable-prefix-caching turns it on",
     ),
     (
+        "LOW",
+        "warn",
+        replace(UP, window=LOW),
+        AROUND,
+        "12 % cached (n=9 in 5 min): 88,100 of 100,123 prompt tokens read anew, 72 s of prefill",
+    ),
+    (
         "IDLE",
         "dim",
         QUIET,
@@ -405,6 +455,51 @@ def test_the_longest_wait_is_told() -> None:
     short = turn(ttft_s=12.0).turns[0]
     long = replace(short, id=813, ttft_s=20.0)
     assert said(replace(UP, turns=(short, long))).first.startswith("turn 813")
+
+
+def test_when_gives_way_before_what() -> None:
+    long = turn(ttft_s=92.0, prefill_s=91.4, queue_s=0.4, id=812_345_678, n=12, ended_at=NOW - 200)
+    text = plain(said(long))
+    assert "110,622 of 123,008 prompt tokens read anew in 91 s" in text and text.endswith("3 min ago")
+    assert "counters" not in text
+
+
+@given(st.floats(0, 200), st.floats(0, 200))
+def test_the_parts_of_a_wait_add_up_and_the_larger_one_is_named(queue_s: float, prefill_s: float) -> None:
+    one = turn(ttft_s=queue_s + prefill_s, queue_s=queue_s, prefill_s=prefill_s).turns[0]
+    queue, prefill = parts(one)
+    assert queue or not one.queue_ruled
+    assert prefill or one.queue_ruled or not one.ttft_s
+    if queue.endswith("\N{NO-BREAK SPACE}s") and prefill and "." not in queue + prefill and "m" not in queue + prefill:
+        assert int(queue[:-2]) + int(prefill[:-2]) == round(one.ttft_s or 0)
+
+
+def low(**changes: object) -> ServerView:
+    cached = replace(LOW.all.cached, share=changes.get("share", 0.12))
+    prefill = Latency(n=changes.get("n", 9), mean_s=changes.get("each_s", 8.0))  # type: ignore[arg-type]
+    groups = replace(LOW.all, cached=cached, latency=replace(LOW.all.latency, prefill=prefill))
+    return replace(UP, window=replace(LOW, all=groups))
+
+
+def test_a_low_share_is_told_only_where_it_costs_something() -> None:
+    assert said(low()).chip == "LOW"
+    assert said(low(share=0.6)).chip == "OK"
+    assert said(low(), replace(AROUND, share_poor=0.1)).chip == "OK"
+    assert said(low(n=2)).chip == "OK"
+    assert said(low(each_s=1.66)).chip == "OK"
+    assert said(low(each_s=1.67)).chip == "LOW"
+    assert said(low(each_s=None)).chip == "OK"
+    assert said(replace(low(), config=Config(prefix_caching=False))).chip == "CACHE OFF"
+
+
+def test_shorter_wordings_are_handed_on_for_a_narrow_header() -> None:
+    assert said(UP).shorter[-1] == ("95\N{NO-BREAK SPACE}% cached", "(n=31 in 5\N{NO-BREAK SPACE}min)")
+
+
+def test_a_10_second_window_is_told_in_seconds() -> None:
+    assert "tier 0.9 MB/s out, 0 back" in plain(
+        said(replace(UP, window_key="10s", window=replace(WELL, window_s=10.0)))
+    )
 
 
 def test_a_request_that_waits_one_step_is_no_queue() -> None:

@@ -178,3 +178,11 @@ def test_the_next_theme_goes_round() -> None:
     assert seen == list(names)
     assert SHIPPED.after(seen[-1]) == names[0]
     assert SHIPPED.after("unheard of") == names[0]
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 40_000, "x = " + "{a=" * 20_000, "a." * 40_000 + "a = 1"])
+def test_a_deeply_nested_file_is_left_out(tmp_path: Path, text: str) -> None:
+    (tmp_path / "deep.toml").write_text(text)
+    found = themes.load((tmp_path,))
+    assert found.themes == ()
+    assert [bad.path.name for bad in found.bad] == ["deep.toml"]

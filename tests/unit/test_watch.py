@@ -291,6 +291,27 @@ async def test_a_url_given_later_is_watched_at_once_and_ends_the_search() -> Non
         bench.watch.add_url("http://")
 
 
+async def test_a_url_that_is_dropped_is_asked_no_more_and_the_search_goes_on() -> None:
+    bench = Bench()
+    bench.server(B).down()
+    async with bench.running() as time:
+        bench.watch.add_url(B)
+        await time.go(3)
+        bench.watch.drop_url(B)
+        bench.watch.drop_url("http://127.0.0.1:9")
+        assert bench.watch.urls == []
+        await time.go(1)
+        asked, looks = len(bench.server(B).scrapes), len(bench.finder.looks)
+        assert bench.server(B).closed
+        await time.go(10)
+        assert len(bench.server(B).scrapes) == asked
+        assert len(bench.finder.looks) > looks
+        bench.server(B).back()
+        bench.watch.add_url(B)
+        await time.go(1)
+        assert bench.watch.view("5m").servers[0].state is State.UP
+
+
 async def test_configured_servers_have_their_names_and_a_bad_one_is_skipped() -> None:
     servers = [Configured("http://gpubox:8000", name="office"), Configured("ftp://x"), Configured(A)]
     bench = Bench(servers=servers)
@@ -298,7 +319,6 @@ async def test_configured_servers_have_their_names_and_a_bad_one_is_skipped() ->
         await time.go(2)
         assert bench.watch.urls == ["http://gpubox:8000", A]
         assert [line.label for line in bench.watch.view("5m").lines] == ["office", "127.0.0.1:8000"]
-        assert len(bench.watch.problems) == 1 and "ftp" in bench.watch.problems[0]
         assert bench.made[0][1] is servers[0]
         assert bench.finder.looks == []
 

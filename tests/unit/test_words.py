@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.model.words import pct, per_hour, secs, tok, traffic
-from kvtop.ui.numbers import bound, bucket, per_second, short
+from kvtop.model.words import ago, flow, lasted, pct, per_hour, per_second, secs, tok, traffic
+from kvtop.ui.numbers import bound, bucket, short, whole_shares
 
 
 @pytest.mark.parametrize(
@@ -15,9 +15,9 @@ from kvtop.ui.numbers import bound, bucket, per_second, short
     [
         (None, "–", "–"),
         (math.nan, "–", "–"),
-        (-1.0, "0.0 s", "0.0 s"),
-        (0.0, "0.0 s", "0.0 s"),
-        (0.0004, "0.0 s", "0.0 s"),
+        (-1.0, "0 ms", "0 ms"),
+        (0.0, "0 ms", "0 ms"),
+        (0.0004, "0 ms", "0 ms"),
         (0.0421, "42 ms", "42 ms"),
         (0.0994, "99 ms", "99 ms"),
         (0.0995, "0.1 s", "0.1 s"),
@@ -41,7 +41,27 @@ def test_traffic_has_three_digits(count: float, text: str) -> None:
 
 
 def test_a_flow_of_now_fits_its_column() -> None:
-    assert [per_second(v) for v in (0.0, 12.4e6, 104.8e6, 1.84e9)] == ["0.0 MB/s", "12.4 MB/s", "105 MB/s", "1.8 GB/s"]
+    flows = (0.0, 40_000.0, 12.4e6, 104.8e6, 1.84e9)
+    assert [per_second(v) for v in flows] == ["0 B/s", "40 kB/s", "12.4 MB/s", "105 MB/s", "1.8 GB/s"]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"), [("10s", "0.9 MB/s"), ("1m", "3.1 GB/h"), ("5m", "3.1 GB/h"), ("start", "3.1 GB/h")]
+)
+def test_the_unit_of_a_windows_flow_is_one_rule(key: str, text: str) -> None:
+    assert flow(861_111.0, key) == text
+
+
+def test_what_counts_up_has_no_decimals() -> None:
+    assert [lasted(s) for s in (0.0, 2.04, 92.4, 161.0)] == ["0 s", "2 s", "92 s", "2 m 41 s"]
+    assert [ago(s) for s in (61.0, 119.0, 250.0, 7_500.0)] == ["1 min ago", "1 min ago", "4 min ago", "2 h 05 m ago"]
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=6), st.integers(0, 100))
+def test_whole_percents_add_up(parts: list[int], of: int) -> None:
+    shares = whole_shares(parts, of)
+    assert sum(shares) == (of if sum(parts) else 0)
+    assert all(abs(share - part / max(1, sum(parts)) * of) < 1 for share, part in zip(shares, parts, strict=True))
 
 
 def test_a_bucket_is_written_in_the_unit_of_its_value() -> None:

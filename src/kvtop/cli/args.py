@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from kvtop.errors import UsageError
+from kvtop.errors import UsageError, plain
 from kvtop.sources.url import discreet
 
 
@@ -15,7 +15,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         said, colon, typed = message.partition(": ")  # only behind it stands what was typed
-        raise UsageError(said + colon + discreet(typed), f"{self.prog} --help tells more")
+        raise UsageError(plain(said + colon + discreet(typed), 400), f"{self.prog} --help tells more")
+
+    def print_help(self, file: Any = None) -> None:
+        """argparse's own keeps to itself that nothing could be written."""
+        print(self.format_help(), end="", file=file)
 
 
 def seconds(text: str) -> float:

@@ -32,8 +32,7 @@ def checks(seen: Evidence) -> Iterator[Check]:
     """All checks, in the order in which a person would ask."""
     yield Check("python", True, f"{platform.python_version()}, kvtop {__version__}")
     yield _terminal(seen)
-    yield _config(seen)
-    yield _themes(seen)
+    yield from _files(seen)
     yield _server(seen)
     if isinstance(seen.scrape, Scrape):
         yield from _series(seen, seen.scrape)
@@ -61,24 +60,24 @@ def _terminal(seen: Evidence) -> Check:
     return Check("terminal", True, f"{size}, truecolor")
 
 
-def _config(seen: Evidence) -> Check:
+def _files(seen: Evidence) -> Iterator[Check]:
+    """The user's own files: one row for each problem, one for all where there is none."""
     config = seen.config
-    if config.problems:
-        return Check("config", False, config.problems[0], "mend the file; until then the defaults are used")
-    if not config.path.exists():
-        return Check("config", True, f"no {config.path}: the defaults are used")
-    count = len(config.settings.server)
-    return Check("config", True, f"{config.path}, {count} server{'' if count == 1 else 's'} named")
+    of_themes = [problem for problem in seen.problems if problem.about == "theme"]
+    of_config = [problem for problem in seen.problems if problem.about != "theme"]
+    if not of_config:
+        count = len(config.settings.server)
+        named = f"{config.path}, {count} server{'' if count == 1 else 's'} named"
+        yield Check("config", True, named if config.exists else f"no {config.path}: the defaults are used")
+    if not seen.themes:
+        yield Check("themes", False, "the built-in theme files are missing", "install kvtop-tui again")
+    elif not of_themes:
+        yield Check("themes", True, f"{seen.themes} can be chosen")
+    for problem in (*of_config, *of_themes):
+        yield Check(_NAMES[problem.about], False, str(problem), problem.fix)
 
 
-def _themes(seen: Evidence) -> Check:
-    themes = seen.themes
-    words = f"{themes.built_in} built in, {themes.own} of yours"
-    if themes.broken:
-        return Check("themes", False, f"{words}; cannot be read: {', '.join(themes.broken)}", "mend or remove the file")
-    if not themes.built_in:
-        return Check("themes", False, "the built-in theme files are missing", "install kvtop-tui again")
-    return Check("themes", True, words)
+_NAMES = {"config": "config", "keys": "keys", "server": "config, server", "theme": "themes"}
 
 
 _SERVER_FIX = {

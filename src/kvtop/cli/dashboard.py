@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import logging
 import os
-import sys
 from collections.abc import Sequence
 
 import msgspec
 
 from kvtop import config, paths
-from kvtop.errors import KvtopError, UsageError
+from kvtop.cli import stdio
+from kvtop.cli.args import Parser
+from kvtop.errors import KvtopError
 from kvtop.model.view import WINDOWS
 
-NO_TERMINAL = "the dashboard needs a terminal"
 INSTEAD = "for scripts and status lines: kvtop snapshot --json, kvtop snapshot --line"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of the dashboard."""
-    out = argparse.ArgumentParser(
+    out = Parser(
         prog="kvtop",
         description="The dashboard of the vLLM servers at URL, else of config.toml, else found on this box.",
     )
@@ -35,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run the dashboard; the exit code."""
     options = parser().parse_args(argv)
-    _need_terminal()
+    stdio.need_terminal(INSTEAD)
     gc.disable()  # nothing that imports make is garbage: a tenth of the way to the first picture
     loaded = config.load()
     changes = {name: value for name in ("window", "theme") if (value := getattr(options, name)) is not None}
@@ -43,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
     if options.debug:
         _log_to_file()
 
+    from kvtop.live.servers import problems
     from kvtop.live.watch import Watch
 
     watch = Watch(settings, options.url)  # a URL that is none ends here, before the screen is touched
@@ -54,23 +54,17 @@ def main(argv: Sequence[str]) -> int:
     return run(
         options.url,
         settings,
-        problems=loaded.problems,
+        problems=(*loaded.problems, *problems(loaded.settings.server, loaded.path)),
         on_demo=_demo,
         watch=watch,
         tracebacks=options.debug,
     )
 
 
-def _need_terminal() -> None:
-    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):  # Textual draws on stderr
-        raise UsageError(NO_TERMINAL, INSTEAD)
-    if os.environ.get("TERM") == "dumb":
-        raise UsageError(f"{NO_TERMINAL} that can move its cursor, and TERM is dumb", INSTEAD)
-
-
 def _log_to_file() -> None:
-    file = paths.make_private(paths.state_dir()) / "kvtop.log"
+    file = paths.state_dir() / "kvtop.log"
     try:
+        paths.make_private(file.parent)
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise KvtopError(f"{file}: {error.strerror}", "--debug writes its log there") from None

@@ -6,13 +6,14 @@ import argparse
 import asyncio
 import contextlib
 import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kvtop import config
+from kvtop.cli import stdio
+from kvtop.cli.args import Parser
 from kvtop.errors import KvtopError, UsageError
 from kvtop.model.view import WINDOWS
 from kvtop.sim.scenarios import DEFAULT, SCENARIOS
@@ -27,9 +28,9 @@ It serves /metrics, /tokenize and chat completions on 127.0.0.1 and is read like
 simulation's."""
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     plays = "\n".join(f"  {one.name:<14} {one.words}" for one in SCENARIOS.values())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="kvtop demo",
         description=DESCRIPTION,
         epilog=f"scenarios:\n{plays}",
@@ -95,8 +96,8 @@ def main(argv: Sequence[str]) -> int:
     loaded = config.load()
     chosen = {k: v for k, v in (("window", args.window), ("theme", args.theme)) if v is not None}
     settings = msgspec.structs.replace(loaded.settings, **chosen)
-    if not args.headless and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("the dashboard needs a terminal", "without one: kvtop demo --headless --seconds 5")
+    if not args.headless:
+        stdio.need_terminal("without one: kvtop demo --headless --seconds 5")
     thread = BoxThread(SimBox(args.scenario, seed=args.seed))
     try:
         url = thread.start()

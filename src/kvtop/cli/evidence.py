@@ -6,15 +6,14 @@ import asyncio
 import os
 import shutil
 import sys
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
-from kvtop import paths
 from kvtop.cli.once import read_gpu, read_host, source
 from kvtop.cli.target import Target, discovered, named
 from kvtop.config import Loaded, load
+from kvtop.errors import Problem
+from kvtop.live.servers import problems as of_servers
 from kvtop.model.states import explain
 from kvtop.readings import Discovery, GpuReading, HostReading, Scrape, ServerFacts, SourceDown
 from kvtop.sources.discovery import DiscoverySource
@@ -35,19 +34,15 @@ class Terminal:
 
 
 @dataclass(frozen=True)
-class Themes:
-    built_in: int
-    own: int
-    broken: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Evidence:
     """Everything that the checks judge."""
 
     terminal: Terminal
     config: Loaded
-    themes: Themes
+    themes: int
+    """Usable ones."""
+    problems: tuple[Problem, ...]
+    """What kvtop goes on without: of config.toml, its keys and servers, and of theme files."""
     host: HostReading
     gpu: GpuReading
     discovery: Discovery
@@ -67,7 +62,8 @@ async def gather(url: str | None) -> Evidence:
     target = target or discovered(discovery, config.settings)
     size = shutil.get_terminal_size()
     terminal = Terminal(sys.stdout.isatty(), size.columns, size.lines, dict(os.environ))
-    seen = Evidence(terminal, config, themes(), host, gpu, discovery)
+    count, wrong = problems(config)
+    seen = Evidence(terminal, config, count, wrong, host, gpu, discovery)
     if target is None:
         return seen
     server = source(target, config.settings)
@@ -85,24 +81,18 @@ async def gather(url: str | None) -> Evidence:
         await server.aclose()
     if isinstance(scrape, SourceDown):
         scrape = explain(scrape, target.shown, host)
-    return Evidence(terminal, config, seen.themes, host, gpu, discovery, target, scrape, facts, probes)
+    return replace(seen, target=target, scrape=scrape, facts=facts, probes=probes)
 
 
-def themes() -> Themes:
-    """Theme files, and those that are not even TOML."""
-    built_in = _files(paths.builtin_themes())
-    own = _files(paths.config_dir() / "themes")
-    broken = []
-    for file in (*built_in, *own):
-        try:
-            tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            broken.append(str(file))
-    return Themes(len(built_in), len(own), tuple(broken))
+def problems(config: Loaded) -> tuple[int, tuple[Problem, ...]]:
+    """The number of usable themes, and everything that the dashboard would say at its start."""
+    from kvtop.ui import keys, themes  # what judges keys and colours is Textual's, and takes its time
 
-
-def _files(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.glob("*.toml"))
-    except OSError:
-        return []
+    _, refused = keys.resolve(config.settings.keys)
+    found = themes.load()
+    return len(found.themes), (
+        *config.problems,
+        *keys.problems(refused, config.path),
+        *of_servers(config.settings.server, config.path),
+        *themes.problems(found, config.settings.theme),
+    )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 
 from kvtop import __version__
-from kvtop.errors import KvtopError
+from kvtop.cli import stdio
+from kvtop.errors import KvtopError, UsageError
 
 COMMANDS = {
     "demo": "the dashboard on a simulated box: no GPU, no server, no network",
@@ -42,8 +44,33 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command; the exit code. Errors of kvtop are printed as their one or two lines."""
+    """Run one command; the exit code. Errors of kvtop, and of its output, are printed as their one or two lines."""
     args = list(argv)
+    try:
+        try:
+            return _run(args)
+        finally:
+            stdio.finish()  # argparse leaves by SystemExit
+    except KvtopError as error:
+        if "--debug" in args:
+            raise
+        stdio.tell(f"kvtop: {error}")
+        return error.exit_code
+    except BrokenPipeError:
+        stdio.give_up()
+        return stdio.PIPE_STATUS
+    except OSError as error:
+        if "--debug" in args:
+            raise
+        stdio.give_up()
+        what = error.filename or "the output could not be written"
+        stdio.tell(f"kvtop: {what}: {error.strerror or error}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(args: list[str]) -> int:
     if "--version" in args[:1]:
         print(f"kvtop {__version__}")
         return 0
@@ -51,20 +78,24 @@ def main(argv: Sequence[str]) -> int:
         print(usage(), end="")
         return 0
     name, rest = (args[0], args[1:]) if args and args[0] in COMMANDS else ("dashboard", args)
-    try:
-        return int(importlib.import_module(f"kvtop.cli.{name}").main(rest))
-    except KvtopError as error:
-        if "--debug" in args:
-            raise
-        print(f"kvtop: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
-    except KeyboardInterrupt:
-        return 130
+    _not_a_slip(args[0] if name == "dashboard" and args else "")
+    return int(importlib.import_module(f"kvtop.cli.{name}").main(rest))
+
+
+def _not_a_slip(word: str) -> None:
+    """Raises UsageError for a bare word that is nearly a command: it would be looked up as a host."""
+    if not re.fullmatch(r"[A-Za-z_-]*[A-Za-z]", word) or word.startswith("-"):
+        return
+    from difflib import get_close_matches
+
+    near = [name for name in COMMANDS if len(word) > 1 and name.startswith(word.lower())]
+    near = near or get_close_matches(word.lower(), COMMANDS, 1, 0.75)
+    if near:
+        what = f"no command '{word}'; did you mean {near[0]}? For a host of that name: http://{word}:8000"
+        raise UsageError(what)
 
 
 def entry() -> None:
     """The console script."""
+    stdio.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,8 @@ _EPILOG = """\
 examples:
   kvtop snapshot http://127.0.0.1:8000 --json
   kvtop snapshot --from before.txt --to after.txt.gz --seconds 30 --json
-  tmux: set -g status-right '#(kvtop snapshot --line)'
+  tmux: set -g status-right-length 60
+        set -g status-right '#(kvtop snapshot --line)'
 
 exit code: 0 the server is up, sleeping or was reset in the window; 1 it is in
 another state (the document says which); 2 wrong use or an unreadable file.
@@ -79,18 +81,24 @@ def _saved(args: argparse.Namespace) -> int:
 
 
 async def _live(args: argparse.Namespace) -> int:
-    from kvtop.cli.once import look, read_host
+    from kvtop.cli.once import Look, look, read_gpu, read_host
     from kvtop.cli.target import find, named, settings
+    from kvtop.model.box import Window
+    from kvtop.readings import State
 
     have = settings()
     target = named(args.url, have)
     if target is None:
+        host = await asyncio.to_thread(read_host)
         try:
-            target, _ = await find(have, await asyncio.to_thread(read_host))
+            target, _ = await find(have, host)
         except KvtopError as error:
             if args.line:
                 print("no vLLM server")
                 return error.exit_code
+            if args.json:
+                nothing = Window(State.REFUSED, error.what, at=time.time())
+                _tell(args, Look(nothing, gpu=await asyncio.to_thread(read_gpu), host=host), None)
             raise
     seen = await look(target, have, args.seconds or DEFAULT_S, machine=not args.line)
     return _tell(args, seen, target.shown)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvtop.config import Server, Settings, load
 from kvtop.errors import KvtopError, UsageError
+from kvtop.live.servers import problems
 from kvtop.readings import Discovery, HostReading
 from kvtop.sources.base import printable
 from kvtop.sources.url import normalise
@@ -28,8 +30,8 @@ class Target:
 def settings() -> Settings:
     """config.toml; what is wrong with it goes to stderr."""
     loaded = load()
-    for problem in loaded.problems:
-        print(f"kvtop: {printable(problem, 400)}", file=sys.stderr)
+    for problem in (*loaded.problems, *problems(loaded.settings.server, loaded.path)):
+        print(f"kvtop: {printable(str(problem), 400)}", file=sys.stderr)
     return loaded.settings
 
 
@@ -47,12 +49,16 @@ def key_for(url: str, servers: list[Server]) -> Callable[[], str | None]:
 
 
 def named(url: str | None, have: Settings) -> Target | None:
-    """The server on the command line, else the first of config.toml, else None. Raises UsageError for a bad URL."""
-    why = "command line" if url is not None else "config.toml"
-    given = url if url is not None else have.server[0].url if have.server else None
-    if given is None:
-        return None
-    return Target(given, normalise(given), key_for(given, have.server), why)
+    """The server on the command line, else the first of config.toml whose URL is one, else None.
+
+    Raises UsageError for a bad URL on the command line.
+    """
+    if url is not None:
+        return Target(url, normalise(url), key_for(url, have.server), "command line")
+    for server in have.server:
+        with contextlib.suppress(UsageError):
+            return Target(server.url, normalise(server.url), server.api_key, "config.toml")
+    return None
 
 
 def discovered(found: Discovery, have: Settings) -> Target | None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kvtop.cli.args import Parser
 from kvtop.cli.saved import Unreadable, read_text
 from kvtop.errors import UsageError
 from kvtop.model import document, metrics
@@ -20,8 +21,9 @@ COLUMNS = ("turn", "n", "prompt", "cached", "new", "out", "queue", "prefill", "d
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="kvtop turns",
+        usage="%(prog)s [-h] --from-metrics DIR [--json]",
         description="Requests that can be told apart from the counters of consecutive /metrics texts, newest first. "
         "A row of n requests holds their means. Unknown is null (–).",
     )
@@ -32,7 +34,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.from_metrics is None:
-        raise UsageError("turns needs --from-metrics DIR: captured turns come with the tap, which this version has not")
+        raise UsageError(
+            "turns needs --from-metrics DIR: it tells single requests apart in a folder of saved /metrics texts",
+            "save one text a second, named in order; live, the dashboard lists them: kvtop [URL]",
+        )
     if not args.from_metrics:
         raise UsageError("--from-metrics '': an empty name is no folder", "a dot is the current one")
     rows = list(reversed(list(_turns(Path(args.from_metrics)))))

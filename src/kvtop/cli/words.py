@@ -68,19 +68,25 @@ def line(window: Window, authority: str) -> str:
         return _fit([authority, STATE_WORDS[window.state]])
     engine = window.all
     cached, requests, ttft = engine.cached, engine.requests, engine.latency.ttft
-    parts = [] if window.state is State.UP else [STATE_WORDS[window.state]]
-    moved = (cached.prompt_tokens, engine.throughput.generation_tokens, requests.finished.total)
-    idle = not (requests.running or requests.waiting or any(moved))
-    if idle:
-        parts += ["idle", f"{share(cached.lifetime_share)} cached since start"]
+    state = [] if window.state is State.UP else [STATE_WORDS[window.state]]
+    if cached.share is None:  # the window saw no prompt
+        shares = [f"{share(cached.lifetime_share)} since start"]
     else:
-        parts.append(f"{share(cached.share)} cached" + (f" n={ttft.n}" if ttft.n else ""))
-        parts.append(f"{count(requests.running)} run {count(requests.waiting)} wait")
-        if ttft.p50 is not None:
-            value = ttft.p50.value_s
-            parts.append(f"TTFT {span(value) if value is not None else '>' + span(ttft.p50.above_s)}")
-    parts.append(f"KV {share(requests.kv_cache_usage_share)}")
-    return _fit(parts)
+        shares = [f"{share(cached.share)} cached"]
+        shares = [f"{shares[0]} n={ttft.n}", *shares] if ttft.n is not None else shares
+    rest = [
+        f"{count(requests.running)} run {count(requests.waiting)} wait",
+        f"TTFT {_middle(ttft.p50)}",
+        f"KV {share(requests.kv_cache_usage_share)}",
+    ]
+    lines = [" · ".join([*state, words, *rest]) for words in shares]
+    return next((line for line in lines if len(line) <= LINE_CELLS), None) or _fit([*state, shares[-1], *rest])
+
+
+def _middle(p50: Quantile | None) -> str:
+    if p50 is None:
+        return "–"
+    return span(p50.value_s) if p50.value_s is not None else f">{span(p50.above_s)}"
 
 
 def _fit(parts: list[str]) -> str:

@@ -42,7 +42,7 @@ class Watch:
     """`run` until cancelled; `view` whenever something is to be drawn. All from one event loop.
 
     `urls` empty: the servers of config.toml, else those found on this machine, as they come and go.
-    Raises UsageError for one of `urls` that is none; one in config.toml is skipped and stands in `problems`.
+    Raises UsageError for one of `urls` that is none; one in config.toml is skipped (`kvtop.live.servers` tells).
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Watch:
         self._changed: Callable[[], None] = lambda: None
         self._endpoints: list[Endpoint] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Loops of servers that were dropped; each closes its connection first."""
         self._running = False
         self._fault: asyncio.Future[None] | None = None
-        self.problems: list[str] = []
-        """What was wrong with the configured servers, a line each."""
         self._configured = self._named(settings.server)
         self._typed: dict[str, str] = {}
         """Shown URL -> as given, which may hold a user and a password."""
@@ -89,10 +89,8 @@ class Watch:
     def _named(self, servers: Sequence[Server]) -> dict[str, Server]:
         named = {}
         for server in servers:
-            try:
+            with contextlib.suppress(UsageError):
                 named[normalise(server.url)] = server
-            except UsageError as error:
-                self.problems.append(f"config.toml, [[server]]: {error.what}")
         return named
 
     @property
@@ -103,6 +101,12 @@ class Watch:
     def add_url(self, url: str) -> None:
         """Watch one more server, from now on. The same one twice is once. Raises UsageError for nonsense."""
         self._add(url, found=False)
+
+    def drop_url(self, url: str) -> None:
+        """Watch the server of this shown URL no more. One that is not watched is no error."""
+        for endpoint in [e for e in self._endpoints if e.history.url == url]:
+            self._forget(endpoint)
+        self._tell()
 
     def opened(self, url: str, turn: int) -> None:
         """The user has looked at this slow turn: the sentence speaks of it no more."""
@@ -154,12 +158,13 @@ class Watch:
         if error is not None and self._fault is not None and not self._fault.done():
             self._fault.set_exception(error)
 
-    async def _drop(self, endpoint: Endpoint) -> None:
+    def _forget(self, endpoint: Endpoint) -> None:
         self._endpoints.remove(endpoint)
         task = self._tasks.pop(endpoint.history.url, None)
         if task is not None:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
 
     # -- running
 
@@ -175,7 +180,7 @@ class Watch:
             await self._fault
         finally:
             self._running = False
-            mine = [*others, *self._tasks.values()]
+            mine = [*others, *self._tasks.values(), *self._leaving]
             for task in mine:
                 task.cancel()
             await asyncio.gather(*mine, return_exceptions=True)
@@ -228,7 +233,7 @@ class Watch:
                         finder = await self._importers["finder"].call(self._factories.finder, LOOK_S)
                     async with asyncio.timeout(LOOK_S):
                         found = await finder.read(self._host.reading)
-                    await self._apply(found)
+                    self._apply(found)
                 except Exception as error:  # noqa: BLE001  a look that failed is a line of what was looked at
                     why = "took too long" if isinstance(error, TimeoutError) else f"failed: {type(error).__name__}"
                     self._discovery = Discovery(looked=(("this box", why),), at=self._clock.wall())
@@ -241,7 +246,7 @@ class Watch:
         """No server is known, or none of those that were found answers any more."""
         return all(e.found and e.tried.is_set() and not e.good for e in self._endpoints)
 
-    async def _apply(self, discovery: Discovery) -> None:
+    def _apply(self, discovery: Discovery) -> None:
         self._discovery = discovery
         there = set()
         for found in discovery.found:
@@ -257,10 +262,10 @@ class Watch:
                 continue
             if endpoint.history.state is State.NOT_VLLM:
                 self._no_servers.add(endpoint.history.url)
-                await self._drop(endpoint)
+                self._forget(endpoint)
             elif endpoint.history.url not in there and not endpoint.good and there - self._no_servers:
                 # it is gone, and there is something else to look at
-                await self._drop(endpoint)
+                self._forget(endpoint)
 
     # -- showing
 
@@ -282,7 +287,10 @@ class Watch:
         )
         host = self._host.reading
         settings = self._settings
-        around = Around(now, host, settings.poll.metrics_timeout_s, settings.thresholds.kv_pool_full, self._opened)
+        limits = settings.thresholds
+        around = Around(
+            now, host, settings.poll.metrics_timeout_s, limits.kv_pool_full, limits.share_poor, self._opened
+        )
         return BoxView(
             at=now,
             sentence=sentence.make(servers, selected, around, self._discovery),

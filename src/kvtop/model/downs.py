@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from kvtop.model.view import ServerView
-from kvtop.model.words import clean, gib, hms, nb, secs
+from kvtop.model.words import clean, gib, hms, lasted, nb
 from kvtop.readings import HostReading, State
 
 Wording = tuple[str, str]
@@ -26,6 +26,8 @@ class Around:
     timeout_s: float = 2.0
     """How long one try of /metrics may take."""
     pool_full: float = 0.95
+    share_poor: float = 0.60
+    """A cached share below it is a fault, where reading anew takes time."""
     opened: frozenset[tuple[str, int]] = frozenset()
     """(URL, id) of the slow turns that the user has looked at: they are told no more."""
 
@@ -69,7 +71,7 @@ def _refused(view: ServerView, around: Around) -> list[Wording]:
     alive = {p.pid for p in around.host.processes} if around.host else None
     if view.pid is not None and alive is not None and view.pid not in alive:
         gone = f"process {view.pid} is gone"
-        return [(first, f"{gone}, nobody stopped it here{file}"), (first, f"{gone}{file}"), (first, gone)]
+        return [(first, f"{gone}{file}"), (first, gone)]
     why = _cause(view).replace(f"nothing listens on {label_of(view)}", "nothing listens there")
     return [(first, why), (first, "nothing listens there")]
 
@@ -89,9 +91,9 @@ def _loading(view: ServerView, around: Around) -> list[Wording]:
     for process in around.host.processes if around.host else ():
         if process.role == "api" and (process.port == port or process.pid == view.pid):
             since = process.started_at if process.started_at is not None else view.state_since
-            so_far = f", {nb(secs(around.now - since))} so far" if since is not None else ""
+            so_far = f", {nb(lasted(around.now - since))} so far" if since is not None else ""
             return [(f"process {process.pid} runs,", f"port {port} refuses: it loads the model{so_far}")]
-    so_far = f", {nb(secs(around.now - view.state_since))} so far" if view.state_since is not None else ""
+    so_far = f", {nb(lasted(around.now - view.state_since))} so far" if view.state_since is not None else ""
     first = f"{label_of(view)} loads its model{so_far}"
     return [(f"{label_of(view)} loads:", _cause(view)), (first, "")] if view.cause else [(first, "")]
 
@@ -120,7 +122,7 @@ def _as_told(view: ServerView, around: Around) -> list[Wording]:
 
 def _stale(view: ServerView, around: Around) -> list[Wording]:
     since = view.last_good_at if view.last_good_at is not None else view.state_since
-    age = f" for {nb(secs(around.now - since))}" if since is not None else ""
+    age = f" for {nb(lasted(around.now - since))}" if since is not None else ""
     tries = view.failed_tries
     each = f"{around.timeout_s:g}{nb(' s')}"
     how = f"({tries} tries of {each})" if tries > 1 else f"(1 try of {each})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
@@ -74,7 +74,8 @@ class ServerHistory:
         self._busy = False
         self._traffic: Window | None = None
         self._turns: deque[Turn] = deque(maxlen=TURNS_KEPT)
-        self._turns_total = 0
+        self._finished: Counter[str | None] = Counter()
+        """Requests seen to finish, by engine."""
         self._series = {name: charts.level() if name in _LEVELS else charts.flow() for name in (*_FLOWS, *_LEVELS)}
         self._ttft = Medians()
         self._charts = {
@@ -111,7 +112,8 @@ class ServerHistory:
         self._last, self._last_at = scrape, at
         finished = self._tracker.add(scrape)
         self._turns.extendleft(finished)
-        self._turns_total += len(finished)
+        for turn in finished:
+            self._finished[turn.engine] += turn.n
 
     def down(self, down: SourceDown) -> None:
         """A try that failed."""
@@ -304,7 +306,7 @@ class ServerHistory:
             waiting_chart=drawn["waiting"],
             waiting_since=self._waiting_since if self._down is None else None,
             turns=tuple(_of_this(self._flying(), known)) + tuple(_of_this(self._turns, known)),
-            turns_total=self._turns_total,
+            turns_total=sum(n for e, n in self._finished.items() if known is None or e in (known, None)),
             engines=fleet.engine_lines(whole, state, age, known),
             engine=known,
             pid=self._pid,

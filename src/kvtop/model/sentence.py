@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 
 from kvtop.model.box import Quantile, Window
 from kvtop.model.downs import DOWNS, Around, Wording, label_of
-from kvtop.model.view import WINDOWS, Sentence, ServerView, Turn
-from kvtop.model.words import exact, hms, nb, pct, per_hour, secs, span, tok
+from kvtop.model.view import WINDOWS, Sentence, ServerView
+from kvtop.model.waits import NEWS_FOR_S, Made, slow, window_s
+from kvtop.model.words import exact, flow, hms, lasted, nb, pct, secs, span, tok
 from kvtop.readings import Discovery, State
 
 LENGTH = 125
@@ -22,11 +23,9 @@ QUEUE_AFTER_S = 2.0
 IDLE_AFTER_S = (60.0, 300.0)
 """Nobody asked for the chosen window, but for at least one and at most five minutes."""
 
-NEWS_FOR_S = 300.0
-"""A restart, or a long input, is told no longer than this."""
-
-Made = tuple[str, list[Wording]]
-"""Tone and wordings."""
+LOW_NEEDS_N = 3
+LOW_NEEDS_COST = 0.05
+"""A low cached share is told where so many requests finished, and reading took at least this part of the window."""
 
 
 def make(servers: Sequence[ServerView], selected: int, around: Around, discovery: Discovery | None = None) -> Sentence:
@@ -42,9 +41,14 @@ def make(servers: Sequence[ServerView], selected: int, around: Around, discovery
     if len(servers) > 1:
         name = label_of(view)
         named = [(f"{name}: {first}", rest) if name not in first else (first, rest) for first, rest in wordings]
-        wordings = named + wordings
-    first, rest = next((w for w in wordings if len(f"{w[0]} {w[1]}".strip()) <= LENGTH), wordings[-1])
-    return Sentence(chip, tone, first, rest[: max(0, LENGTH - len(first) - 1)].rstrip())
+        wordings = named if any(map(_fits, named)) else wordings
+    fitting = [wording for wording in wordings if _fits(wording)]
+    first, rest = fitting[0] if fitting else wordings[-1]
+    return Sentence(chip, tone, first, rest[: max(0, LENGTH - len(first) - 1)].rstrip(), tuple(fitting[1:]))
+
+
+def _fits(wording: Wording) -> bool:
+    return len(" ".join(wording).strip()) <= LENGTH
 
 
 def no_server(discovery: Discovery | None) -> Sentence:
@@ -65,65 +69,12 @@ def _judge(view: ServerView, around: Around) -> tuple[int, str, str, list[Wordin
     raise AssertionError("the last chip always speaks")
 
 
-def _window_s(view: ServerView) -> float | None:
-    return next((seconds for key, seconds, _ in WINDOWS if key == view.window_key), 300.0)
-
-
-def slow_turn(view: ServerView, around: Around) -> Turn | None:
-    """The turn that waited longest, among the slow ones of the chosen window that nobody has looked at.
-
-    Slow is what the counters call slow, and any wait that is long whatever the reason. One with nothing to mend is
-    news for five minutes at most, however long the window.
-    """
-    window_s = _window_s(view)
-    slow = []
-    for turn in view.turns:
-        if turn.ttft_s is None or turn.ended_at is None or (view.url, turn.id) in around.opened:
-            continue
-        told_s = window_s
-        if not turn.waited:
-            continue
-        if turn.verdict == "new_tokens" and not turn.slow:
-            told_s = min(window_s or NEWS_FOR_S, NEWS_FOR_S)
-        if told_s is None or around.now - turn.ended_at <= told_s:
-            slow.append(turn)
-    return max(slow, key=lambda t: t.ttft_s or 0.0, default=None)
-
-
-def _slow(view: ServerView, around: Around) -> Made | None:
-    turn = slow_turn(view, around)
-    if turn is None:
-        return None
-    first = f"turn {turn.id} waited {nb(secs(turn.ttft_s))}:"
-    if turn.n > 1:
-        first = f"turn {turn.id}, {turn.n} requests, waited {nb(secs(turn.ttft_s))} each:"
-    tone = "warn" if turn.verdict == "new_tokens" else "bad"
-    return tone, [(first, rest) for rest in _why_slow(turn)]
-
-
-def _why_slow(turn: Turn) -> list[str]:
-    """What the counters prove. Why a prompt was read anew is not in them."""
-    read = f"{exact(turn.new_tokens)} of {exact(turn.prompt_tokens)} prompt tokens read anew"
-    took = f" in {nb(secs(turn.prefill_s))}" if turn.prefill_s is not None else ""
-    known = turn.new_tokens is not None and turn.prompt_tokens is not None
-    if turn.verdict == "queued" and turn.queue_s is not None:
-        queued = f"queued {nb(secs(turn.queue_s))}"
-        return [f"{queued}, then {read}{took}", queued] if known else [queued]
-    if turn.verdict == "new_tokens" and turn.new_tokens is not None:
-        return [f"{exact(turn.new_tokens)} new tokens, a long input; nothing to mend"]
-    if known:
-        return [f"{read}{took}; why is not in the counters", f"{read}{took}"]
-    if turn.queue_s is not None and turn.prefill_s is not None:
-        return [f"queue {nb(secs(turn.queue_s))}, prefill {nb(secs(turn.prefill_s))}"]
-    return ["why is not in the counters"]
-
-
 def _queue(view: ServerView, around: Around) -> Made | None:
     requests = view.window.all.requests
     waiting = requests.waiting
     if not waiting or view.waiting_since is None or around.now - view.waiting_since < QUEUE_AFTER_S:
         return None
-    since = nb(secs(around.now - view.waiting_since))
+    since = nb(lasted(around.now - view.waiting_since))
     first = f"{waiting} {'waits' if waiting == 1 else 'wait'}, a queue for {since}:"
     usage, deferred = requests.kv_cache_usage_share, requests.waiting_by_reason.deferred
     pool = view.config.kv_cache_tokens
@@ -141,9 +92,9 @@ def _restarted(view: ServerView, around: Around) -> Made | None:
     if view.reset_at is None:
         return None
     ago = around.now - view.reset_at
-    if ago > min(_window_s(view) or NEWS_FOR_S, NEWS_FOR_S):
+    if ago > min(window_s(view) or NEWS_FOR_S, NEWS_FOR_S):
         return None
-    return "warn", [(f"counters began again {nb(secs(ago))} ago,", "the window counts from there")]
+    return "warn", [(f"counters began again {nb(lasted(ago))} ago,", "the window counts from there")]
 
 
 def _sleeping(view: ServerView, around: Around) -> Made | None:
@@ -159,6 +110,30 @@ def _cache_off(view: ServerView, around: Around) -> Made | None:
     return "warn", [("prefix caching is off:", "every prompt is read whole; --enable-prefix-caching turns it on")]
 
 
+def _low(view: ServerView, around: Around) -> Made | None:
+    """Little comes from cache, and that costs time. Prompts that are simply new and cheap to read are no fault."""
+    cached, prefill, seconds = view.window.all.cached, view.window.all.latency.prefill, view.window.window_s
+    if cached.share is None or cached.share >= around.share_poor or cached.prompt_tokens is None or not seconds:
+        return None
+    if prefill.mean_s is None or (prefill.n or 0) < LOW_NEEDS_N:
+        return None
+    cost = prefill.mean_s * (prefill.n or 0)
+    if cost < LOW_NEEDS_COST * seconds:
+        return None
+    n = _n(view.window)
+    first = f"{nb(pct(cached.share))} cached ({f'n={n} ' if n else ''}{_over(view)}):"
+    prompt, spent = exact(cached.prompt_tokens), f", {nb(secs(cost))} of prefill"
+    new = cached.by_source.computed
+    if new is None:
+        new = cached.prompt_tokens - (cached.cached_tokens or 0)
+    read = f"{exact(new)} of {prompt}"
+    return "warn", [
+        (first, f"{read} prompt tokens read anew{spent}"),
+        (first, f"{read} tokens read anew{spent}"),
+        (first, f"{exact(new)} tokens read anew"),
+    ]
+
+
 def _first_look(view: ServerView, around: Around) -> Made | None:
     if view.last_good_at is not None:
         return None
@@ -171,7 +146,7 @@ def _idle(view: ServerView, around: Around) -> Made | None:
     if requests.running or requests.waiting or since is None:
         return None
     low, high = IDLE_AFTER_S
-    if around.now - since < min(max(_window_s(view) or high, low), high):
+    if around.now - since < min(max(window_s(view) or high, low), high):
         return None
     first = f"nobody asked anything for {nb(span(around.now - since))};"
     last = view.last_traffic
@@ -211,16 +186,13 @@ def _ok(view: ServerView, around: Around) -> Made | None:
         if known:
             lead = f"{lead}, {known}" if lead else known
     parts += _queue_words(window) + _tier_words(view)
-    for end in range(len(parts), -1, -1):
-        rest = ", ".join([lead, *parts[:end]] if lead else parts[:end])
-        if len(first) + 1 + len(rest) <= LENGTH:
-            return "ok", [(first, rest)]
-    return "ok", [(first, lead)]
+    ends = range(len(parts), -1, -1)
+    return "ok", [(first, ", ".join([lead, *parts[:end]] if lead else parts[:end])) for end in ends]
 
 
 def _over(view: ServerView) -> str:
     """`in 5 min`; where less than that was seen, how much."""
-    asked, seen = _window_s(view), view.window.window_s
+    asked, seen = window_s(view), view.window.window_s
     if asked is None:
         return "since start"
     if seen is not None and seen < asked * 0.9:
@@ -241,7 +213,7 @@ def _queue_words(window: Window) -> list[str]:
     waiting = window.all.requests.waiting
     if waiting is None:
         return []
-    return [f"{waiting} {'waits' if waiting == 1 else 'wait'}"] if waiting else ["no queue"]
+    return [nb(f"{waiting} {'waits' if waiting == 1 else 'wait'}" if waiting else "no queue")]
 
 
 def _tier_words(view: ServerView) -> list[str]:
@@ -252,25 +224,26 @@ def _tier_words(view: ServerView) -> list[str]:
     if now.unit == "blocks":
         if now.stores is None:
             return []
-        return [f"tier {exact(now.stores)} blocks out, {exact(now.loads)} back"]
+        return [f"tier {nb(f'{exact(now.stores)} blocks out')}, {nb(f'{exact(now.loads)} back')}"]
     if now.store_bytes_per_s is None or not (life.store_bytes_total or now.store_bytes or now.load_bytes):
         return []
-    out = "0" if not now.store_bytes else nb(per_hour(now.store_bytes_per_s))
+    out = "0" if not now.store_bytes else flow(now.store_bytes_per_s, view.window_key)
     if life.load_bytes_total == 0:
-        return [f"tier {out} out, never read"]
-    back = "0" if not now.load_bytes else nb(per_hour(now.load_bytes_per_s))
-    return [f"tier {out} out, {back} back"]
+        return [f"tier {nb(f'{out} out')}, {nb('never read')}"]
+    back = "0" if not now.load_bytes else flow(now.load_bytes_per_s, view.window_key)
+    return [f"tier {nb(f'{out} out')}, {nb(f'{back} back')}"]
 
 
 _OF_OTHERS = {chip for _, chip, _, _ in DOWNS} | {"SLOW", "QUEUE", "RESTARTED"}
 """What is said of a server that is not the selected one."""
 
 _CHIPS: tuple[tuple[str, Callable[[ServerView, Around], Made | None]], ...] = (
-    ("SLOW", _slow),
+    ("SLOW", slow),
     ("QUEUE", _queue),
     ("RESTARTED", _restarted),
     ("SLEEPING", _sleeping),
     ("CACHE OFF", _cache_off),
+    ("LOW", _low),
     ("FIRST LOOK", _first_look),
     ("IDLE", _idle),
     ("OK", _ok),

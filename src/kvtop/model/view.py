@@ -66,6 +66,11 @@ class Turn:
     engine: str | None = None
 
     @property
+    def queue_ruled(self) -> bool:
+        """More than half of its TTFT went by in the queue. In vLLM the wait for a KV load counts as queue time."""
+        return self.queue_s is not None and self.ttft_s is not None and self.queue_s > self.ttft_s / 2
+
+    @property
     def cached_share(self) -> float | None:
         if self.prompt_tokens and self.cached_tokens is not None:
             return self.cached_tokens / self.prompt_tokens
@@ -101,6 +106,8 @@ class Sentence:
     """What and how bad: shown bold."""
     rest: str = ""
     """Why, then what it cost."""
+    shorter: tuple[tuple[str, str], ...] = ()
+    """The same in fewer words, (first, rest), longest first: for a header in which this one breaks badly."""
 
     @property
     def text(self) -> str:
@@ -159,7 +166,7 @@ class ServerView:
     turns: tuple[Turn, ...] = ()
     """In flight first, then newest first; bounded."""
     turns_total: int = 0
-    """Rows seen since kvtop watches this server."""
+    """Requests seen to finish since kvtop watches this server: those of the chosen engine, where one is chosen."""
     engines: tuple[EngineLine, ...] = ()
     """One a data-parallel engine; empty for a single engine."""
     engine: str | None = None

@@ -41,12 +41,12 @@ def exact(n: float | None) -> str:
 
 
 def in_ms(s: float | None) -> bool:
-    """Whether this many seconds are written in ms: more than nothing, and less than a tenth of a second."""
-    return s is not None and 0.0005 <= s < 0.0995
+    """Whether this many seconds are written in ms: everything under a tenth of a second, nothing at all included."""
+    return s is not None and s < 0.0995
 
 
 def secs(s: float | None) -> str:
-    """Seconds: 0.8 s, 12 s, 92 s, 6 m 27 s, 10 h 37 m, 4 d 4 h; 42 ms where a decimal would say nothing."""
+    """Seconds: 0 ms, 42 ms, 0.8 s, 12 s, 92 s, 6 m 27 s, 10 h 37 m, 4 d 4 h."""
     if s is None or not math.isfinite(s):
         return DASH
     s = max(0.0, s)
@@ -62,6 +62,18 @@ def secs(s: float | None) -> str:
     if whole < 100 * 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def lasted(s: float | None) -> str:
+    """Seconds that count up while one looks: whole ones, 0 s, 12 s, 2 m 41 s."""
+    if s is None or not math.isfinite(s):
+        return DASH
+    return f"{max(0.0, s):.0f} s" if s < 119.5 else secs(s)
+
+
+def ago(s: float) -> str:
+    """How long something is past, in whole minutes: 1 min ago, 14 min ago, 2 h 05 m ago."""
+    return f"{max(0, int(s // 60))} min ago" if s < 120 * 60 else f"{secs(s)} ago"
 
 
 def span(s: float | None) -> str:
@@ -115,6 +127,23 @@ def traffic(b: float | None) -> str:
 def per_hour(b_per_s: float | None) -> str:
     """An average flow: 3.1 GB/h."""
     return DASH if b_per_s is None or not math.isfinite(b_per_s) else f"{traffic(b_per_s * 3600)}/h"
+
+
+def per_second(b_per_s: float | None) -> str:
+    """A flow of now: 0 B/s, 40 kB/s, 12.4 MB/s, 105 MB/s, 1.8 GB/s."""
+    if b_per_s is None or not math.isfinite(b_per_s):
+        return DASH
+    b = max(0.0, b_per_s)
+    if b >= 999.5e6:
+        return f"{b / 1e9:.1f} GB/s"
+    if b >= 0.05e6:
+        return f"{b / 1e6:.{1 if b < 99.95e6 else 0}f} MB/s"
+    return f"{b / 1e3:.0f} kB/s" if b >= 500 else f"{b:.0f} B/s"
+
+
+def flow(b_per_s: float | None, window_key: str) -> str:
+    """The mean flow of a window, in the unit that suits its length: a second's for 10 s, an hour's for the others."""
+    return per_second(b_per_s) if window_key == "10s" else per_hour(b_per_s)
 
 
 def hms(at: float | None) -> str:

@@ -14,12 +14,14 @@ from textual.binding import BindingType
 from textual.filter import Monochrome, NoColor
 from textual.worker import Worker, WorkerState
 
+from kvtop import config
 from kvtop.config import Settings
-from kvtop.errors import KvtopError
+from kvtop.errors import KvtopError, Problem
 from kvtop.ui import keys
 from kvtop.ui import themes as theme_files
-from kvtop.ui.messages import Changed
+from kvtop.ui.messages import Changed, OtherUrl
 from kvtop.ui.screens.dashboard import Dashboard
+from kvtop.ui.terminal import Terminal
 from kvtop.ui.watching import Watching
 
 if TYPE_CHECKING:
@@ -30,6 +32,11 @@ REDRAW_S = 1.0
 a quiet second is drawn at once, and so is what a key asks for."""
 UNSEEN_S = 3.0
 """The same while the terminal says that it has no focus. Collecting goes on as before."""
+PROBLEM_S = 8.0
+"""How long a problem of the user's files is shown at start."""
+PROBLEMS_AT_ONCE = 3
+"""Of them, where the screen has room: on a low one it is one."""
+LOW_ROWS = 24
 DEMO = "demo"
 """What the app returns where its user wants the simulated box instead."""
 LOG = logging.getLogger("kvtop.ui")
@@ -45,7 +52,12 @@ class KvtopApp(App[str]):
     """The screens of kvtop over one collector."""
 
     TITLE = "kvtop"
-    CSS = "Screen { background: $background; }"
+    # The rack's scrollbar, which nobody sees, would take cells that its height is worked out without: lines get lost.
+    CSS = """
+    Screen { background: $background; }
+    Toast { width: auto; max-width: 90%; padding: 0 1; }
+    ToastRack { overflow-y: hidden; }
+    """
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings(None)]
     COMMANDS = {_palette}  # noqa: RUF012  declared by Textual
 
@@ -54,17 +66,18 @@ class KvtopApp(App[str]):
         watch: Watching,
         settings: Settings | None = None,
         *,
-        problems: Sequence[str] = (),
+        problems: Sequence[Problem] = (),
         now: Callable[[], float] = time.time,
         tracebacks: bool = False,
     ) -> None:
         self.tracebacks = tracebacks
         self.settings = settings or Settings()
         self.themes = theme_files.load()
-        super().__init__()
+        super().__init__(driver_class=Terminal)
         self.watch_box, self.now = watch, now
-        self.keymap, clashes = keys.resolve(self.settings.keys)
-        self._said = [*problems, *clashes]
+        self.keymap, refused = keys.resolve(self.settings.keys)
+        refusals = keys.problems(refused, config.path()) if refused else ()
+        self.problems = (*problems, *refusals, *theme_files.problems(self.themes, self.settings.theme))
         self.dashboard = Dashboard(watch, self.settings, self.keymap, now)
         self._unseen = False
         self._drawn_at = 0.0
@@ -77,15 +90,21 @@ class KvtopApp(App[str]):
         wanted = self.settings.theme
         if wanted == theme_files.DEFAULT and self.console.color_system == "standard":
             wanted = "kvtop-16"
-        self.theme, problems = theme_files.register(self, self.themes, wanted)
+        self.theme = theme_files.register(self, self.themes, wanted)
         self.set_keymap(self.keymap.overrides())
-        self._said += problems
-        if self._said:
-            more = f" (and {len(self._said) - 1} more)" if len(self._said) > 1 else ""
-            self.dashboard.notice = self._said[0] + more
         self.push_screen(self.dashboard)
+        self.call_after_refresh(self._say_problems)
         self.run_worker(self.watch_box.run(self._changed), name="collector", exit_on_error=False)
         self.set_interval(1.0, self._second)
+
+    def _say_problems(self) -> None:
+        """What kvtop goes on without, for a few seconds: the header keeps its line, `doctor` keeps the list."""
+        room = PROBLEMS_AT_ONCE if self.size.height >= LOW_ROWS else 1
+        lines = [problem.short for problem in self.problems[:room]]
+        if (more := len(self.problems) - len(lines)) > 0:
+            lines.append(f"and {more} more: kvtop doctor lists them")
+        for line in lines:
+            self.notify(line, severity="warning", timeout=PROBLEM_S, markup=False)
 
     def watch_theme(self, name: str) -> None:
         """With NO_COLOR: greys on a theme's own background, nothing but the terminal's two colours on the terminal's.
@@ -120,15 +139,22 @@ class KvtopApp(App[str]):
         elif not from_noserver and not view.servers and view.discovery is not None:
             self._no_server()
 
-    def _no_server(self) -> None:
+    def _no_server(self, url: str = "") -> None:
+        """The page on which a URL can be given; with this one to be mended, where there is one."""
         from kvtop.ui.screens.noserver import NoServerScreen
 
         def view() -> object:
             return self.dashboard.made.view if self.dashboard.made else None
 
-        self.push_screen(
-            NoServerScreen(self.keymap, view, self._watch_url, lambda: self.exit(DEMO), self.now)  # type: ignore[arg-type]
+        page = NoServerScreen(
+            self.keymap,
+            view,  # type: ignore[arg-type]
+            self._watch_url,
+            lambda: self.exit(DEMO),
+            now=self.now,
+            url=url,
         )
+        self.push_screen(page)
 
     def _watch_url(self, url: str) -> None:
         try:
@@ -136,7 +162,14 @@ class KvtopApp(App[str]):
         except KvtopError as error:
             self.notify(error.what, severity="error", markup=False)
             return
+        self.dashboard.given = url
         self._changed()
+
+    def on_other_url(self, message: OtherUrl) -> None:
+        self.watch_box.drop_url(message.url)
+        self.dashboard.given = ""
+        self.dashboard.look()
+        self._no_server(message.given)
 
     def _second(self) -> None:
         if self.dashboard.moves_by_itself():
@@ -183,8 +216,16 @@ class KvtopApp(App[str]):
             came_from = getattr(self.screen, "ON", keys.DASHBOARD)
             self.push_screen(HelpScreen(self.keymap, came_from, self.now))
 
+    def action_command_palette(self) -> None:
+        from kvtop.ui.palette_screen import PaletteScreen
+
+        if not isinstance(self.screen, PaletteScreen):
+            self.push_screen(PaletteScreen())  # no id: the one closed last may not be gone yet
+
     def action_next_theme(self) -> None:
         self.theme = self.themes.after(self.theme)
+        self.clear_notifications()
+        self.notify(f"theme {self.theme}", timeout=2, markup=False)
 
     def set_window(self, key: str) -> None:
         """The palette: choose a window."""
@@ -195,9 +236,14 @@ class KvtopApp(App[str]):
 
         view = self.dashboard.made.view if self.dashboard.made else None
         try:
-            made = export.write(export.folder_of(self.settings.export_dir), self.export_screenshot(), view, self.now())
+            folder = export.folder_of(self.settings.export_dir)
+            made = export.write(folder, self.export_screenshot(), view, self.now(), self.problems)
         except export.ExportError as error:
             self.notify(error.what, severity="error", markup=False)
+        except Exception as error:  # a picture is not worth the dashboard
+            LOG.exception("the export failed")
+            what = f"kvtop's own export failed ({type(error).__name__}): nothing was exported; --debug tells more"
+            self.notify(what, severity="error", markup=False)
         else:
             self.notify(export.said(made), markup=False)
 
@@ -207,7 +253,7 @@ def run(
     settings: Settings,
     *,
     demo: bool = False,
-    problems: Sequence[str] = (),
+    problems: Sequence[Problem] = (),
     on_demo: Callable[[], int] | None = None,
     watch: Watching | None = None,
     tracebacks: bool = False,

@@ -19,7 +19,7 @@ from typing import Any
 
 from kvtop import __version__
 from kvtop.clock import iso
-from kvtop.errors import KvtopError
+from kvtop.errors import KvtopError, Problem, plain
 from kvtop.model.view import BoxView
 
 _TIMES = {"at", "started_at", "ended_at", "state_since", "last_good_at", "reset_at", "waiting_since"}
@@ -36,11 +36,14 @@ class ExportError(KvtopError):
     """The files could not be written."""
 
 
-def document(view: BoxView) -> dict[str, Any]:
-    """The whole view as JSON values: keys are the fields' names, unknown is null, NaN and infinite are null too."""
+def document(view: BoxView, problems: Sequence[Problem] = ()) -> dict[str, Any]:
+    """The whole view as JSON values: keys are the fields' names, unknown is null, NaN and infinite are null too.
+
+    `problems`: what kvtop went on without when it started.
+    """
     made = _plain(view)
     assert isinstance(made, dict)
-    return {"kvtop_version": __version__, **made}
+    return {"kvtop_version": __version__, **made, "problems": _plain(problems)}
 
 
 def _plain(value: object, name: str = "") -> object:
@@ -85,19 +88,22 @@ def tidy(svg: str) -> str:
     return _LINK.sub("", svg).replace("Fira Code", "DejaVu Sans Mono, Fira Code, monospace")
 
 
-def write(folder: Path, svg: str, view: BoxView | None, at: float) -> tuple[Path, ...]:
+def write(
+    folder: Path, svg: str, view: BoxView | None, at: float, problems: Sequence[Problem] = ()
+) -> tuple[Path, ...]:
     """Write kvtop-YYYYMMDD-HHMMSS.svg and .json into the folder. Raises ExportError; then neither file is left."""
     texts = {".svg": tidy(svg)}
     if view is not None:
-        texts[".json"] = json.dumps(document(view), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        texts[".json"] = json.dumps(document(view, problems), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(at))
     try:
         for n in range(1, _TRIES):
             stem = f"kvtop-{stamp}" if n == 1 else f"kvtop-{stamp}-{n}"
             if (made := _write_all(folder, stem, texts)) is not None:
                 return made
-    except OSError as error:
-        raise ExportError(f"{folder}: {error.strerror or error}; nothing was exported") from None
+    except (OSError, ValueError) as error:  # ValueError: a folder's name with a null byte
+        why = getattr(error, "strerror", None) or str(error)
+        raise ExportError(f"{plain(str(folder), 200)}: {why}; nothing was exported") from None
     raise ExportError(f"{folder}: too many exports of one second; nothing was exported")
 
 
@@ -121,15 +127,30 @@ def _write_all(folder: Path, stem: str, texts: Mapping[str, str]) -> tuple[Path,
 
 
 def folder_of(setting: str) -> Path:
-    """Where exports go: `export_dir` of config.toml, or the current folder."""
-    return Path(setting).expanduser() if setting else Path.cwd()
+    """Where exports go: `export_dir` of config.toml, or the current folder. Raises ExportError where there is none."""
+    try:
+        return Path(setting).expanduser() if setting else Path.cwd()
+    except (OSError, RuntimeError):
+        what = f"there is no home folder for {plain(setting)!r}" if setting else "the current folder is gone"
+        raise ExportError(f"{what}; nothing was exported") from None
 
 
-def said(paths: tuple[Path, ...]) -> str:
-    """One line that names what was written."""
-    first, *more = paths
-    home = str(Path.home())
-    shown = str(first)
-    if shown.startswith(home + os.sep):
-        shown = "~" + shown.removeprefix(home)
-    return " and ".join([f"wrote {shown}", *(p.suffix for p in more)])
+def said(made: tuple[Path, ...]) -> str:
+    """What was written: the names in one line, and the folder in another where it is not the current one."""
+    first, *more = made
+    names = " and ".join([f"saved {first.name}", *(path.suffix for path in more)])
+    if first.parent in (Path(), _here()):
+        return names
+    return f"{names}\nin {_with_tilde(plain(str(first.parent), 200))}"
+
+
+def _here() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
+
+
+def _with_tilde(folder: str) -> str:
+    home = os.path.expanduser("~")  # noqa: PTH111  unlike Path.home it does not raise where there is none
+    return "~" + folder.removeprefix(home) if folder == home or folder.startswith(home + os.sep) else folder

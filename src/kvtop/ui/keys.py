@@ -11,9 +11,13 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
+from pathlib import Path
 
 from textual.binding import Binding, BindingType
 from textual.keys import KEY_ALIASES, Keys
+
+from kvtop.errors import Problem, plain
+from kvtop.ui.draw import cells
 
 DASHBOARD, TURN, HISTORY, HELP, NO_SERVER = "dashboard", "turn", "history", "help", "no-server"
 SCREENS: dict[str, str] = {
@@ -85,6 +89,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("longer", ("right",), "longer", "a shorter, a longer span of time", _HISTORY, group="History"),
     Action("give-url", ("u",), "give a URL", "watch the server at a URL", frozenset({NO_SERVER}), group="No server",
            footer=90),
+    Action("other-url", ("u",), "other URL", "give another URL while the given one has never answered", _DASHBOARD,
+           group="No server", footer=98),
     Action("demo", ("D",), "demo", "look at a simulated box", frozenset({NO_SERVER}), group="No server", footer=80),
     Action("window", ("w",), "window", "the next window: 10 s, 1 min, 5 min, 1 hour, since start", _DASHBOARD,
            group="Panels", footer=90),
@@ -92,8 +98,9 @@ ACTIONS: tuple[Action, ...] = (
            footer=50),
     Action("filter", ("slash",), "filter", "show only some turns: slow new>10k cached<50", _DASHBOARD, group="Turns",
            footer=40),
-    Action("freeze", ("space",), "freeze", "hold the numbers still; reading goes on", _DASHBOARD, group="Panels",
-           footer=30),
+    Action("freeze", ("space",), "freeze",
+           "hold the numbers still; reading goes on; another window, server or engine ends it", _DASHBOARD,
+           group="Panels", footer=30),
     Action("export", ("e",), "export", "write the screen as SVG and its numbers as JSON", do="app.export",
            group="Everywhere", footer=20),
     _panel(1, "cache", "Cache"),
@@ -205,7 +212,8 @@ class Footer:
 
     @property
     def cells(self) -> int:
-        return len(self.keys) + 1 + len(self.label) + 2
+        """With the gap of two behind it."""
+        return cells(self.keys) + 1 + cells(self.label) + 2
 
 
 class Keymap:
@@ -288,22 +296,28 @@ def _own(a: Action) -> list[str]:
     return [k for k in a.keys if k not in ALWAYS.get(a.id, ())]
 
 
+def problems(refused: Iterable[str], file: Path | None = None) -> tuple[Problem, ...]:
+    """What `resolve` refused, as problems of that file."""
+    fix = "choose another: docs/keys.md lists actions and keys"
+    return tuple(Problem("keys", line, fix, file) for line in refused)
+
+
 def resolve(remap: Mapping[str, str]) -> tuple[Keymap, tuple[str, ...]]:
     """The keymap with the user's `[keys]`, and one line for each entry that was refused. Never raises."""
-    problems: list[str] = []
+    refused: list[str] = []
     wanted: dict[str, tuple[str, ...]] = {}
     usual = {a.id: a for a in ACTIONS}
     for id, text in remap.items():
         try:
             wanted[id] = _wish(id, text, usual)
         except ValueError as error:
-            problems.append(f"[keys] {_plain(id)}: {error}")
+            refused.append(f"[keys] {plain(id)}: {error}")
     while clash := _clash(wanted):
         loser, key, other = clash
         names = f"{key_display(key)!r} is {other} already"
-        problems.append(f"[keys] {loser}: {names}; {loser} keeps {_listed(usual[loser].keys)}")
+        refused.append(f"[keys] {loser}: {names}; {loser} keeps {_listed(usual[loser].keys)}")
         del wanted[loser]
-    return Keymap(_with(wanted)), tuple(problems)
+    return Keymap(_with(wanted)), tuple(refused)
 
 
 def _wish(id: str, text: str, usual: Mapping[str, Action]) -> tuple[str, ...]:
@@ -317,7 +331,7 @@ def _wish(id: str, text: str, usual: Mapping[str, Action]) -> tuple[str, ...]:
     for part in parts:
         key = key_name(part)
         if key is None:
-            raise ValueError(f"{_plain(part)!r} is no key; {keeps}")
+            raise ValueError(f"{plain(part)!r} is no key; {keeps}")
         why = _RESERVED.get(key)
         if why and key not in ALWAYS.get(id, ()) and not (key.isdigit() and id in PANELS):
             raise ValueError(f"{key_display(key)!r} {why}; {keeps}")
@@ -346,8 +360,3 @@ def _clash(wanted: Mapping[str, tuple[str, ...]]) -> tuple[str, str, str] | None
 
 def _listed(keys: Iterable[str]) -> str:
     return ", ".join(key_display(k) for k in keys)
-
-
-def _plain(text: str) -> str:
-    """A user's text fit for one line."""
-    return "".join(c if c.isprintable() else "?" for c in text)[:40]

@@ -16,12 +16,38 @@ SIGNS: tuple[tuple[Line, str], ...] = (
     ([("store ", "store"), ("load", "load")], "to the tier, from it"),
     ([("⣀", "cached-device"), ("   ", "t"), ("⣿", "cached-device")], "one dot is 0, no dot is no data"),
     ([("›", "bright"), (" in flight  ", "d"), ("▸", "bright"), (" chosen", "d")], "in the table of turns"),
-    ([("·", "d"), (" ok  ", "d"), ("!", "warn"), (" look  ", "d"), ("×", "bad"), (" fault", "d")], "judgements"),
+    ([("·", "d"), (" fine  ", "d"), ("!", "warn"), (" look", "d")], "judgements of a turn"),
+    ([("×", "bad"), (" fault  ", "d"), ("?", "warn"), (" cannot tell", "d")], "judgements of a turn"),
     ([("–", "t")], "not known: never 0, never blank"),
     ([("~", "t")], "worked out, not read"),
     ([("n=7", "t")], "how many it was made of"),
 )
 """(As it is drawn, what it means)."""
+
+CHIPS: tuple[tuple[str, str], ...] = (
+    ("DOWN, STALE, DEAD", "the server's numbers cannot be read; the sentence says why and since when"),
+    ("SLOW", "a turn waited long: for how long and what for; until it is opened, or is older than the window"),
+    ("QUEUE", "requests have waited for over 2 s, and what for"),
+    ("RESTARTED", "the counters began again; the window counts from there"),
+    ("CACHE OFF", "the server was started without prefix caching"),
+    ("LOW", "the cached share of the window is under share_poor (60 %), in 3 requests or more, and reading their "
+            "prompts took at least 5 % of the time"),
+    ("IDLE", "nobody asked anything for the window's length, within 1 to 5 min"),
+    ("OK", "none of these"),
+)  # fmt: skip
+"""(The word at the top left, when it stands there), worst first."""
+
+FILTER: tuple[tuple[str, str], ...] = (
+    ("slow queued new", "turns that waited long, in the queue, or for a long new input"),
+    ("failed", "ended by an error or by their client"),
+    ("done flight", "finished, in flight; also waits, reads, writes"),
+    ("group", "rows of several requests"),
+    ("new>10k", "tokens: prompt, new, out; with < > <= >= ="),
+    ("cached<50", "percent of the prompt"),
+    ("ttft>=5", "seconds: ttft, queue, prefill, decode"),
+    ("any other word", "is looked for in number, engine and finish; all words have to hold"),
+)
+"""(What can be typed after the filter's key, which turns it leaves)."""
 
 FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
@@ -31,7 +57,9 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("since start", "the same since the server began; never put in the window's place"),
             ("host, disk, p2p", "which tier they came from; – where this vLLM does not tell"),
             ("computed", "prompt tokens that had to be read anew"),
-            ("prefill saved", "cached tokens over this server's own measured prefill rate"),
+            ("tokens saved", "prompt tokens of the window that came from cache"),
+            ("prefill saved", "the seconds that reading them would have taken: tokens saved over prefill speed"),
+            ("prefill speed", "computed tokens a second of prefill, measured on this server: window, hour or all"),
             ("match unit", "cached tokens are a multiple of it"),
         ),
     ),
@@ -42,6 +70,11 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
                 "store, load",
                 "KV copied from GPU to host, and back; /h is the mean of a window, /s the peak of a column",
             ),
+            ("total", "since the server began"),
+            ("copies, speed", "how many transfers since the start, and bytes over the time that they took"),
+            ("failed", "transfers and allocations that failed since the start; – where this vLLM does not count them"),
+            ("PCIe now", "of all cards: GPU to host under store, host to GPU under load"),
+            ("of prompts", "share of the window's prompt tokens that came back from the tier"),
             ("tier, shm, RAM", "memory of this machine; it says nothing of a server elsewhere"),
         ),
     ),
@@ -54,6 +87,8 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("KV pool", "blocks in use; full is no fault while nothing waits"),
             ("preempted", "thrown out of the pool and read again"),
             ("tok a step", "tokens that one step of the engine worked on"),
+            ("finished", "requests that ended in the window: by themselves, at their limit, by their client, failed"),
+            ("prompt in", "prompt tokens a second, from cache or not; out: tokens written a second by all answers"),
         ),
     ),
     (
@@ -62,7 +97,9 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("p50 (2.5–5)", "half came sooner. A histogram knows the bucket; the value is a straight line inside it"),
             ("p95, p99", "need n ≥ 20 and n ≥ 100"),
             ("queue to decode", "means of the requests that finished"),
+            ("writes", "speed of one answer: 1 over the mean gap"),
             ("gap", "between two tokens of an answer"),
+            ("drafts", "of a speculator: how much of them was accepted"),
         ),
     ),
     (
@@ -70,13 +107,18 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             ("util, mem, W, °C", "of now, from NVML; utilisation is never judged"),
             ("PCIe", "a sample of about 20 ms, seldom: of now, not of the window"),
+            ("held back", "why clocks are low: power cap, heat; stays 10 s after it was last seen"),
         ),
     ),
     (
         "Turns",
         (
             ("a row", "one request, where it was the only one to finish between two readings; else n, with means"),
-            ("TTFT", "queue + prefill, from counters"),
+            ("time", "when it ended; in flight: when it began"),
+            ("cached, new", "tokens of its prompt from cache, and read anew"),
+            ("queue, TTFT", "TTFT is queue + prefill, from counters; waiting for a KV load is queue time"),
+            ("out, tok/s", "tokens it wrote, and how fast"),
+            ("took", "from arrival to the last token"),
             ("slow", "over 3 times and 3 s more than its new tokens take at the measured rate; 10 s without a rate"),
         ),
     ),

@@ -10,3 +10,12 @@ class Changed(Message):
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, Changed)
+
+
+class OtherUrl(Message):
+    """The URL that was given is not the one: ask for another."""
+
+    def __init__(self, url: str, given: str) -> None:
+        """`url`: as the view names the server; `given`: as it was given."""
+        super().__init__()
+        self.url, self.given = url, given

@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
-from kvtop.model.words import DASH, exact, gib, hms, in_ms, ms, pct, per_hour, secs, span, tok, traffic
+from kvtop.model.words import (
+    DASH,
+    ago,
+    exact,
+    flow,
+    gib,
+    hms,
+    in_ms,
+    lasted,
+    ms,
+    pct,
+    per_hour,
+    per_second,
+    secs,
+    span,
+    tok,
+    traffic,
+)  # fmt: skip
 
 __all__ = [
-    "DASH", "bound", "bucket", "exact", "gib", "hm", "hms", "ms", "of_gib", "pct", "per_hour", "per_second", "rate",
-    "secs", "short", "span", "tok", "traffic",
+    "DASH", "ago", "bound", "bucket", "exact", "flow", "gib", "hm", "hms", "lasted", "ms", "of_gib", "pct", "per_hour",
+    "per_second", "rate", "secs", "short", "span", "tok", "traffic", "whole_shares",
 ]  # fmt: skip
 
 
 def short(s: float | None) -> str:
-    """Seconds in at most five cells, for tables: 42 ms, 0.8 s, 387 s, 17 m, 5.2 h."""
+    """Seconds in at most five cells, for tables: 0 ms, 42 ms, 0.8 s, 387 s, 17 m, 5.2 h."""
     if s is None or not math.isfinite(s):
         return DASH
     if in_ms(s):
-        return f"{s * 1000:.0f} ms"
+        return f"{max(0.0, s) * 1000:.0f} ms"
     if s < 999.5:
-        return f"{max(0.0, s):.1f} s" if s < 9.95 else f"{s:.0f} s"
+        return f"{s:.1f} s" if s < 9.95 else f"{s:.0f} s"
     return f"{s / 60:.0f} m" if s < 99.5 * 60 else f"{s / 3600:.1f} h" if s < 99.5 * 3600 else f"{s / 86400:.0f} d"
 
 
@@ -32,14 +50,16 @@ def of_gib(used: float | None, total: float | None, places: int = 0) -> str:
     return f"{left}/{DASH if total is None else f'{total / 2**30:.0f}'} GiB"
 
 
-def per_second(b_per_s: float | None) -> str:
-    """A flow of now: 12.4 MB/s, 105 MB/s, 1.8 GB/s."""
-    if b_per_s is None or not math.isfinite(b_per_s):
-        return DASH
-    b = max(0.0, b_per_s)
-    if b >= 999.5e6:
-        return f"{b / 1e9:.1f} GB/s"
-    return f"{b / 1e6:.{1 if b < 99.95e6 else 0}f} MB/s"
+def whole_shares(parts: Sequence[float], of: int = 100) -> list[int]:
+    """Whole percents of the parts, which add up to `of`: what rounding down leaves goes to the largest remainders."""
+    total = sum(parts)
+    if total <= 0:
+        return [0] * len(parts)
+    exactly = [max(0.0, part) / total * of for part in parts]
+    out = [math.floor(value) for value in exactly]
+    for i in sorted(range(len(parts)), key=lambda i: out[i] - exactly[i])[: of - sum(out)]:
+        out[i] += 1
+    return out
 
 
 def rate(per_s: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The command palette: every action of the screen, every theme and every window, by name."""
+"""The command palette: every action of the screen, every theme and every window, by a short name."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.fuzzy import Matcher
+from textual.markup import escape
 
 from kvtop.model.view import WINDOWS
 from kvtop.ui import keys
-from kvtop.ui.keys import Keymap, key_display
+from kvtop.ui.keys import Action, Keymap, key_display
 from kvtop.ui.themes import Themes
 
 
@@ -32,28 +34,49 @@ class Command:
     """A line of the palette."""
 
     name: str
+    """A word or two: what is typed to find it."""
     help: str
+    """What it does, and its keys."""
     kind: str
     """'action', 'window' or 'theme'."""
     value: str
     """The id of the action, the key of the window or the name of the theme."""
 
 
+_MOVES = ("palette", "up", "down", "page-up", "page-down", "first", "last", "back", "next-server", "other-url")
+"""What nobody looks for by name."""
+
+
 def commands(keymap: Keymap, themes: Themes, screen: str) -> list[Command]:
     """Every command of that screen, in the order shown."""
     out = [
-        Command(_sentence(a.help), "  ".join(key_display(k) for k in a.keys), "action", a.id)
+        Command(_name(a), f"{a.help}  ({' '.join(key_display(k) for k in a.keys)})", "action", a.id)
         for a in keymap.on(screen)
-        if a.id not in ("palette", "up", "down", "page-up", "page-down", "first", "last", "back", "next-server")
+        if a.id not in _MOVES
     ]
     if screen == keys.DASHBOARD:
-        out += [Command(f"Window: {words}", "what the figures cover", "window", key) for key, _, words in WINDOWS]
-    out += [Command(f"Theme: {name}", "colours", "theme", name) for name in themes.names]
+        out += [Command(f"window: {words}", _covers(words), "window", key) for key, _, words in WINDOWS]
+    out += [Command(f"theme: {name}", "the colours of this theme", "theme", name) for name in themes.names]
     return out
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _name(action: Action) -> str:
+    return f"panel: {action.label}" if action.id in keys.PANELS else action.label
+
+
+def _covers(words: str) -> str:
+    return f"the figures cover {'all ' if words.startswith('since') else 'the last '}{words}"
+
+
+def score(matcher: Matcher, command: Command) -> float:
+    """How well a command fits what was typed, 0 for not at all: by its name, and far behind by words of its help.
+
+    Of two names that fit alike the shorter one comes first.
+    """
+    by_name = matcher.match(command.name)
+    if by_name:
+        return by_name + 0.1 / len(command.name)
+    return 0.1 if matcher.query.strip().lower() in command.help.lower() else 0.0
 
 
 class Palette(Provider):
@@ -79,11 +102,12 @@ class Palette(Provider):
 
     async def discover(self) -> Hits:
         for command, do in self._commands():
-            yield DiscoveryHit(command.name, do, help=command.help)
+            yield DiscoveryHit(escape(command.name), do, text=command.name, help=escape(command.help))
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for command, do in self._commands():
-            score = matcher.match(command.name)
-            if score > 0:
-                yield Hit(score, matcher.highlight(command.name), do, help=command.help)
+            fits = score(matcher, command)
+            if fits > 0:
+                shown = matcher.highlight(escape(command.name))
+                yield Hit(fits, shown, do, text=command.name, help=escape(command.help))

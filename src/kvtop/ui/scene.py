@@ -11,7 +11,7 @@ from kvtop.model.view import WINDOWS, BoxView, ServerView, Turn
 from kvtop.readings import State, VllmProcess
 from kvtop.ui.filter import matches
 from kvtop.ui.layout import PANELS
-from kvtop.ui.numbers import secs, span
+from kvtop.ui.numbers import lasted, span
 
 TurnKey = tuple[bool, int]
 """(in flight, id): what a row is known by while the table moves."""
@@ -94,7 +94,7 @@ def age(server: ServerView | None, at: float) -> str:
     """'12 s old' where the numbers are from before the last try, else nothing."""
     if server is None or not server.stale or server.last_good_at is None:
         return ""
-    return f"{secs(max(0.0, round(at - server.last_good_at)))} old".replace(".0 s", " s")
+    return f"{lasted(at - server.last_good_at)} old"
 
 
 def port_of(url: str) -> int | None:

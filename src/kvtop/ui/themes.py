@@ -17,6 +17,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from kvtop import paths
+from kvtop.errors import Problem, plain
 
 VARIABLES: dict[str, str] = {
     "text": "words and numbers",
@@ -78,13 +79,14 @@ class ThemeError(ValueError):
 
 @dataclass(frozen=True)
 class BadTheme:
-    """A theme file that was left out."""
+    """A theme file, or a whole folder of them, that was left out."""
 
     path: Path
     reason: str
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}; this theme is left out"
+    @property
+    def problem(self) -> Problem:
+        return Problem("theme", f"{self.reason}; it is left out", "mend or remove it: docs/themes.md", self.path)
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ def parse(text: str) -> Theme:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ThemeError(f"not TOML: {error}") from None
+    except RecursionError:
+        raise ThemeError("not TOML: nested too deeply") from None
     if unknown := sorted(set(raw) - _FIELDS):
         raise ThemeError(f"unknown key {unknown[0]!r}")
     for key in ("name", "primary", "background", "foreground"):
@@ -186,7 +190,10 @@ def load(folders: Iterable[Path] | None = None) -> Themes:
     for folder in folders:
         try:
             files = sorted(p for p in folder.iterdir() if p.suffix == ".toml")
-        except OSError:
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            bad.append(BadTheme(folder, error.strerror or "cannot be read"))
             continue
         for path in files:
             try:
@@ -212,14 +219,23 @@ def variable_defaults(themes: Themes) -> dict[str, str]:
     return defaults
 
 
-def register(app: App[Any], themes: Themes, wanted: str) -> tuple[str, tuple[str, ...]]:
-    """Register all themes; the name to set as `app.theme`, and one line for each thing that was wrong."""
+def problems(themes: Themes, wanted: str) -> tuple[Problem, ...]:
+    """Each file that was left out, and the wanted theme where it is not there."""
+    found = [bad.problem for bad in themes.bad]
+    if themes.get(wanted) is None:
+        names = ", ".join(themes.names) or "none"
+        what = f"theme {plain(wanted)!r} is not there; {_usable(themes, wanted)} is used"
+        found.append(Problem("theme", what, f"choose one of: {names}"))
+    return tuple(found)
+
+
+def _usable(themes: Themes, wanted: str) -> str:
+    names = themes.names
+    return next((name for name in (wanted, DEFAULT, *names) if name in names), "ansi-dark")
+
+
+def register(app: App[Any], themes: Themes, wanted: str) -> str:
+    """Register all themes; the name to set as `app.theme`: the wanted one, else one that is there."""
     for theme in themes.themes:
         app.register_theme(theme)
-    problems = tuple(str(b) for b in themes.bad)
-    if themes.get(wanted) is not None:
-        return wanted, problems
-    fallback = DEFAULT if themes.get(DEFAULT) else next(iter(themes.names), "ansi-dark")
-    shown = "".join(c for c in wanted[:40] if c.isprintable())
-    names = ", ".join(themes.names) or "none"
-    return fallback, (*problems, f"theme {shown!r} is not there (there are: {names}); {fallback} is used")
+    return _usable(themes, wanted)

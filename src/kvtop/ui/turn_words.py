@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kvtop.model.view import ServerView, Turn
-from kvtop.ui.draw import DASH, Line, clip, pick, rj, safe, stack, wrap
+from kvtop.ui.draw import DASH, Line, clip, pick, pick_line, rj, safe, stack, wrap
 from kvtop.ui.numbers import exact, hms, ms, pct, rate, short, tok
 
-UNTOLD = (
-    "The counters cannot tell who asked, what the prompt was and why its prefix broke: "
-    "that takes its text, which passes by a capture tap only."
-)
+UNTOLD = "The counters cannot tell who asked, what the prompt was, and why a part of it had to be read anew."
+QUEUE_SAID_S = 0.5
+"""A shorter time in the queue is no news, even where it is most of the TTFT."""
 APART = "Requests that ended between two reads of /metrics share one row; each number is their mean."
 
 
@@ -34,6 +35,9 @@ def verdict(turn: Turn, server: ServerView | None) -> tuple[str, str, list[str]]
         return "!", "warn", joined("aborted by its client", "aborted")
     if turn.verdict == "queued":
         return "!", "warn", joined(f"queued {short(turn.queue_s)}", "queued")
+    if turn.queue_ruled and turn.waited:
+        queue = f"queue {short(turn.queue_s)}"
+        return "!", "warn", joined(f"{queue}: in line or for a KV load", f"{queue}: line or KV load", queue)
     if turn.verdict == "new_tokens":
         new = tok(turn.new_tokens)
         return (
@@ -43,7 +47,9 @@ def verdict(turn: Turn, server: ServerView | None) -> tuple[str, str, list[str]]
         )
     if turn.waited:
         return "?", "warn", joined(*_read_anew(turn, "the counters cannot tell why"))
-    if turn.verdict is None and turn.new_tokens is not None:
+    if turn.verdict is None and turn.queue_ruled and (turn.queue_s or 0) > QUEUE_SAID_S:
+        plain = [f"queue {short(turn.queue_s)}"]
+    elif turn.verdict is None and turn.new_tokens is not None:
         plain = [f"read {tok(turn.new_tokens)} tokens", f"{tok(turn.new_tokens)} read"]
     else:
         plain = ["ok" if turn.verdict == "no_fault" else DASH]
@@ -74,6 +80,11 @@ def _doing(turn: Turn, server: ServerView | None) -> list[str]:
     if turn.n == 1:
         return words
     return [*(f"{turn.n} requests, {word}" for word in words), f"{turn.n} requests", f"× {turn.n}"]
+
+
+def moment(turn: Turn) -> float | None:
+    """Unix time that the turn is listed under: its end, which is what the rows are sorted by; in flight its start."""
+    return turn.started_at if flying(turn) else turn.ended_at
 
 
 def since(turn: Turn, at: float) -> float | None:
@@ -109,30 +120,42 @@ def headline(turn: Turn, server: ServerView | None) -> tuple[str, str, str]:
     return tone, f"Turn {turn.id}: {said};", took
 
 
-def legend_of_tokens(turn: Turn, exactly: bool) -> Line:
-    say = exact if exactly else tok
-    return [
-        ("cached ", "cached-device"), (say(turn.cached_tokens), "t"),
-        ("   new ", "computed-text"), (say(turn.new_tokens), "t"),
-        (f"   of {say(turn.prompt_tokens)} tokens", "d"),
-    ]  # fmt: skip
+def legend_of_tokens(turn: Turn, exactly: bool, w: int) -> Line:
+    """The parts of the prompt in words, in the longest wording that fits."""
 
-
-def legend_of_phases(turn: Turn) -> Line:
-    return [
-        ("queue ", "queue"), (short(turn.queue_s), "t"), ("   prefill ", "prefill-text"), (short(turn.prefill_s), "t"),
-        ("   decode ", "decode-text"), (short(turn.decode_s), "t"),
-    ]  # fmt: skip
-
-
-def table(turn: Turn, server: ServerView | None) -> list[Line]:
-    """Tokens, their share of the prompt, and the time that went into them."""
-
-    def row(name: str, tokens: float | None, share: float | None, seconds: float | None, say: str = "") -> Line:
+    def line(gap: str, *of: str, say: Callable[[float | None], str] = exact if exactly else tok) -> Line:
         return [
-            (name.ljust(9), "d"), *rj(exact(tokens), 9), *rj(pct(share, 1), 9),
-            *rj(short(seconds) if seconds is not None else "", 8), ("   " + say if say else "", "d"),
+            ("cached ", "cached-device"), (say(turn.cached_tokens), "t"),
+            (f"{gap}new ", "computed-text"), (say(turn.new_tokens), "t"),
+            (f"{gap}of {say(turn.prompt_tokens)}{''.join(of)}" if of else "", "d"),
         ]  # fmt: skip
+
+    return pick_line(
+        [line("   ", " tokens"), line("   ", ""), line(" ", ""), line(" ", "", say=tok), line(" ", say=tok)], w
+    )
+
+
+def legend_of_phases(turn: Turn, w: int) -> Line:
+    """Where its time went in words, in the longest wording that fits."""
+
+    def line(gap: str) -> Line:
+        return [
+            ("queue ", "queue"), (short(turn.queue_s), "t"), (f"{gap}prefill ", "prefill-text"),
+            (short(turn.prefill_s), "t"), (f"{gap}decode ", "decode-text"), (short(turn.decode_s), "t"),
+        ]  # fmt: skip
+
+    return pick_line([line("   "), line("  "), line(" ")], w)
+
+
+def table(turn: Turn, server: ServerView | None, w: int) -> list[Line]:
+    """Tokens, their share of the prompt, and the time that went into them; a remark where w cells hold it."""
+
+    def row(name: str, tokens: float | None, share: str, seconds: float | None, *say: str) -> Line:
+        numbers: Line = [
+            (name.ljust(9), "d"), *rj(exact(tokens), 9), *rj(share, 9),
+            *rj(short(seconds) if seconds is not None else "", 8),
+        ]  # fmt: skip
+        return pick_line([*([*numbers, (f"   {words}", "d")] for words in say if words), numbers], w)
 
     share = turn.cached_share
     read = f"at {tok(turn.new_tokens / turn.prefill_s)} tok/s" if turn.new_tokens and turn.prefill_s else ""
@@ -141,31 +164,35 @@ def table(turn: Turn, server: ServerView | None) -> list[Line]:
     if unit and turn.n == 1 and turn.cached_tokens is not None and turn.cached_tokens % unit == 0:
         units = f"{exact(turn.cached_tokens / unit)} units of {exact(unit)}"
     spoke = speed(turn)
+    wrote = [f"{rate(spoke)} tok/s, gap {ms(turn.inter_token_s)}", f"{rate(spoke)} tok/s"] if spoke else []
     return [
         [(" " * 9, "t"), *rj("tokens", 9, "d"), *rj("share", 9, "d"), *rj("time", 8, "d")],
-        row("cached", turn.cached_tokens, share, None, units),
-        row("new", turn.new_tokens, None if share is None else 1 - share, turn.prefill_s, read),
-        [
-            ("written".ljust(9), "d"), *rj(exact(turn.completion_tokens), 9), *rj("", 9), *rj(short(turn.decode_s), 8),
-            (f"   {rate(spoke)} tok/s, gap {ms(turn.inter_token_s)}" if spoke else "", "d"),
-        ],
+        row("cached", turn.cached_tokens, pct(share, 1), None, units),
+        row("new", turn.new_tokens, pct(None if share is None else 1 - share, 1), turn.prefill_s, read),
+        row("written", turn.completion_tokens, "", turn.decode_s, *wrote),
     ]  # fmt: skip
 
 
-def saved(turn: Turn, server: ServerView | None) -> Line:
+def ttft(turn: Turn, w: int) -> Line:
+    """What it waited for its first token."""
+    told: Line = [("TTFT ", "d"), (f"~{short(turn.ttft_s)}", "t")]
+    return pick_line([[*told, (f": {words}", "d")] for words in ("queue and prefill together", "queue + prefill")], w)
+
+
+def saved(turn: Turn, server: ServerView | None, w: int) -> Line:
     """What its cached tokens spared, at this server's own measured speed."""
     speed_now = server.savings.prefill_tokens_per_s if server else None
     seconds = turn.cached_tokens / speed_now if turn.cached_tokens is not None and speed_now else None
-    return [("spared ", "d"), (short(seconds), "t"), (" of prefill", "d")] + (
-        [(f" at {tok(speed_now)} tok/s", "d")] if speed_now else []
-    )
+    told: Line = [("spared ", "d"), (short(seconds), "t"), (" of prefill", "d")]
+    return pick_line([[*told, (f" at {tok(speed_now)} tok/s", "d")], told] if speed_now else [told], w)
 
 
-def so_far(turn: Turn, at: float) -> Line:
+def so_far(turn: Turn, at: float, w: int) -> Line:
     """How long a turn in flight has been so."""
     if turn.started_at is None:
-        return [("when it came is not known: it was not alone", "d")]
-    return [("in flight for ", "d"), (short(since(turn, at)), "t"), (f", since {hms(turn.started_at)}", "d")]
+        return [(pick(["when it came is not known: it was not alone", "when it came is not known"], w), "d")]
+    told: Line = [("in flight for ", "d"), (short(since(turn, at)), "t")]
+    return pick_line([[*told, (f", since {hms(turn.started_at)}", "d")], told], w)
 
 
 def preview(turn: Turn, server: ServerView | None, at: float, w: int) -> list[Line]:
@@ -174,15 +201,11 @@ def preview(turn: Turn, server: ServerView | None, at: float, w: int) -> list[Li
     tone = "t bold" if style == "d" else f"{style} bold"
     out: list[Line] = wrap([(f"{mark} ", style), (words[0], tone)], w, 2)
     if flying(turn):
-        known = [[], tokens_bar(turn, w), legend_of_tokens(turn, False)] if turn.prompt_tokens is not None else []
-        return [*out, [], so_far(turn, at), *known]
-    out += [[], tokens_bar(turn, w), legend_of_tokens(turn, False), [], *table(turn, server)]
-    out += [[], phases_bar(turn, w), legend_of_phases(turn)]
-    out += [
-        [("TTFT ", "d"), (f"~{short(turn.ttft_s)}", "t"), (", queue and prefill together", "d")],
-        [],
-        saved(turn, server),
-    ]
+        known = [[], tokens_bar(turn, w), legend_of_tokens(turn, False, w)] if turn.prompt_tokens is not None else []
+        return [*out, [], so_far(turn, at, w), *known]
+    out += [[], tokens_bar(turn, w), legend_of_tokens(turn, False, w), [], *table(turn, server, w)]
+    out += [[], phases_bar(turn, w), legend_of_phases(turn, w)]
+    out += [ttft(turn, w), [], saved(turn, server, w)]
     if turn.n > 1:
         out += [[], *wrap([(APART, "d")], w)]
     return out
@@ -193,5 +216,5 @@ def about(turn: Turn, server: ServerView | None, w: int) -> str:
     engine = f" · engine {safe(turn.engine)}" if turn.engine is not None else ""
     model = f" · {clip(safe(server.models[0].id), 40)}" if server and server.models else ""
     finish = f" · finished: {safe(turn.finish_reason)}" if turn.finish_reason else ""
-    when = hms(turn.started_at if turn.started_at is not None else turn.ended_at)
+    when = hms(moment(turn))
     return pick([f"{when}{engine}{model}{finish} · from the counters", f"{when}{finish} · from the counters", when], w)

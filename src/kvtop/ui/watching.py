@@ -23,6 +23,10 @@ class Watching(Protocol):
         """Watch one more server."""
         ...
 
+    def drop_url(self, url: str) -> None:
+        """Watch that server no more. One that is not watched is no error."""
+        ...
+
     def opened(self, url: str, turn: int) -> None:
         """Its user has looked at this turn: the sentence need not speak of it any more."""
         ...

@@ -14,8 +14,10 @@ from kvtop.config import Settings
 from kvtop.model.view import WINDOWS, BoxView
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, cells, safe
+from kvtop.ui.filter import HINTS, misread
 from kvtop.ui.keys import Keymap
 from kvtop.ui.layout import PANELS, Rect, plan
+from kvtop.ui.messages import OtherUrl
 from kvtop.ui.scene import Scene, TurnKey, age, choose, key_of, nothing_yet
 from kvtop.ui.turn_words import flying
 from kvtop.ui.watching import Recording, Watching
@@ -53,6 +55,8 @@ class Dashboard(Screen[None]):
         self.window_key = settings.window if settings.window in {key for key, _, _ in WINDOWS} else "5m"
         self.selected = 0
         self.engine: str | None = None
+        self.given = ""
+        """The URL that was given on the no-server screen; empty: none was."""
         self.cursor: TurnKey | None = None
         self.words = ""
         """The filter of the turns."""
@@ -124,6 +128,8 @@ class Dashboard(Screen[None]):
         self._placed = wanted
         rects = plan(w, h, scene.shown, cards, lines)
         for child in self.children:
+            if child.has_class("-textual-system"):
+                continue  # Textual's own, such as toasts
             rect = rects.get(child.id or "")
             child.display = rect is not None
             if rect is not None:
@@ -133,18 +139,25 @@ class Dashboard(Screen[None]):
         """Once a second, and after each drawing: the clock and the keys."""
         scene = self.made
         demo, held = (scene is not None and scene.view.demo), self.frozen is not None
-        hide = frozenset() if scene and len(scene.view.lines) > 1 else frozenset({"next-server"})
-        prompt: Line = []
-        if self.typing:
-            prompt = [
-                ("/", "t bold"),
-                (safe(self.words), "t"),
-                ("▏", "bright"),
-                ("  enter keeps it  esc shows all", "d"),
-            ]
+        one = scene is None or len(scene.view.lines) <= 1
+        useless = {"next-server": one, "other-url": self._unanswered() is None}
+        hide = frozenset(id for id, there in useless.items() if there)
         self.query_one(Foot).set(
-            clock=self.now(), word="FROZEN" if held else "DEMO" if demo else "", hide=hide, prompt=prompt
+            clock=self.now(),
+            word="FROZEN" if held else "DEMO" if demo else "",
+            hide=hide,
+            prompt=self._prompt() if self.typing else (),
         )
+
+    def _prompt(self) -> list[Line]:
+        """What is being typed, and what can be; longest first."""
+        typed: Line = [("/", "t bold"), (safe(self.words), "t"), ("▏", "bright")]
+        enter, esc = "enter keeps it", "esc shows all"
+        if wrong := misread(self.words):
+            said = f"  {safe(wrong)} is no filter"
+            return [[*typed, (said + end, "warn")] for end in (": compare like new>10k", "")] + [typed]
+        hints = [f"  {hint}  {enter}  {esc}" for hint in HINTS] if not self.words else []
+        return [*([*typed, (hint, "d")] for hint in (*hints, f"  {enter}  {esc}", f"  {esc}")), typed]
 
     def moves_by_itself(self) -> bool:
         """Something on the screen counts seconds, though nothing new may come from below."""
@@ -292,6 +305,15 @@ class Dashboard(Screen[None]):
             self._again()
 
     # ---- elsewhere
+    def _unanswered(self) -> str | None:
+        """The server at the URL that was given, where it was asked and has never answered."""
+        server = self.made.server if self.made and self.given else None
+        return server.url if server is not None and nothing_yet(server) and server.failed_tries else None
+
+    def action_other_url(self) -> None:
+        if (url := self._unanswered()) is not None:
+            self.post_message(OtherUrl(url, self.given))
+
     def action_history(self) -> None:
         server, watch = self.made.server if self.made else None, self.watch_box
         if server is None or not isinstance(watch, Recording):

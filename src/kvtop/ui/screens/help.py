@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from kvtop import __version__
@@ -42,9 +42,17 @@ class HelpScreen(Page):
 def page(keymap: Keymap, came_from: str, w: int) -> list[Line]:
     """All lines of help at that width."""
     room = max(1, w - 1)
-    n = max(1, min(3, (room + GAP) // (_COLUMN + GAP)))
+    n = max(1, min(4, (room + GAP) // (_COLUMN + GAP)))
     each = (room - GAP * (n - 1)) // n
-    blocks = [*_keys(keymap, came_from, each), _signs(each), *_figures(each), _about(each)]
+    filter_key = keymap.shown("filter")
+    blocks = [
+        *_keys(keymap, came_from, each),
+        _meanings(f"Filter ({filter_key})", legend.FILTER, each),
+        _meanings("The word on top", legend.CHIPS, each),
+        _signs(each),
+        *(_meanings(f"Figures: {panel}", figures, each) for panel, figures in legend.FIGURES),
+        _about(each),
+    ]
     return [[(" ", "t"), *row] for row in _flow(blocks, n, each)]
 
 
@@ -82,14 +90,13 @@ def _signs(w: int) -> list[Line]:
     return block
 
 
-def _figures(w: int) -> list[list[Line]]:
-    blocks: list[list[Line]] = []
-    for panel, figures in legend.FIGURES:
-        block: list[Line] = [[(f"Figures: {panel}", "t bold")]]
-        for name, meaning in figures:
-            block += _entry([(name, "t")], 18, meaning, w)
-        blocks.append(block)
-    return blocks
+def _meanings(title: str, entries: Sequence[tuple[str, str]], w: int) -> list[Line]:
+    """Names with what they mean."""
+    block: list[Line] = [[(title, "t bold")]]
+    field = max(len(name) for name, _ in entries) + 2
+    for name, meaning in entries:
+        block += _entry([(name, "t")], field, meaning, w)
+    return block
 
 
 def _about(w: int) -> list[Line]:

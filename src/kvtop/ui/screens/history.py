@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from textual.worker import Worker, WorkerState
 
+from kvtop.model.charts import mean_of
 from kvtop.ui import keys
-from kvtop.ui.draw import Line, cells, fit, nice, peak, pick, spread, width
+from kvtop.ui.draw import Line, cells, fit, nice, peak, pick, pick_line, spread, width
 from kvtop.ui.keys import Keymap
-from kvtop.ui.numbers import pct, per_second, rate, secs
+from kvtop.ui.numbers import hm, pct, per_second, rate, secs, span
 from kvtop.ui.plot import Curve, Scale, chart
 from kvtop.ui.screens.page import Page
 from kvtop.ui.widgets.panel import rule
@@ -28,17 +29,23 @@ and units are those of METRICS: shares of one, seconds, requests, bytes a second
 SPANS: tuple[tuple[float, str], ...] = ((600, "10 min"), (3600, "1 h"), (6 * 3600, "6 h"), (24 * 3600, "24 h"))
 
 
-def _byte_tick(v: float) -> str:
+def _byte_tick(v: float, top: float) -> str:
     unit, size = next(((u, n) for u, n in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)) if v >= n), ("B/s", 1.0))
     return f"{v / size:g} {unit}"
 
 
-def _second_tick(v: float) -> str:
-    return f"{v:g} s" if v < 120 else secs(v)
+def _second_tick(v: float, top: float) -> str:
+    return f"{v * 1000:g} ms" if top < 1 else f"{v:g} s" if v < 120 else secs(v)
 
 
-def _hm(at: float) -> str:
-    return time.strftime("%H:%M", time.localtime(at))
+def _share_tick(v: float, top: float) -> str:
+    return pct(v)
+
+
+def _from_to(start: float, end: float) -> str:
+    """19:10 to 20:10; yesterday 19:15 to 19:15."""
+    before = time.localtime(start)[:3] != time.localtime(end)[:3]
+    return f"{'yesterday ' if before else ''}{hm(start)} to {hm(end)}"
 
 
 def _count(v: float | None) -> str:
@@ -57,8 +64,10 @@ class Metric:
     curves: tuple[tuple[str, str, str], ...]
     """(series name, word, style key)."""
     write: Callable[[float | None], str]
-    tick: Callable[[float], str]
-    """A number of the scale, in at most eight cells."""
+    tick: Callable[[float, float], str]
+    """A number of the scale that ends at the second one, in at most eight cells."""
+    of: str
+    """What a column says; `{mean}` stands for the length of a moving mean."""
     share: bool = False
     """Of one whole: the scale is 0 to 100 %."""
     fill: str = ""
@@ -68,17 +77,23 @@ class Metric:
 
 METRICS: tuple[Metric, ...] = (
     Metric(
-        "Cached share", (("share", "now", "cached-device"),), pct, pct, share=True, fill="fill-device",
-        worst="lowest",
+        "Cached share", (("share", "now", "cached-device"),), pct, _share_tick, "{mean} mean", share=True,
+        fill="fill-device", worst="lowest",
     ),
-    Metric("TTFT p50", (("ttft_p50_s", "now", "prefill"),), secs, _second_tick),
-    Metric("Queue", (("running", "running", "decode"), ("waiting", "waiting", "queue")), _count, lambda v: f"{v:g}"),
+    Metric("TTFT p50", (("ttft_p50_s", "now", "prefill"),), secs, _second_tick, "median of a column"),
+    Metric(
+        "Queue", (("running", "running", "decode"), ("waiting", "waiting", "queue")), _count, lambda v, top: f"{v:g}",
+        "peak of a column",
+    ),
     Metric(
         "Store and load", (("store_bytes_per_s", "store", "store"), ("load_bytes_per_s", "load", "load")), per_second,
-        _byte_tick,
+        _byte_tick, "peak of a column",
     ),
-    Metric("Generation", (("generation_tokens_per_s", "now", "decode"),), _tokens, lambda v: f"{v:g}/s"),
-    Metric("KV pool", (("kv_cache_usage_share", "now", "gauge"),), pct, pct, share=True),
+    Metric(
+        "Generation", (("generation_tokens_per_s", "now", "decode"),), _tokens, lambda v, top: f"{v:g}/s",
+        "mean of a column",
+    ),
+    Metric("KV pool", (("kv_cache_usage_share", "now", "gauge"),), pct, _share_tick, "peak of a column", share=True),
 )  # fmt: skip
 ALL = "All"
 
@@ -142,9 +157,12 @@ class HistoryScreen(Page):
     def head(self, w: int) -> list[Line]:
         span_s, words = SPANS[self.span]
         end = self.now()
+        column = f"a column is {span(span_s / _columns(_boxes(self.chosen, w, 12)[0].w))}"
+        when = f"last {words}, {_from_to(end - span_s, end)}"
         context = [
-            f"{self.label}  last {words}, {_hm(end - span_s)} to {_hm(end)}".strip(),
-            f"last {words}",
+            f"{self.label}  {when}, {column}".strip(),
+            f"{when}, {column}",
+            f"{words}, {column}",
             words,
         ]
         metrics = _tabs(self.choices, self.chosen, w - 2)
@@ -154,6 +172,18 @@ class HistoryScreen(Page):
             *([[(" ", "t"), *metrics]] if w >= 60 else [[(" ", "t"), *fit(metrics, w - 1)]]),
             [(" ", "t"), *spans],
         ]
+
+    def clicked(self, x: int, y: int) -> None:
+        """A click on the rows of quantities and spans chooses."""
+        w = self.size.width
+        if y == 1:
+            self.metric = _tab_at(self.choices, self.chosen, w - 2, x - 1) or self.metric
+        elif y == 2:
+            names = [words for _, words in SPANS]
+            self.span = names.index(_tab_at(names, names[self.span], w - 2, x - 1) or names[self.span])
+        else:
+            return
+        self.rebuild()
 
     def lines(self, w: int, h: int) -> list[Line]:
         if self._problem:
@@ -222,22 +252,37 @@ def picture(box: Box, data: Data, start: float, end: float, fill: bool = True) -
     known = any(v is not None for values in data for v in values)
     words: Line = []
     for (_, word, style), values in zip(metric.curves, data, strict=True):
-        words += [("   ", "t"), (f"{word} ", style), *_figures(metric, values)]
-    title: Line = [(f" {metric.title}", "t bold"), *words]
-    if width(title) > w:
-        title = [(f" {metric.title}", "t bold"), *(part for part in words if part[1] != "d")]
+        words += [("   " if words else "", "t"), (f"{word} ", style), *_figures(metric, values)]
+    name: Line = [(f" {metric.title}   ", "t bold")]
+    of = metric.of.format(mean=span(mean_of(end - start)))
+    title = pick_line(
+        [[*name, (f"{of}: ", "d"), *words], [*name, *words], [*name, *(part for part in words if part[1] != "d")]], w
+    )
     curves = [Curve(values, style) for (_, _, style), values in zip(metric.curves, data, strict=True)]
     rows = chart(curves, w - 1, h - 1, Scale(start, end, top, _levels(metric, top, h - 1)), metric.fill if fill else "")
     if not known and len(rows) > 2:
         words_here = pick(["nothing was recorded in this span", "nothing recorded", "no data"], w - 14)
         middle = (len(rows) - 2) // 2
         room = w - 1 - 10
-        rows[middle] = [*fit(rows[middle], 10), (" " * max(0, (room - cells(words_here)) // 2), "t"), (words_here, "d")]
+        rows[middle] = [
+            *_first(rows[middle], 10),
+            (" " * max(0, (room - cells(words_here)) // 2), "t"),
+            (words_here, "d"),
+        ]
     return [fit(title, w), *([(" ", "t"), *row] for row in rows)]
 
 
+def _first(line: Line, n: int) -> Line:
+    """The first n cells of a line of one-cell characters."""
+    out: Line = []
+    for text, style in line:
+        out.append((text[:n], style))
+        n -= len(out[-1][0])
+    return out
+
+
 def _figures(metric: Metric, values: Sequence[float | None]) -> Line:
-    """Of now, and the end that matters. No mean: columns weigh unequal, and some hold medians."""
+    """Of the newest column, and of the one at the end that matters. No mean: columns weigh unequal."""
     seen = [v for v in values if v is not None]
     last = values[-1] if values and values[-1] is not None else values[-2] if len(values) > 1 else None
     if not seen:
@@ -249,9 +294,9 @@ def _figures(metric: Metric, values: Sequence[float | None]) -> Line:
 def _levels(metric: Metric, top: float, h: int) -> tuple[tuple[float, str], ...]:
     """Where the scale is labelled; always in eight cells, so that charts of one screen stand under each other."""
     parts = 4 if h >= 14 else 2
-    if metric.write is _count and top < parts:
-        parts = 1
-    return tuple((top * i / parts, metric.tick(top * i / parts).rjust(8)) for i in range(parts + 1))
+    if metric.write is _count:  # there is no half request
+        parts = next(n for n in (*range(parts + 1, 1, -1), 1) if top % n == 0 or n == 1)
+    return tuple((top * i / parts, metric.tick(top * i / parts, top).rjust(8)) for i in range(parts + 1))
 
 
 def _columns(w: int) -> int:
@@ -276,6 +321,17 @@ def _tiled(drawn: list[list[Line]], w: int) -> list[Line]:
     for left, right in zip(drawn[::2], drawn[1::2], strict=True):
         rows += [spread(a, b, w) for a, b in zip(left, right, strict=True)]
     return rows
+
+
+def _tab_at(names: Sequence[str], chosen: str, w: int, x: int) -> str | None:
+    """The name that `_tabs` shows in cell x; where it shows the chosen one alone, the next one."""
+    line = _tabs(names, chosen, w)
+    if len(line) < 3 * len(names):
+        return names[(names.index(chosen) + 1) % len(names)] if 0 <= x < width(line) else None
+    for name, i in zip(names, range(0, len(line), 3), strict=True):
+        if width(line[:i]) <= x < width(line[: i + 2]):
+            return name
+    return None
 
 
 def _tabs(names: Sequence[str], chosen: str, w: int) -> Line:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -51,11 +52,16 @@ class NoServerScreen(Page):
         view: Callable[[], BoxView | None],
         on_url: Callable[[str], None],
         on_demo: Callable[[], None],
+        *,
         now: Callable[[], float] = time.time,
+        url: str = "",
     ) -> None:
-        """`on_url` gets a checked base URL, `on_demo` is called for the simulated box; both then change the screen."""
+        """`on_url` gets a checked base URL, `on_demo` is called for the simulated box; both then change the screen.
+
+        `url`: one to be mended, put into the open line.
+        """
         super().__init__(keymap, now)
-        self.view, self.on_url, self.on_demo = view, on_url, on_demo
+        self.view, self.on_url, self.on_demo, self.url = view, on_url, on_demo, url
         self.said = ""
         """What is wrong with the URL, or the question about it."""
         self.asked: str | None = None
@@ -63,8 +69,13 @@ class NoServerScreen(Page):
 
     def compose(self) -> ComposeResult:
         yield Body(id="body")
-        yield UrlInput(placeholder="http://127.0.0.1:8000", id="url")
+        yield UrlInput(self.url, placeholder="http://127.0.0.1:8000", select_on_focus=False, id="url")
         yield Foot(self.keymap, self.ON, id="foot")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        if self.url:
+            self.action_give_url()
 
     def tick(self) -> None:
         super().tick()
@@ -147,8 +158,9 @@ class NoServerScreen(Page):
         place_w = min(max(len(place) for place, _ in looked) + 1, 26, max(8, w // 3))
         rows: list[Line] = [rule("Where kvtop looked", w)]
         for place, seen in looked:
-            for i, part in enumerate(wrap([(safe(seen), "d")], max(8, w - place_w - 4))):
-                name: Line = [(safe(place), "t")] if i == 0 else []
+            names, parts = wrap([(safe(place), "t")], place_w), wrap([(safe(seen), "d")], max(8, w - place_w - 4))
+            empty: Line = []
+            for name, part in zip_longest(names, parts, fillvalue=empty):
                 rows.append([(" ", "t"), *columns([name, part], [place_w, w - place_w - 3])])
         return rows
 

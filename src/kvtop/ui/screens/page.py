@@ -41,6 +41,10 @@ class Body(Panel):
         page = self.screen
         return page.rows_seen(w, h) if isinstance(page, Page) else []
 
+    def on_click(self, event: events.Click) -> None:
+        if isinstance(self.screen, Page):
+            self.screen.clicked(event.x, event.y)
+
     def on_mouse_scroll_down(self) -> None:
         self._scroll(3)
 
@@ -83,6 +87,9 @@ class Page(Screen[None]):
     def above(self, first: int, last: int, total: int, w: int) -> Line | None:
         """A row over the scrolled part that says what of it is seen; None: no such row."""
         return None
+
+    def clicked(self, x: int, y: int) -> None:
+        """A click into a cell of the body, which begins with the head."""
 
     # ---- painting
     def compose(self) -> ComposeResult:

@@ -27,6 +27,7 @@ from kvtop.ui.turn_words import (
     so_far,
     table,
     tokens_bar,
+    ttft,
 )
 from kvtop.ui.widgets.panel import rule
 
@@ -81,30 +82,34 @@ class TurnScreen(Page):
         server, room = scene.server, w - 2
         out: list[Line] = []
 
-        def block(title: str, note: str, rows: list[Line]) -> None:
+        def block(title: str, notes: list[str], rows: list[Line]) -> None:
+            note = pick([*notes, ""], w - len(title) - 6)
             out.append(rule(title, w, [(note, "d")] if note else None))
             out.extend([(" ", "t"), *row] for row in rows)
 
         if flying(turn):
-            block("So far", "", [so_far(turn, scene.view.at)])
+            block("So far", [], [so_far(turn, scene.view.at, room)])
             if turn.prompt_tokens is not None:
-                block("Prompt", "", [tokens_bar(turn, room), legend_of_tokens(turn, True)])
+                block("Prompt", [], [tokens_bar(turn, room), legend_of_tokens(turn, True, room)])
             text = "The rest is counted when it ends, and stands here then."
-            block("What the counters tell", "", wrap([(text, "d")], room))
+            block("What the counters tell", [], wrap([(text, "d")], room))
             return out
-        mean = f", mean of {turn.n} requests" if turn.n > 1 else ""
+        size = f"{exact(turn.prompt_tokens)} tokens"
         block(
             "Prompt",
-            f"{exact(turn.prompt_tokens)} tokens{mean}",
-            [tokens_bar(turn, room), legend_of_tokens(turn, True)],
+            [f"{size}, mean of {turn.n} requests", f"{size}, a mean"] if turn.n > 1 else [size],
+            [tokens_bar(turn, room), legend_of_tokens(turn, True, room)],
         )
-        note = f"{short(turn.duration_s)} from arrival to the last token" if turn.duration_s is not None else ""
-        ttft: Line = [("TTFT ", "d"), (f"~{short(turn.ttft_s)}", "t"), (": queue and prefill together", "d")]
-        block("Time", pick([note, ""], max(0, w - 12)), [phases_bar(turn, room), legend_of_phases(turn), ttft])
+        took = short(turn.duration_s)
+        block(
+            "Time",
+            [f"{took} from arrival to the last token", f"{took} in all"] if turn.duration_s is not None else [],
+            [phases_bar(turn, room), legend_of_phases(turn, room), ttft(turn, room)],
+        )
         block(
             "Reuse and writing",
-            "exact, from the counters" if turn.n == 1 else "means",
-            [*table(turn, server), saved(turn, server)],
+            ["exact, from the counters", "exact"] if turn.n == 1 else ["means"],
+            [*table(turn, server, room), saved(turn, server, room)],
         )
         says: list[Line] = []
         if turn.n > 1:
@@ -112,5 +117,5 @@ class TurnScreen(Page):
         if turn.ended_at is not None:
             when = f"began {hms(turn.started_at)}, " if turn.started_at is not None else ""
             says += wrap([(f"{when}seen to end {hms(turn.ended_at)}, between two reads of /metrics.", "t")], room)
-        block("Evidence", "", [*says, *wrap([(UNTOLD, "d")], room)])
+        block("Evidence", [], [*says, *wrap([(UNTOLD, "d")], room)])
         return out

@@ -7,7 +7,7 @@ from kvtop.model.box import Cached
 from kvtop.model.view import Chart, ServerView
 from kvtop.ui.digits import big
 from kvtop.ui.draw import DASH, Line, area, cells, edge, fit, lj, ljust, pick, rj, spread, stack, width
-from kvtop.ui.numbers import exact, pct, secs, tok
+from kvtop.ui.numbers import exact, pct, secs, tok, whole_shares
 from kvtop.ui.scene import window_words
 from kvtop.ui.widgets.box import BoxPanel
 
@@ -40,6 +40,21 @@ def parts_of(cached: Cached) -> list[tuple[str, str, int | None]]:
     if cached.by_source.external and not cached.by_source.host:
         out = [part for part in out if part[1] != "host"]
     return out
+
+
+def parts_shares(cached: Cached) -> list[str]:
+    """The share of each part in words: whole percents that add up to 100, those from cache to the share that is shown.
+
+    Where one of them is unknown, or they are not the whole, each is rounded by itself.
+    """
+    shown, total = parts_of(cached), cached.prompt_tokens
+    alone = [pct(n / total) if total and n is not None else DASH for _, _, n in shown]
+    known = [n for _, _, n in shown if n is not None]
+    if cached.share is None or len(known) < len(shown) or not total or abs(sum(known) / total - 1) > 0.01:
+        return alone
+    figure = int(pct(cached.share).removesuffix(" %"))
+    hits = whole_shares(known[:-1], figure)
+    return [f"{share} %" for share in (*hits, 100 - figure)] if sum(hits) == figure else alone
 
 
 def parts_bar(cached: Cached, w: int) -> Line:
@@ -189,11 +204,10 @@ class CachePanel(BoxPanel):
         """The parts of the bar in words, in its order."""
         cached = self.now.cached
         total = cached.prompt_tokens
-        shown = parts_of(cached)
+        shown, shares = parts_of(cached), parts_shares(cached)
         for counts, gap in ((tokens and w >= 56, 3), (tokens and w >= 56, 2), (False, 2), (False, 1)):
             line: Line = []
-            for i, (style, word, n) in enumerate(shown):
-                share = pct(n / total) if total and n is not None else DASH
+            for i, ((style, word, n), share) in enumerate(zip(shown, shares, strict=True)):
                 line += [
                     (" " * gap if i else "", "t"),
                     (f"{word} ", "computed-text" if style == "computed" else style),

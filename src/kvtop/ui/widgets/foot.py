@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual import events
 
-from kvtop.ui.draw import Line, cells, spread
+from kvtop.ui.draw import Line, cells, pick_line, spread
 from kvtop.ui.keys import Footer, Keymap
 from kvtop.ui.numbers import hms
 from kvtop.ui.widgets.panel import Panel
@@ -22,19 +24,19 @@ class Foot(Panel):
         """Unix time to show."""
         self.word = ""
         """What must not be missed: DEMO, FROZEN."""
-        self.prompt: Line = []
-        """What is being typed; it takes the place of the keys."""
+        self.prompt: tuple[Line, ...] = ()
+        """What is being typed, longest wording first; it takes the place of the keys."""
         self._spots: list[tuple[int, int, Footer]] = []
 
     def set(
-        self, *, clock: float | None, word: str = "", hide: frozenset[str] = frozenset(), prompt: Line | None = None
+        self, *, clock: float | None, word: str = "", hide: frozenset[str] = frozenset(), prompt: Sequence[Line] = ()
     ) -> None:
         """Show these."""
-        self.clock, self.word, self.hide, self.prompt = clock, word, hide, prompt or []
+        self.clock, self.word, self.hide, self.prompt = clock, word, hide, tuple(prompt)
         self.redraw()
 
     def depends(self) -> object:
-        return hms(self.clock), self.word, self.hide, self.keymap, tuple(self.prompt)
+        return hms(self.clock), self.word, self.hide, self.keymap, self.prompt
 
     def all_lines(self, w: int, h: int) -> list[Line]:
         time = hms(self.clock) if w >= 60 and self.clock is not None else ""
@@ -44,11 +46,13 @@ class Foot(Panel):
         taken = sum(cells(text) for text, _ in right)
         line: Line = []
         self._spots = []
+        room = w - taken - (2 if taken else 0)
         if self.prompt:
-            return [spread(self.prompt, right, w) if right else self.prompt]
+            prompt = pick_line(self.prompt, room)
+            return [spread(prompt, right, w) if right else prompt]
         x = 0
-        for item in self.keymap.footer(self.on, w - taken - (2 if taken else 0), self.hide):
-            line += [(item.keys, "t bold"), (f" {item.label}  ", "d")]
+        for item in self.keymap.footer(self.on, room, self.hide):
+            line += [("  " if line else "", "d"), (item.keys, "t bold"), (f" {item.label}", "d")]
             self._spots.append((x, x + item.cells - 2, item))
             x += item.cells
         return [spread(line, right, w) if right else line]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvtop.readings import Gpu, GpuReading
 from kvtop.ui.draw import DASH, SUPER, Line, clip, fit, meter, pick, rj, safe, width
 from kvtop.ui.numbers import gib, of_gib, pct, per_second
-from kvtop.ui.scene import local
+from kvtop.ui.scene import Scene, local
 from kvtop.ui.widgets.box import BoxPanel
 
+HELD_FOR_S = 10.0
+"""A card near its limit is held back every other second: a reason stays so long, so that no title flips."""
 MANY = 3
 """From so many cards on, a line that cannot hold them all names the first and counts the rest."""
 
@@ -68,12 +72,30 @@ def why_none(reading: GpuReading | None) -> list[str]:
 class GpuPanel(BoxPanel):
     NUMBER, NAME = 5, "GPU"
 
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._held: dict[tuple[int, str], float] = {}
+        """(Card, reason) -> when it was last seen; in the order in which they came."""
+
+    def feed(self, scene: Scene) -> None:
+        reading = scene.view.gpu
+        if reading is not None:
+            at = reading.at if reading.at is not None else scene.view.at
+            self._held = {key: seen for key, seen in self._held.items() if 0 <= at - seen <= HELD_FOR_S}
+            self._held |= {(card.index, reason): at for card in reading.gpus for reason in card.throttle}
+        super().feed(scene)
+
     def depends(self) -> object:
         reading = self._reading()
         return (reading.gpus, reading.error, self.server.url if self.server else "") if reading else None
 
     def _reading(self) -> GpuReading | None:
-        return self.scene.view.gpu if self.scene else None
+        """The newest one, with the reasons that a card was held back for in the last seconds."""
+        reading = self.scene.view.gpu if self.scene else None
+        if reading is None:
+            return None
+        reasons = {card.index: tuple(r for i, r in self._held if i == card.index) for card in reading.gpus}
+        return replace(reading, gpus=tuple(replace(card, throttle=reasons[card.index]) for card in reading.gpus))
 
     def note(self, w: int) -> Line:
         reading = self._reading()

@@ -21,14 +21,21 @@ class Head(BoxPanel):
         sentence = self.scene.view.sentence
         chip: Line = [(f"{NB}{safe(sentence.chip).replace(' ', NB)}{NB}", f"{sentence.tone} rev bold"), (" ", "t")]
         indent = width(chip) if w >= 60 else 0
-        text: Line = [(safe(sentence.first), "bright bold")]
-        if sentence.rest:
-            text += [(" ", "t"), (safe(sentence.rest), "t")]
-        rows = wrap(chip + text, w, indent)
+        wordings = ((sentence.first, sentence.rest), *sentence.shorter)
+        made = [self._wrapped(chip, first, rest, w, indent) for first, rest in wordings]
+        holding = [rows for rows in made if len(rows) <= h]
+        rows = next((rows for rows in holding if not _orphan(rows)), holding[0] if holding else made[-1])
         if h >= 2 and w >= 60:
             rows += [[]] * (2 - len(rows))
             rows[1] = self._with_context(rows[1], w, indent)
         return rows[:h]
+
+    @staticmethod
+    def _wrapped(chip: Line, first: str, rest: str, w: int, indent: int) -> list[Line]:
+        text: Line = [(safe(first), "bright bold")]
+        if rest:
+            text += [(" ", "t"), (safe(rest), "t")]
+        return wrap(chip + text, w, indent)
 
     def _with_context(self, row: Line, w: int, indent: int) -> Line:
         assert self.scene is not None
@@ -39,6 +46,11 @@ class Head(BoxPanel):
         if width(row) <= indent and cells(words) + indent <= w and w >= 100:
             return [(" " * indent, "t"), (words, style)]
         return spread(row, [(words, style)], w)
+
+
+def _orphan(rows: list[Line]) -> bool:
+    """A single word stands on the last of several rows."""
+    return len(rows) > 1 and " " not in "".join(text for text, _ in rows[-1]).strip()
 
 
 def contexts(scene: Scene) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kvtop.model.box import Offload
 from kvtop.readings import HostReading, OffloadFile
 from kvtop.ui.draw import DASH, Line, area, columns, fit, lj, meter, nice, peak, pick, pick_line, rj, safe, width
-from kvtop.ui.numbers import exact, gib, of_gib, pct, per_hour, per_second, tok, traffic
+from kvtop.ui.numbers import exact, flow, gib, of_gib, pct, per_hour, per_second, tok, traffic
 from kvtop.ui.scene import local, second_row, window_words
 from kvtop.ui.widgets.box import BoxPanel
 
@@ -25,7 +25,6 @@ class Way:
 
 def ways(now: Offload, hour: Offload, life: Offload, window_key: str) -> tuple[Way, Way]:
     """(store, load). In blocks, where the connector counts blocks and no bytes."""
-    flow = per_second if window_key == "10s" else per_hour
 
     def speed(moved: int | None, seconds: float | None) -> str:
         return per_second(moved / seconds) if moved and seconds else DASH
@@ -40,14 +39,14 @@ def ways(now: Offload, hour: Offload, life: Offload, window_key: str) -> tuple[W
         )
     return (
         Way(
-            flow(now.store_bytes_per_s),
+            flow(now.store_bytes_per_s, window_key),
             per_hour(hour.store_bytes_per_s),
             traffic(life.store_bytes_total),
             exact(life.stores_total),
             speed(life.store_bytes, life.store_time_s),
         ),
         Way(
-            flow(now.load_bytes_per_s),
+            flow(now.load_bytes_per_s, window_key),
             per_hour(hour.load_bytes_per_s),
             traffic(life.load_bytes_total),
             exact(life.loads_total),

@@ -72,6 +72,16 @@ class QueuePanel(BoxPanel):
             ],
         ]
 
+    def _step_words(self, h: int) -> list[str]:
+        """Beside the tokens of a step; with what all answers together got a second, where no other row says it."""
+        out = self.now.throughput.generation_tokens_per_s
+        return [
+            *([f"mean, {rate(out)} tok/s out"] if h < 8 and out is not None else []),
+            "mean of this window",
+            "mean",
+            "",
+        ]
+
     def _large(self, w: int, h: int) -> list[Line]:
         r, t, server = self.now.requests, self.now.throughput, self.server
         chart_w = max(1, w - NAME_W - 8)
@@ -98,7 +108,7 @@ class QueuePanel(BoxPanel):
             ),
             row("KV pool", pct(r.kv_cache_usage_share), self._pool(chart_w - (13 if wide else 0), wide)),
             row("preempted", _count(r.preempted), [(f"{exact(total)} since start" if total is not None else "", "d")]),
-            row("tok a step", tok(t.step_tokens_mean), [(pick(["mean of this window", "mean", ""], chart_w), "d")]),
+            row("tok a step", tok(t.step_tokens_mean), [(pick(self._step_words(h), chart_w), "d")]),
         ]
         if h >= 8:
             said = [f"{_count(n)} {word}" for n, word in ((finished.stop, "stop"), (finished.length, "length"),
@@ -106,8 +116,13 @@ class QueuePanel(BoxPanel):
             some = [part for part in said if not part.startswith("0 ")]
             options = [", ".join(said), ", ".join(some), ""]
             rows.append(row("finished", _count(finished.total), [(pick(options, chart_w), "d")]))
-            computed = rate(t.computed_tokens_per_s)
-            options = [f"tok/s, {computed} of them computed", f"tok/s, {computed} computed", "tok/s"]
+            computed, out = rate(t.computed_tokens_per_s), rate(t.generation_tokens_per_s)
+            options = [
+                f"tok/s, {computed} of them computed; {out} tok/s out",
+                f"tok/s ({computed} computed), {out} tok/s out",
+                f"tok/s, {out} tok/s out",
+                "tok/s",
+            ]
             if t.prompt_tokens_per_s is None:
                 options = [""]
             rows.append(row("prompt in", rate(t.prompt_tokens_per_s), [(pick(options, chart_w), "d")]))

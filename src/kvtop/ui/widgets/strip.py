@@ -8,7 +8,7 @@ from textual.message import Message
 from kvtop.model.view import EngineLine
 from kvtop.readings import State
 from kvtop.ui.draw import DASH, Line, cells, clip, fit, ljust, pick, rj, safe, width
-from kvtop.ui.numbers import exact, pct, secs, short
+from kvtop.ui.numbers import exact, lasted, pct, short
 from kvtop.ui.widgets.box import BoxPanel
 
 WORDS: dict[State, tuple[str, str]] = {
@@ -85,7 +85,7 @@ class Strip(BoxPanel):
         old = line.age_s is not None and line.age_s >= 3
         number = "d" if old or not line.state.good else "t"
         parts: list[Line] = [
-            [(ljust(f"{word} {secs(line.age_s)}" if old else word, STATE_W), style)],
+            [(ljust(f"{word} {lasted(line.age_s)}" if old else word, STATE_W), style)],
             [("cached ", "d"), *rj(pct(line.share), 5, number)],
             [("run ", "d"), *rj(_n(line.running), 3, number), (" wait ", "d"), *rj(_n(line.waiting), 3, number)],
             [("TTFT ", "d"), *rj(short(line.ttft_p50_s), 6, number)],

@@ -26,8 +26,7 @@ class TtftPanel(BoxPanel):
     NUMBER, NAME, FED_BY_METRICS = 4, "TTFT", True
 
     def depends(self) -> object:
-        speed = self.now.throughput.generation_tokens_per_s
-        return *self.state(), self.now.latency, second_row(self.server)[1].latency.ttft, speed, self.now.spec_decode
+        return *self.state(), self.now.latency, second_row(self.server)[1].latency.ttft, self.now.spec_decode
 
     def context(self, w: int) -> Line:
         server = self.server
@@ -61,7 +60,8 @@ class TtftPanel(BoxPanel):
             brief = [word.removesuffix(" s") for word in words[:2]] + words[2:]
         else:
             brief = words
-        options = [_row_of_phases(words, 6, 3), _row_of_phases(words, 6, 1), _row_of_phases(brief, 4, 2)]
+        options = [_row_of_phases(words, field, gap) for field, gap in ((6, 3), (6, 1), (5, 1))]
+        options.append(_row_of_phases(brief, 4, 2))
         n = latency.prefill.n
         if n:
             options.insert(0, [*options[0], (f"  mean of {exact(n)}", "d")])
@@ -105,9 +105,9 @@ class TtftPanel(BoxPanel):
         return line
 
     def _writing(self, w: int) -> Line:
-        """How fast answers are written."""
+        """How fast one answer is written, however many are at a time: one over the mean gap between its tokens."""
         gap = self.now.latency.inter_token
-        speed = rate(self.now.throughput.generation_tokens_per_s)
+        speed = rate(1 / gap.mean_s if gap.mean_s else None)
         line: Line = [("writes ", "d"), *lj(speed if speed == DASH else f"{speed} tok/s", 11)]
         line += [(" gap p50 ", "d"), *lj(ms(gap.p50.value_s if gap.p50 else None), 6)]
         if w >= 50:

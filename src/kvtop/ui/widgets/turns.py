@@ -1,4 +1,4 @@
-"""The requests: in flight first, then newest first. Drawn row by row, because it moves several times a second."""
+"""The requests: in flight first, then the one that ended last. Drawn row by row: it moves several times a second."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from textual.message import Message
 
 from kvtop.model.view import Turn
 from kvtop.ui.draw import DASH, SUPER, Line, clip, fit, meter, pick, rj, safe, wrap
-from kvtop.ui.numbers import exact, hm, hms, pct, rate, secs, short, tok
+from kvtop.ui.filter import misread
+from kvtop.ui.numbers import exact, hm, hms, lasted, pct, rate, short, tok
 from kvtop.ui.scene import TurnKey, key_of, starting
-from kvtop.ui.turn_words import flying, since, speed, verdict
+from kvtop.ui.turn_words import flying, moment, since, speed, verdict
 from kvtop.ui.widgets.box import BoxPanel
 
 NARROW = 61
 """Narrower than this the column heads are the title."""
 
 EMPTY = (
-    "Requests appear here: prompt, cached, new and written tokens, queue and TTFT,",
-    "worked out from the counters when a request ends. None was seen yet.",
+    "Requests appear here: prompt, cached, new and written tokens, queue and TTFT, "
+    "worked out from the counters when a request ends. None was seen yet."
 )
+UNREAD = "Requests are worked out from /metrics, which cannot be read: what is asked meanwhile is not known."
 
 Column = tuple[str, int]
 """Name and width; 0: what is left. Right-aligned, but for the bar and the verdict."""
@@ -104,20 +106,15 @@ class TurnsPanel(BoxPanel):
             return []
         if scene.filter:
             words = clip(safe(scene.filter), 24)
-            return [
-                (
-                    pick(
-                        [
-                            f"{len(scene.rows)} of {len(server.turns)} rows: {words}, esc shows all",
-                            f"filter {words}",
-                            "filter",
-                        ],
-                        w,
-                    ),
-                    "warn",
-                )
-            ]
+            kept = f"{len(scene.rows)} of {len(server.turns)} rows"
+            options = [f"{kept}: {words}, esc shows all", f"filter {words}", "filter"]
+            if wrong := misread(scene.filter):
+                wrong = clip(safe(wrong), 24)
+                options = [f"{wrong} is no filter, esc shows all", f"{wrong} is no filter", "no filter"]
+            return [(pick(options, w), "warn")]
         if not server.turns:
+            if not server.state.good:
+                return [(pick(["none is known", ""], w), "d")]
             return [(pick(["turns appear here when requests come", "no turns yet"], w), "d")]
         n = sum(t.n for t in server.turns if flying(t))
         now, done = f"{n} in flight", f"{exact(server.turns_total)} done"
@@ -173,7 +170,7 @@ class TurnsPanel(BoxPanel):
         if name == "turn":
             return rj(str(turn.id), w, "bright bold" if live else "t")
         if name == "time":
-            at = turn.started_at if turn.started_at is not None else turn.ended_at
+            at = moment(turn)
             return rj(hms(at) if w >= 8 else hm(at), w, "d")
         if name == "engine":
             return rj(safe(turn.engine or DASH), w, "d")
@@ -215,16 +212,21 @@ class TurnsPanel(BoxPanel):
         scene, server = self.scene, self.server
         assert scene is not None
         if self._compact(w, h + 1) and w < NARROW:
-            first: list[Line] = [[(SUPER[6], "d"), ("turns ", "t bold"), ("none yet", "d")]]
+            none = "none yet" if server is None or server.state.good else "none is known"
+            first: list[Line] = [[(SUPER[6], "d"), ("turns ", "t bold"), (none, "d")]]
         else:
             first = []
         if scene.filter and server is not None and server.turns:
-            return [*first, [(" no turn fits the filter; esc shows all", "d")]][:h]
+            said = "no turn fits the filter; esc shows all"
+            if wrong := misread(scene.filter):
+                said = f"{clip(safe(wrong), 24)} is no filter; compare like new>10k, cached<50 or ttft>=5"
+            return [*first, *([(" ", "t"), *line] for line in wrap([(said, "d")], min(w - 2, 90)))][:h]
         if starting(server):
             return [*first, *self._start(w)][:h]
         if server is None:
             return first
-        return [*first, *([(" ", "t"), *line] for line in wrap([(" ".join(EMPTY), "d")], min(w - 2, 90)))][:h]
+        said = EMPTY if server.state.good else UNREAD
+        return [*first, *([(" ", "t"), *line] for line in wrap([(said, "d")], min(w - 2, 90)))][:h]
 
     def _start(self, w: int) -> list[Line]:
         """What is known of a server that is on its way up."""
@@ -235,7 +237,7 @@ class TurnsPanel(BoxPanel):
         if process is not None:
             since_when = ""
             if process.started_at is not None:
-                since_when = f", since {hms(process.started_at)} ({secs(at - process.started_at)} so far)"
+                since_when = f", since {hms(process.started_at)} ({lasted(at - process.started_at)} so far)"
             rows.append(("process", f"pid {process.pid}{since_when}"))
             others = [p for p in scene.view.host.processes if p.parent == process.pid] if scene.view.host else []
             if others:
@@ -244,7 +246,7 @@ class TurnsPanel(BoxPanel):
                 rows.append(("model", model_of(process.command)))
                 rows.append(("command", " ".join(safe(part) for part in process.command)))
         elif server.state_since is not None:
-            rows.append(("since", f"{hms(server.state_since)} ({secs(at - server.state_since)} so far)"))
+            rows.append(("since", f"{hms(server.state_since)} ({lasted(at - server.state_since)} so far)"))
         if server.cause:
             rows.append(("state", safe(server.cause)))
         out: list[Line] = []

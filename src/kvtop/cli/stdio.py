@@ -1,0 +1,60 @@
+"""The three standard streams, whatever the shell gave: closed ones, full ones, broken ones, ones of another charset."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+
+from kvtop.errors import UsageError
+
+PIPE_STATUS = 128 + signal.SIGPIPE
+"""What a shell reports of a program whose reader has gone."""
+NO_TERMINAL = "the dashboard needs a terminal"
+
+
+def prepare() -> None:
+    """Give closed streams a place, so that no socket gets their number, and make output fit for any text."""
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # `–` in a charset without it, a file's name that is no text
+
+
+def tell(text: str) -> None:
+    """A line on stderr, if it can be written."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def finish() -> None:
+    """Write out what stdout holds. Raises OSError where it cannot be."""
+    sys.stdout.flush()
+
+
+def give_up() -> None:
+    """Forget what stdout holds: the end of the program would try, and complain, once more."""
+    if sys.stdout is not sys.__stdout__:
+        return  # the caller's own stream
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def need_terminal(instead: str) -> None:
+    """Raises UsageError where the screen could not be drawn or its keys not be read. `instead`: what works there."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(NO_TERMINAL, instead)
+    if not sys.stderr.isatty():
+        what = f"{NO_TERMINAL} on stderr too: it draws there"
+        print(f"kvtop: {what}")  # the error itself goes where nobody looks
+        raise UsageError(what, instead)
+    if os.environ.get("TERM") == "dumb":
+        raise UsageError(f"{NO_TERMINAL} that can move its cursor, and TERM is dumb", instead)

@@ -1,0 +1,59 @@
+"""What is wrong with the servers of config.toml: URLs that are none, and API keys that cannot be had."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvtop.config import Server
+from kvtop.errors import Problem, UsageError, plain
+from kvtop.sources.url import normalise
+
+_NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
+"""What looks like a variable's name. Anything else may be a key in the wrong place, and is not shown."""
+
+
+def problems(servers: Sequence[Server], file: Path) -> tuple[Problem, ...]:
+    """One for each thing that is wrong. `file` is the config.toml they came from. Never raises; reads no key."""
+    found: list[Problem] = []
+    for server in servers:
+        try:
+            who = plain(server.name) or normalise(server.url)
+        except UsageError as error:
+            found.append(Problem("server", f"[[server]] url: {error.what}; it is left out", "mend its url", file))
+            continue
+        wrong = _variable(server.api_key_env) if server.api_key_env else _file(server.api_key_file)
+        if wrong is not None:
+            found.append(Problem("server", f"[[server]] {who}: {wrong[0]}", wrong[1], file))
+    return tuple(found)
+
+
+def _variable(name: str) -> tuple[str, str] | None:
+    if not _NAME.fullmatch(name) and name not in os.environ:
+        fix = 'write the name of the variable that holds the key: api_key_env = "VLLM_API_KEY"'
+        return "api_key_env names no variable that is set", fix
+    if not os.environ.get(name):
+        return f"api_key_env names {name}, which is not set", f"export {name}=..., or remove api_key_env"
+    return None
+
+
+def _file(name: str) -> tuple[str, str] | None:
+    if not name:
+        return None
+    shown = plain(name, 200)
+    try:
+        path = Path(name).expanduser()
+        mode = path.stat().st_mode
+        with path.open(encoding="utf-8") as text:
+            empty = not text.readline(10_000).strip()
+    except (OSError, ValueError, RuntimeError) as error:  # no such file, no text, no such home
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "not a readable text"
+        return f"api_key_file {shown} cannot be read: {why}", "name a file that you may read, with the key in line 1"
+    if empty:
+        return f"api_key_file {shown} is empty", "put the key into its first line"
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        return f"api_key_file {shown} may be read by others", f"chmod 600 {shown}"
+    return None

@@ -1,0 +1,107 @@
+"""The sentence about a long wait: what it went into, as far as the counters tell, and when it was.
+
+The parts that are named add up to the wait, the order is that in which they happened, and a part is left out only when
+it is less than a tenth. Why a prompt was read anew is not in the counters.
+"""
+
+from __future__ import annotations
+
+from kvtop.model.downs import Around
+from kvtop.model.view import WINDOWS, ServerView, Turn
+from kvtop.model.words import ago, exact, nb, secs
+
+NEWS_FOR_S = 300.0
+"""A long input, or a restart, is told no longer than this."""
+
+SMALL = 0.1
+"""A share of the wait below this need not be named."""
+
+WHEN_AFTER_S = 60.0
+"""A wait that ended longer ago than this is told with its age."""
+
+UNTOLD = "; why is not in the counters"
+
+Made = tuple[str, list[tuple[str, str]]]
+"""Tone and wordings, the best first: (first clause, the rest)."""
+
+
+def window_s(view: ServerView) -> float | None:
+    """Seconds of the chosen window; None: since start."""
+    return next((seconds for key, seconds, _ in WINDOWS if key == view.window_key), 300.0)
+
+
+def slow_turn(view: ServerView, around: Around) -> Turn | None:
+    """The turn that waited longest, among the slow ones of the chosen window that nobody has looked at.
+
+    Slow is what the counters call slow, and any wait that is long whatever the reason. One with nothing to mend is
+    news for five minutes at most, however long the window.
+    """
+    seconds = window_s(view)
+    slow = []
+    for turn in view.turns:
+        if turn.ttft_s is None or turn.ended_at is None or (view.url, turn.id) in around.opened:
+            continue
+        told_s = seconds
+        if not turn.waited:
+            continue
+        if turn.verdict == "new_tokens" and not turn.slow:
+            told_s = min(seconds or NEWS_FOR_S, NEWS_FOR_S)
+        if told_s is None or around.now - turn.ended_at <= told_s:
+            slow.append(turn)
+    return max(slow, key=lambda t: t.ttft_s or 0.0, default=None)
+
+
+def slow(view: ServerView, around: Around) -> Made | None:
+    """What is said of that turn, if there is one."""
+    turn = slow_turn(view, around)
+    if turn is None or turn.ended_at is None:
+        return None
+    first = f"turn {turn.id} waited {nb(secs(turn.ttft_s))}:"
+    if turn.n > 1:
+        first = f"turn {turn.id}, {turn.n} requests, waited {nb(secs(turn.ttft_s))} each:"
+    tone = "warn" if turn.verdict == "new_tokens" and not turn.queue_ruled else "bad"
+    past = around.now - turn.ended_at
+    when = f", {nb(ago(past))}" if past > WHEN_AFTER_S else ""
+    full, brief = _why(turn)
+    said = [w + end for words in (full, brief) for end in dict.fromkeys((when, "")) for w in words]
+    return tone, [(first, rest) for rest in said]
+
+
+def _why(turn: Turn) -> tuple[list[str], list[str]]:
+    """(Wordings that tell all that is known, wordings that tell less), each longest first."""
+    queue, prefill = parts(turn)
+    long_input = turn.verdict == "new_tokens" and not turn.queue_ruled
+    if long_input and turn.new_tokens is not None:
+        new = f"{exact(turn.new_tokens)} new tokens, a long input"
+        if queue:
+            return [f"queue {queue}, then {new}"], [new]
+        return [f"{new}; nothing to mend"], [new]
+    queued = f"{'queued' if turn.verdict == 'queued' else 'queue'} {queue}"
+    if queue and turn.queue_ruled and not prefill:
+        return [queued if turn.verdict == "queued" else f"{queued}, in line or for a KV load", queued], []
+    if turn.new_tokens is not None and turn.prompt_tokens is not None:
+        again = "" if turn.queue_ruled else " anew"
+        took = f" in {prefill}" if prefill else ""
+        read = f"{exact(turn.new_tokens)} of {exact(turn.prompt_tokens)} prompt tokens read{again}{took}"
+        if queue:
+            brief = [f"{queued}, prefill {prefill}"] if prefill else []
+            return [f"{queued}, then {read}"], [*brief, queued if turn.queue_ruled else read]
+        return [f"{read}{UNTOLD}", read], []
+    if queue and prefill:
+        return [f"{queued}, prefill {prefill}"], []
+    return [UNTOLD.removeprefix("; ")], []
+
+
+def parts(turn: Turn) -> tuple[str, str]:
+    """(queue, prefill) of its TTFT in words that add up to the TTFT as it is written; empty: unknown, or too small."""
+    queue, prefill, ttft = turn.queue_s, turn.prefill_s, turn.ttft_s
+    if queue is None or prefill is None or ttft is None:
+        return "", "" if prefill is None else nb(secs(prefill))
+    if queue < SMALL * ttft:
+        return "", nb(secs(prefill))
+    if prefill < SMALL * ttft:
+        return nb(secs(queue)), ""
+    if min(queue, prefill) >= 9.95 and abs(queue + prefill - ttft) < 1:
+        queue = float(round(queue))  # all three are written in whole seconds: the parts shall add up to the eye
+        prefill = round(ttft) - queue
+    return nb(secs(queue)), nb(secs(prefill))

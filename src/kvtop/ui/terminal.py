@@ -1,0 +1,155 @@
+"""The terminal under the screen: given back as it was found, whatever ends kvtop, and left when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import select
+import signal
+import termios
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from textual.drivers.linux_driver import LinuxDriver
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+ENDING = tuple(getattr(signal, f"SIG{name}") for name in ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM"))
+"""Signals that end a program which does not catch them. Caught, they leave the terminal as it was."""
+PATIENCE_S = 2.0
+"""The app may take so long to leave after a signal; then the program ends without it."""
+LOOK_S = 1.0
+"""Between two looks whether the terminal is still there."""
+_RESTORE = b"\x1b[?2004l\x1b[?7h\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[<u\x1b[?1049l\x1b[?25h\x1b[?1004l"
+"""Bracketed paste, wrapping, mouse, keyboard protocol, screen, cursor and focus reports: what the driver writes too."""
+
+
+def status(signum: int) -> int:
+    """The exit status of a program that a signal ended, as shells count."""
+    return 128 + signum
+
+
+class Terminal(LinuxDriver):
+    """Textual's driver, which ends the app on a signal, and when the terminal hangs up with the signal ignored.
+
+    Textual itself reads a terminal that is gone for ever, and waits for ever to write to it.
+    """
+
+    def __init__(
+        self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+    ) -> None:
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        out = self._file
+        assert out is not None, "the screen is drawn on stderr"
+        # A locale or PYTHONIOENCODING that knows no `━` would spell every sign of the screen out.
+        out.reconfigure(encoding="utf-8", errors="backslashreplace")
+        self._out = out
+        self._file = cast(io.TextIOWrapper, _Writer(out, self._gone))
+        self._before: dict[int, Any] = {}
+        """The handlers that were there."""
+        self._leaving = False
+        self._next_look: asyncio.TimerHandle | None = None
+
+    # ---- beginning and end
+    def start_application_mode(self) -> None:
+        # The program before may have left it otherwise; a screen that does not fit at once would be lost.
+        os.set_blocking(self._out.fileno(), True)
+        for signum in ENDING:
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup's wish holds
+                self._before[signum] = signal.signal(signum, self._told)
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+        self._look()
+
+    def close(self) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
+        super().close()
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        self._before.clear()
+
+    # ---- what ends it
+    def _told(self, signum: int, frame: FrameType | None) -> None:
+        self._leave(status(signum))
+
+    def _gone(self) -> None:
+        self._leave(status(signal.SIGHUP))
+
+    def _leave(self, code: int) -> None:
+        """End the app with that status, from any thread. The first reason counts."""
+        if self._leaving:
+            return
+        self._leaving = True
+        guard = threading.Timer(PATIENCE_S, self._leave_now, (code,))
+        guard.daemon = True
+        guard.start()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it leaves already
+            self._loop.call_soon_threadsafe(self._exit, code)
+
+    def _exit(self, code: int) -> None:
+        self._app.exit(return_code=code)
+
+    def _leave_now(self, code: int) -> None:
+        """Something holds the app: an output that nobody reads, a call that does not return."""
+        if self.attrs_before is not None:
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(self.fileno, termios.TCSANOW, self.attrs_before)
+        writing = threading.Thread(target=_put, args=(self._out.fileno(), _RESTORE), daemon=True)
+        writing.start()
+        writing.join(0.2)
+        os._exit(code)
+
+    # ---- a terminal that is gone
+    def _look(self) -> None:
+        if _hung_up(self.fileno):
+            self._gone()
+        else:
+            self._next_look = self._loop.call_later(LOOK_S, self._look)
+
+    def run_input_thread(self) -> None:
+        try:
+            super().run_input_thread()
+        except OSError:
+            self._gone()
+
+
+class _Writer:
+    """A terminal as the file of Textual's writing thread. Where it is gone, what follows goes nowhere."""
+
+    def __init__(self, file: TextIO, gone: Callable[[], None]) -> None:
+        self._file, self._gone = file, gone
+
+    def write(self, text: str) -> None:
+        self._try(lambda: self._file.write(text))
+
+    def flush(self) -> None:
+        self._try(self._file.flush)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def _try(self, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except OSError:
+            # What the file still holds would fail once more at the end of the program.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._file.fileno())
+            os.close(nowhere)
+            self._gone()
+
+
+def _hung_up(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
+def _put(fd: int, text: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(fd, text)

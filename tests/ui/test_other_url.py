@@ -1,0 +1,106 @@
+"""A URL that was given and never answers: the way back to give another one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from kvtop.model.view import BoxView, Sentence, ServerView
+from kvtop.readings import Discovery, State
+from kvtop.ui.app import KvtopApp
+from kvtop.ui.screens.noserver import NoServerScreen
+
+from . import boxes
+from .screen import Held, text
+
+NOBODY = replace(boxes.STATES["nobody"](), discovery=Discovery(looked=(("processes", "0 are vLLM"),), at=boxes.NOW))
+WRONG = "http://127.0.0.1:8009"
+KEY = "u other URL"
+
+
+def one(state: State, **changes: object) -> BoxView:
+    server = replace(ServerView(WRONG, "127.0.0.1:8009", state, cause="nothing listens"), **changes)
+    return BoxView(boxes.NOW, Sentence("DOWN", "bad", "refused"), servers=(server,))
+
+
+@asynccontextmanager
+async def given(size: tuple[int, int] = (80, 24)) -> AsyncIterator[tuple[KvtopApp, Pilot[str], Held]]:
+    """The dashboard right after WRONG was given on the no-server screen."""
+    held = Held(NOBODY)
+    app = KvtopApp(held, now=lambda: boxes.NOW)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        held.say(NOBODY)
+        await until(pilot, lambda: isinstance(app.screen, NoServerScreen))
+        await pilot.press("u", *"8009", "enter")
+        held.say(one(State.UP))
+        await until(pilot, lambda: app.screen is app.dashboard)
+        yield app, pilot, held
+
+
+async def until(pilot: Pilot[str], seen: object) -> None:
+    for _ in range(100):
+        await pilot.pause(0.03)
+        if seen():  # type: ignore[operator]
+            return
+    raise AssertionError(text(pilot.app))
+
+
+async def test_a_wrong_url_can_be_mended() -> None:
+    async with given() as (app, pilot, held):
+        assert held.urls == [WRONG]
+        assert KEY not in text(app), "nobody has asked it yet"
+        held.say(one(State.REFUSED, failed_tries=1))
+        await until(pilot, lambda: KEY in text(app))
+        held.now = NOBODY
+        await pilot.press("u")
+        await until(pilot, lambda: isinstance(app.screen, NoServerScreen))
+        assert held.dropped == [WRONG]
+        assert app.screen.query_one(Input).value == WRONG
+        await pilot.press("backspace", "0", "enter")
+        assert held.urls == [WRONG, "http://127.0.0.1:8000"]
+        held.say(boxes.healthy())
+        await until(pilot, lambda: app.screen is app.dashboard)
+        assert KEY not in text(app)
+
+
+async def test_escape_leaves_the_line_and_the_search_goes_on() -> None:
+    async with given() as (app, pilot, held):
+        held.say(one(State.DNS_ERROR, failed_tries=3))
+        await until(pilot, lambda: KEY in text(app))
+        held.now = NOBODY
+        await pilot.press("u")
+        await until(pilot, lambda: isinstance(app.screen, NoServerScreen))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "give a URL" in text(app) and WRONG not in text(app)
+
+
+async def test_a_server_that_answered_once_stays() -> None:
+    async with given() as (app, pilot, held):
+        held.say(one(State.REFUSED, failed_tries=5, last_good_at=boxes.NOW - 60))
+        await pilot.press("u")
+        await pilot.pause(0.2)
+        assert app.screen is app.dashboard
+        assert held.dropped == []
+        assert KEY not in text(app)
+
+
+async def test_a_url_of_the_command_line_stays() -> None:
+    held = Held(one(State.REFUSED, failed_tries=5))
+    app = KvtopApp(held, now=lambda: boxes.NOW)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("u")
+        await pilot.pause(0.2)
+        assert app.screen is app.dashboard
+        assert KEY not in text(app)
+
+
+async def test_the_way_back_is_seen_on_a_small_screen() -> None:
+    async with given((40, 15)) as (app, pilot, held):
+        held.say(one(State.REFUSED, failed_tries=1))
+        await until(pilot, lambda: KEY in text(app))
