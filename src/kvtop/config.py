@@ -76,7 +76,7 @@ class Poll(_Part, frozen=True):
     metrics_max_bytes: Size = 16_000_000
     """A larger answer is refused: no vLLM writes one."""
     facts_s: Interval = 30.0
-    """/version, /v1/models and /health."""
+    """/version, /v1/models and /is_sleeping; /health is asked beside /metrics, every 3 s."""
     gpu_s: Interval = 1.0
     pcie_s: Interval = 5.0
     """NVML's PCIe counters block for about 20 ms a card: sampled seldom."""

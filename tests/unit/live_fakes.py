@@ -144,15 +144,21 @@ class Bench:
         self.order: list[str] = []
         self.changes = 0
         self.settings = Settings(poll=poll or Poll(metrics_timeout_s=0.01), server=servers or [])
+        self.explained: Callable[[SourceDown], SourceDown] = lambda down: down
         factories = Factories(
             server=self._server,
             gpu=lambda: self._note("gpu", self.gpu),
             host=lambda: self._note("host", self.host),
             finder=lambda: self._note("finder", self.finder),
-            explain=lambda: lambda down, url, host: down,
+            explain=lambda down, url, host: self.explained(down),
             worker=Inline,
         )
         self.watch = Watch(self.settings, urls, clock=self.clock, factories=factories, sleep=self.time.sleep)
+
+    @property
+    def urls(self) -> list[str]:
+        """The servers that are watched now, in order."""
+        return [server.url for server in self.watch.view("5m").servers]
 
     def server(self, url: str) -> FakeServer:
         return self.servers.setdefault(url, FakeServer(self.clock))

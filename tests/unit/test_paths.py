@@ -19,7 +19,7 @@ def test_xdg_and_its_relative_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     assert paths.config_dir() == Path("/cfg/kvtop")
     assert paths.state_dir() == Path("/home/me/.local/state/kvtop")
     monkeypatch.setenv("KVTOP_HOME", "~/k")
-    assert paths.data_dir() == Path("/home/me/k/data")
+    assert paths.state_dir() == Path("/home/me/k/state")
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ async def test_servers_are_found_as_they_appear_and_looking_stops() -> None:
         assert view.sentence.chip == "NO SERVER" and view.looks == 3 and view.discovery is not None
         bench.finder.finds = lambda: Discovery((Found(A, "process 7", 7),))
         await time.go(2)
-        assert bench.watch.urls == [A]
+        assert bench.urls == [A]
         await time.go(3)
         looks = len(bench.finder.looks)
         await time.go(10)
@@ -240,10 +240,10 @@ async def test_a_found_server_that_is_gone_is_told_until_another_one_is_there() 
         bench.server(A).down()
         bench.finder.finds = Discovery
         await time.go(10)
-        assert bench.watch.urls == [A] and bench.watch.view("5m").sentence.chip == "DOWN"
+        assert bench.urls == [A] and bench.watch.view("5m").sentence.chip == "DOWN"
         bench.finder.finds = lambda: Discovery((Found(B, "process 9", 9),))
         await time.go(5)
-        assert bench.watch.urls == [B]
+        assert bench.urls == [B]
         assert bench.server(A).closed
         await time.go(5)
         assert bench.watch.view("5m").servers[0].state is State.UP
@@ -255,7 +255,7 @@ async def test_a_found_port_that_is_no_vllm_is_dropped_for_good() -> None:
     bench.finder.finds = lambda: Discovery((Found(A, "a listening port"),))
     async with bench.running() as time:
         await time.go(12)
-        assert bench.watch.urls == [] and len(bench.made) == 1
+        assert bench.urls == [] and len(bench.made) == 1
 
 
 async def test_a_look_that_fails_is_told() -> None:
@@ -271,7 +271,7 @@ async def test_a_look_that_fails_is_told() -> None:
         assert found is not None and found.looked == (("this box", "failed: OSError"),)
         bench.finder.finds = lambda: Discovery((Found(A, "process 7"), Found("no url at all", "?")))
         await time.go(3)
-        assert bench.watch.urls == [A]
+        assert bench.urls == [A]
 
 
 async def test_a_url_given_later_is_watched_at_once_and_ends_the_search() -> None:
@@ -281,7 +281,7 @@ async def test_a_url_given_later_is_watched_at_once_and_ends_the_search() -> Non
         bench.watch.add_url("127.0.0.1:8001/metrics")
         bench.watch.add_url(B)
         await time.go(1)
-        assert bench.watch.urls == [B]
+        assert bench.urls == [B]
         assert bench.watch.view("5m").servers[0].last_good_at is not None
         looks = len(bench.finder.looks)
         bench.server(B).down()
@@ -299,7 +299,7 @@ async def test_a_url_that_is_dropped_is_asked_no_more_and_the_search_goes_on() -
         await time.go(3)
         bench.watch.drop_url(B)
         bench.watch.drop_url("http://127.0.0.1:9")
-        assert bench.watch.urls == []
+        assert bench.urls == []
         await time.go(1)
         asked, looks = len(bench.server(B).scrapes), len(bench.finder.looks)
         assert bench.server(B).closed
@@ -317,7 +317,7 @@ async def test_configured_servers_have_their_names_and_a_bad_one_is_skipped() ->
     bench = Bench(servers=servers)
     async with bench.running() as time:
         await time.go(2)
-        assert bench.watch.urls == ["http://gpubox:8000", A]
+        assert bench.urls == ["http://gpubox:8000", A]
         assert [line.label for line in bench.watch.view("5m").lines] == ["office", "127.0.0.1:8000"]
         assert bench.made[0][1] is servers[0]
         assert bench.finder.looks == []
@@ -355,7 +355,7 @@ async def test_what_the_machine_knows_explains_a_refusal() -> None:
     bench.server(A).down()
     explained = SourceDown(State.LOADING, "process 7 runs", 0.0)
     async with bench.running() as time:
-        bench.watch._explain = lambda down, url, host: explained
+        bench.explained = lambda down: explained
         await time.go(3)
         assert bench.watch.view("5m").sentence.chip == "LOADING"
 

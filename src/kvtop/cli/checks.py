@@ -11,7 +11,7 @@ from kvtop import __version__
 from kvtop.cli.evidence import Evidence
 from kvtop.model.box import Window
 from kvtop.model.window import since_start
-from kvtop.model.words import gib
+from kvtop.model.words import gib, pct
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State, VllmProcess
 
 GIB = 1 << 30
@@ -255,7 +255,7 @@ def _machine(seen: Evidence) -> Iterator[Check]:
     if host.memory_total_bytes is None:
         yield Check("host memory", False, "/proc/meminfo cannot be read", "kvtop reads Linux only")
     else:
-        pressure = "no memory pressure figures" if host.pressure is None else f"memory pressure {host.pressure:.0%}"
+        pressure = "no memory pressure figures" if host.pressure is None else f"memory pressure {pct(host.pressure)}"
         free = f"{gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} available"
         fix = "boot with psi=1 for them" if host.pressure is None else ""
         yield Check("host memory", True, f"{free}, {pressure}", fix)

@@ -52,11 +52,10 @@ def main(argv: Sequence[str]) -> int:
     gc.freeze()
     gc.enable()
     return run(
-        options.url,
+        watch,
         settings,
         problems=(*loaded.problems, *problems(loaded.settings.server, loaded.path)),
         on_demo=_demo,
-        watch=watch,
         tracebacks=options.debug,
     )
 

@@ -13,7 +13,7 @@ import msgspec
 
 from kvtop import config
 from kvtop.cli import stdio
-from kvtop.cli.args import Parser
+from kvtop.cli.args import Parser, seconds
 from kvtop.errors import KvtopError, UsageError
 from kvtop.model.view import WINDOWS
 from kvtop.sim.scenarios import DEFAULT, SCENARIOS
@@ -41,7 +41,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--seed", metavar="N", type=int, default=7, help="another number, another day (default: 7)")
     parser.add_argument("--headless", action="store_true", help="no screen: watch, then print one JSON line")
-    parser.add_argument("--seconds", metavar="N", type=float, help="with --headless: how long to watch (default: 5)")
+    parser.add_argument("--seconds", metavar="N", type=seconds, help="with --headless: how long to watch (default: 5)")
     windows = [key for key, _, _ in WINDOWS]
     parser.add_argument("--window", metavar="W", choices=windows, help="10s, 1m, 5m, 1h or start")
     parser.add_argument("--theme", metavar="NAME", help="as for the dashboard")
@@ -91,8 +91,6 @@ def main(argv: Sequence[str]) -> int:
     args = _parser().parse_args(list(argv))
     if args.seconds is not None and not args.headless:
         raise UsageError("--seconds needs --headless", "kvtop demo --headless --seconds 10")
-    if args.seconds is not None and not 0 < args.seconds <= 86_400:
-        raise UsageError("--seconds is a number from 0 to 86400")
     loaded = config.load()
     chosen = {k: v for k, v in (("window", args.window), ("theme", args.theme)) if v is not None}
     settings = msgspec.structs.replace(loaded.settings, **chosen)
@@ -113,6 +111,6 @@ def main(argv: Sequence[str]) -> int:
             return 0 if told["scrapes"] else 1
         from kvtop.ui.app import run
 
-        return run([url], settings, demo=True, problems=loaded.problems, watch=watch, tracebacks=args.debug)
+        return run(watch, settings, problems=loaded.problems, tracebacks=args.debug)
     finally:
         thread.stop()

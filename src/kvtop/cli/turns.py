@@ -14,6 +14,7 @@ from kvtop.errors import UsageError
 from kvtop.model import document, metrics
 from kvtop.model.turns import TurnTracker
 from kvtop.model.view import Turn
+from kvtop.model.words import DASH, exact, pct, secs
 from kvtop.readings import Scrape
 from kvtop.sources.exposition import Reader
 
@@ -97,26 +98,17 @@ def _table(rows: Sequence[Turn]) -> None:
 
 
 def _cells(row: Turn) -> tuple[str, ...]:
-    share = row.cached_share
     return (
         str(row.id),
         str(row.n),
-        _tokens(row.prompt_tokens),
-        "–" if share is None else f"{_tokens(row.cached_tokens)} {share:.0%}",
-        _tokens(row.new_tokens),
-        _tokens(row.completion_tokens),
-        _seconds(row.queue_s),
-        _seconds(row.prefill_s),
-        _seconds(row.decode_s),
-        "~" + _seconds(row.ttft_s) if row.ttft_s is not None else "–",
-        row.finish_reason or "–",
-        ("slow: " if row.slow else "") + (row.verdict or "–"),
+        exact(row.prompt_tokens),
+        DASH if row.cached_share is None else f"{exact(row.cached_tokens)}, {pct(row.cached_share)}",
+        exact(row.new_tokens),
+        exact(row.completion_tokens),
+        secs(row.queue_s),
+        secs(row.prefill_s),
+        secs(row.decode_s),
+        "~" + secs(row.ttft_s) if row.ttft_s is not None else DASH,
+        row.finish_reason or DASH,
+        ("slow: " if row.slow else "") + (row.verdict or DASH),
     )
-
-
-def _tokens(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
-
-
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f} s"

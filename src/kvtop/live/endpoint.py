@@ -39,12 +39,12 @@ class Surroundings:
 
 
 class Endpoint:
-    """`made` makes the source (it may import: it is called beside the loop). `found`: by discovery, so it may go."""
+    """`made` makes the source, at the first try. `found`: by discovery, so it may go."""
 
     def __init__(
         self,
         history: ServerHistory,
-        made: Callable[[], Awaitable[ServerLike]],
+        made: Callable[[], ServerLike],
         around: Surroundings,
         *,
         found: bool = False,
@@ -127,7 +127,7 @@ class Endpoint:
 
     async def _scrape(self) -> Scrape | SourceDown:
         if self._source is None:
-            self._source = await self._made()
+            self._source = self._made()
         return await self._source.scrape()
 
     async def _facts(self) -> ServerFacts | SourceDown:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kvtop.config import Server, Settings
 from kvtop.live.worker import Caller, Worker
+from kvtop.model.states import explain
 from kvtop.readings import Discovery, GpuReading, HostReading, Scrape, ServerFacts, SourceDown
 
 if TYPE_CHECKING:
@@ -38,9 +39,6 @@ class FinderLike(Protocol):
     async def read(self, host: HostReading | None) -> Discovery: ...
 
 
-Explain = Callable[[SourceDown, str, HostReading | None], SourceDown]
-
-
 @dataclass(frozen=True)
 class Factories:
     """All but `server` may block and import: they are called beside the event loop.
@@ -52,7 +50,7 @@ class Factories:
     gpu: Callable[[], GpuLike]
     host: Callable[[], HostLike]
     finder: Callable[[], FinderLike]
-    explain: Callable[[], Explain]
+    explain: Callable[[SourceDown, str, HostReading | None], SourceDown] = explain
     """What the machine knows about a server that does not answer."""
     worker: Callable[[str], Caller] = Worker
 
@@ -88,9 +86,4 @@ def real(settings: Settings, clock: Clock) -> Factories:
 
         return DiscoverySource(configured=len(settings.server), clock=clock)
 
-    def explain() -> Explain:
-        from kvtop.model.states import explain as made
-
-        return made
-
-    return Factories(server, gpu, host, finder, explain)
+    return Factories(server, gpu, host, finder)

@@ -16,7 +16,7 @@ from kvtop.clock import Clock, SystemClock
 from kvtop.config import Server, Settings
 from kvtop.errors import UsageError
 from kvtop.live.endpoint import Endpoint, Sleep, Surroundings
-from kvtop.live.factories import Explain, Factories, FinderLike, ServerLike, real
+from kvtop.live.factories import Factories, FinderLike, ServerLike, real
 from kvtop.live.machine import GpuWatch, HostWatch
 from kvtop.model import fleet, sentence
 from kvtop.model.downs import Around
@@ -73,12 +73,11 @@ class Watch:
         poll, worker = settings.poll, self._factories.worker
         self._gpu = GpuWatch(self._factories.gpu, worker("gpu"), poll, self._clock, sleep)
         self._host = HostWatch(self._factories.host, worker("host"), poll, self._clock, sleep)
-        self._importers = {name: worker(f"import-{name}") for name in ("finder", "explain")}
+        self._finder_worker = worker("import-finder")
         self._discovery: Discovery | None = None
         self._looks = 0
         self._no_servers: set[str] = set()
         """Found, and no vLLM."""
-        self._explain: Explain | None = None
         self._opened: frozenset[tuple[str, int]] = frozenset()
         for url in urls or list(self._configured):
             self.add_url(url)
@@ -92,11 +91,6 @@ class Watch:
             with contextlib.suppress(UsageError):
                 named[normalise(server.url)] = server
         return named
-
-    @property
-    def urls(self) -> list[str]:
-        """The servers that are watched now, in order."""
-        return [e.history.url for e in self._endpoints]
 
     def add_url(self, url: str) -> None:
         """Watch one more server, from now on. The same one twice is once. Raises UsageError for nonsense."""
@@ -137,12 +131,12 @@ class Watch:
     def _tell(self) -> None:
         self._changed()
 
-    async def _made(self, url: str, configured: Server | None) -> ServerLike:
+    def _made(self, url: str, configured: Server | None) -> ServerLike:
         typed = self._typed[url]
         return self._factories.server(typed, configured)
 
     def _explained(self, down: SourceDown, url: str) -> SourceDown:
-        return self._explain(down, url, self._host.reading) if self._explain is not None else down
+        return self._factories.explain(down, url, self._host.reading)
 
     def _start(self, endpoint: Endpoint) -> None:
         self._tasks[endpoint.history.url] = self._task(endpoint.run())
@@ -201,8 +195,6 @@ class Watch:
 
     async def _watch_host(self) -> None:
         await self._head_start()
-        with contextlib.suppress(TimeoutError):  # without it a state is told with fewer words
-            self._explain = await self._importers["explain"].call(self._factories.explain, LOOK_S)
         await self._host.run(self._host_changed)
 
     def _host_changed(self) -> None:
@@ -230,7 +222,7 @@ class Watch:
             if self._looking:
                 try:
                     if finder is None:
-                        finder = await self._importers["finder"].call(self._factories.finder, LOOK_S)
+                        finder = await self._finder_worker.call(self._factories.finder, LOOK_S)
                     async with asyncio.timeout(LOOK_S):
                         found = await finder.read(self._host.reading)
                     self._apply(found)

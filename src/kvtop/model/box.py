@@ -6,9 +6,9 @@ absent, NaN or infinite, or a quantity of a window in which nothing was observed
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from kvtop.readings import Model, State
+from kvtop.readings import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +204,3 @@ class Window:
     """One a rank where there are several; empty for a single engine."""
     started_at: float | None = None
     """process_start_time_seconds of the API process; None in multiprocess mode."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerIdentity:
-    """What the server says about itself."""
-
-    url: str | None = None
-    vllm_version: str | None = None
-    models: tuple[Model, ...] = field(default=())

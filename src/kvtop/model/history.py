@@ -30,8 +30,6 @@ TOO_OLD_S = 5.0
 
 TRAFFIC_S = 300.0
 
-HOUR_S = 3_600.0
-
 _FLOWS = ("prompt", "cached", "store", "load", "generated")
 _LEVELS = ("running", "waiting", "kv_usage")
 

@@ -90,8 +90,6 @@ TIER_FAILURES = (
 )
 SIMPLE_LOADS = _series("simple_kv_offload_load_blocks_total")  # 0.31, blocks
 SIMPLE_SAVES = _series("simple_kv_offload_save_outcomes_total")
-SIMPLE_SAVED = (Series("vllm:simple_kv_offload_save_outcomes_total", "stored"),)
-SIMPLE_DROPPED = ("dropped_cpu_full", "dropped_request_gone", "dropped_null_block", "dropped_not_hashed")
 
 # speculative decoding: only where it is configured
 DRAFTS = _series("spec_decode_num_drafts_total")

@@ -100,7 +100,7 @@ class VllmSource:
         self._dead: HttpFailure | None = None
         self._identity: tuple[float, bool] | None = None
         self._no_dev_mode_on = -1
-        """The `_asides` connection count at which /is_sleeping was 404."""
+        """The connection count of `_metrics` at which /is_sleeping was 404."""
 
     def __repr__(self) -> str:
         return f"VllmSource({self.url!r})"

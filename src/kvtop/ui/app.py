@@ -249,20 +249,14 @@ class KvtopApp(App[str]):
 
 
 def run(
-    urls: Sequence[str],
+    watch: Watching,
     settings: Settings,
     *,
-    demo: bool = False,
     problems: Sequence[Problem] = (),
     on_demo: Callable[[], int] | None = None,
-    watch: Watching | None = None,
     tracebacks: bool = False,
 ) -> int:
     """The dashboard until its user leaves; the exit code. `on_demo` runs where they want the simulated box instead."""
-    if watch is None:
-        from kvtop.live.watch import Watch
-
-        watch = Watch(settings, urls, demo=demo)
     app = KvtopApp(watch, settings, problems=problems, tracebacks=tracebacks)
     wish = app.run()
     if wish == DEMO and on_demo is not None:

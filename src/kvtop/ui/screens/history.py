@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from textual.worker import Worker, WorkerState
 
@@ -213,7 +214,9 @@ class HistoryScreen(Page):
         ]
         wanted = self._wanted(w, h)
         self._made_at = end
-        self.run_worker(self._draw(boxes, data, end, wanted), exclusive=True, exit_on_error=False)
+        # made only when it starts: one that is overtaken before that leaves nothing behind
+        work: Callable[[], Coroutine[None, None, None]] = partial(self._draw, boxes, data, end, wanted)
+        self.run_worker(work, exclusive=True, exit_on_error=False)
 
     async def _draw(self, boxes: list[Box], data: list[Data], end: float, wanted: object) -> None:
         start = end - SPANS[self.span][0]

@@ -12,8 +12,6 @@ from kvtop.ui.widgets.box import BoxPanel
 
 HELD_FOR_S = 10.0
 """A card near its limit is held back every other second: a reason stays so long, so that no title flips."""
-MANY = 3
-"""From so many cards on, a line that cannot hold them all names the first and counts the rest."""
 
 
 def short_name(name: str) -> str:

@@ -15,7 +15,7 @@ from textual.strip import Strip
 from textual.theme import Theme
 from textual.widget import Widget
 
-from kvtop.ui.draw import SUPER, Line, cells, clip, fit, pick, width
+from kvtop.ui.draw import SUPER, Line, cells, clip, fit, width
 from kvtop.ui.ink import Ink
 
 __all__ = ["Line", "Panel", "rule"]
@@ -163,8 +163,3 @@ class Panel(Widget):
     def text_lines(self) -> list[str]:
         """What is shown now, as plain text: for exports and tests."""
         return ["".join(text for text, _ in line) for line in self._lines]
-
-
-def pick_note(options: list[str], w: int, style: str = "d") -> Line:
-    """A context in the longest wording that fits."""
-    return [(pick(options, w), style)]
