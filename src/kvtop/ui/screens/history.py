@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -215,8 +215,8 @@ class HistoryScreen(Page):
         wanted = self._wanted(w, h)
         self._made_at = end
         # made only when it starts: one that is overtaken before that leaves nothing behind
-        work: Callable[[], Coroutine[None, None, None]] = partial(self._draw, boxes, data, end, wanted)
-        self.run_worker(work, exclusive=True, exit_on_error=False)
+        work = partial(self._draw, boxes, data, end, wanted)
+        self.run_worker(work, exclusive=True, exit_on_error=False)  # type: ignore[arg-type]  # Textual types it Never
 
     async def _draw(self, boxes: list[Box], data: list[Data], end: float, wanted: object) -> None:
         start = end - SPANS[self.span][0]
