@@ -241,7 +241,7 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
         "bad",
         turn(ttft_s=31.0, n=3, new_tokens=None),
         AROUND,
-        "turn 812, 3 requests, waited 31 s each: why is not in the counters, 1 min ago",
+        "turn 812, 3 requests, waited 31 s on average: why is not in the counters, 1 min ago",
     ),
     (
         "QUEUE",
@@ -553,3 +553,20 @@ def test_no_text_from_outside_makes_it_long_or_dangerous(
     assert len(made.text) <= sentence.LENGTH
     assert made.first
     assert all(c.isprintable() or c == "\N{NO-BREAK SPACE}" for c in made.text)
+
+
+def flying(**more: object) -> ServerView:
+    one = Turn(
+        813, None, state="in_flight", phase="reads", started_at=NOW - 42, prompt_tokens=78_800, new_tokens=72_704
+    )
+    return replace(UP, turns=(replace(one, **more),))  # type: ignore[arg-type]
+
+
+def test_a_wait_is_told_while_it_lasts() -> None:
+    made = said(flying())
+    assert (made.chip, made.tone) == ("SLOW", "warn")
+    assert plain(made) == "turn 813 waits for 42 s: 72,704 of 78,800 prompt tokens are read anew, no first token yet"
+    assert plain(said(flying(prompt_tokens=None, new_tokens=None))) == "turn 813 waits for 42 s: no first token yet"
+    assert said(flying(started_at=NOW - 9.9)).chip == "OK"
+    assert said(flying(phase="writes")).chip == "OK"
+    assert said(flying(started_at=None)).chip == "OK"

@@ -108,8 +108,8 @@ def test_what_is_in_flight_in_a_starved_queue(captures: Callable[[str], Path]) -
     for path in texts_of(captures("starve288")):
         assert tracker.add(scrape(raw(path))) == ()
     assert [(row.n, row.phase, row.state) for row in tracker.in_flight()] == [
-        (1, "writes", "in_flight"),
         (2, "waits", "in_flight"),
+        (1, "writes", "in_flight"),
     ]
 
 
@@ -269,7 +269,7 @@ def test_several_in_flight_are_counted_by_phase() -> None:
         server.admit(100, 0)
     server.first_token(100, 0)
     tracker.add(server.scrape({server.name("num_requests_waiting"): 4.0}))
-    assert [(row.n, row.phase) for row in tracker.in_flight()] == [(1, "writes"), (2, "reads"), (4, "waits")]
+    assert [(row.n, row.phase) for row in tracker.in_flight()] == [(4, "waits"), (2, "reads"), (1, "writes")]
     assert len({row.id for row in tracker.in_flight()}) == 3
 
 

@@ -44,8 +44,10 @@ def main(argv: Sequence[str]) -> int:
     rows = list(reversed(list(_turns(Path(args.from_metrics)))))
     if args.json:
         print(json.dumps([document.turn(row) for row in rows], allow_nan=False))
-    else:
+    elif rows:
         _table(rows)
+    else:
+        print("no request finished between two of these texts")
     return 0
 
 
@@ -102,7 +104,7 @@ def _cells(row: Turn) -> tuple[str, ...]:
         str(row.id),
         str(row.n),
         exact(row.prompt_tokens),
-        DASH if row.cached_share is None else f"{exact(row.cached_tokens)}, {pct(row.cached_share)}",
+        DASH if row.cached_share is None else f"{exact(row.cached_tokens)} {pct(row.cached_share)}",
         exact(row.new_tokens),
         exact(row.completion_tokens),
         secs(row.queue_s),

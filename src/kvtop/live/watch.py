@@ -281,7 +281,13 @@ class Watch:
         settings = self._settings
         limits = settings.thresholds
         around = Around(
-            now, host, settings.poll.metrics_timeout_s, limits.kv_pool_full, limits.share_poor, self._opened
+            now,
+            host,
+            settings.poll.metrics_timeout_s,
+            limits.kv_pool_full,
+            limits.share_poor,
+            limits.slow_ttft_s,
+            self._opened,
         )
         return BoxView(
             at=now,

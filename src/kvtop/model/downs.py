@@ -28,6 +28,8 @@ class Around:
     pool_full: float = 0.95
     share_poor: float = 0.60
     """A cached share below it is a fault, where reading anew takes time."""
+    slow_ttft_s: float = 10.0
+    """A wait for the first token that is told while it lasts."""
     opened: frozenset[tuple[str, int]] = frozenset()
     """(URL, id) of the slow turns that the user has looked at: they are told no more."""
 

@@ -76,7 +76,7 @@ class TurnTracker:
         Their ids are provisional: a request that is alone keeps its id when it finishes.
         """
         rows = self._current.in_flight() if self._current else []
-        return tuple(replace(row, id=self._next + i) for i, row in enumerate(rows))
+        return tuple(replace(row, id=self._next + i) for i, row in enumerate(rows))[::-1]
 
 
 class _Process:

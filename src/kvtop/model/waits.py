@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kvtop.model.downs import Around
 from kvtop.model.view import WINDOWS, ServerView, Turn
-from kvtop.model.words import ago, exact, nb, secs
+from kvtop.model.words import ago, exact, lasted, nb, secs
 
 NEWS_FOR_S = 300.0
 """A long input, or a restart, is told no longer than this."""
@@ -51,14 +51,33 @@ def slow_turn(view: ServerView, around: Around) -> Turn | None:
     return max(slow, key=lambda t: t.ttft_s or 0.0, default=None)
 
 
+def _waiting_now(view: ServerView, around: Around) -> Made | None:
+    """A request that has been read for long and has no first token yet, where the counters tell when it came."""
+    began = [t for t in view.turns if t.state == "in_flight" and t.phase == "reads" and t.started_at is not None]
+    turn = min(began, key=lambda t: t.started_at or 0.0, default=None)
+    if turn is None or turn.started_at is None or around.now - turn.started_at < around.slow_ttft_s:
+        return None
+    wait = nb(lasted(around.now - turn.started_at))
+    who = f"turn {turn.id}" if turn.n == 1 else f"{turn.n} requests"
+    first = f"{who} waits for {wait}:" if turn.n == 1 else f"{who} wait for {wait}:"
+    said = [(first, "no first token yet")]
+    if turn.n == 1 and turn.new_tokens is not None and turn.prompt_tokens is not None:
+        read = f"{exact(turn.new_tokens)} of {exact(turn.prompt_tokens)} prompt tokens are read anew"
+        said.insert(0, (first, f"{read}, no first token yet"))
+    return "warn", said
+
+
 def slow(view: ServerView, around: Around) -> Made | None:
-    """What is said of that turn, if there is one."""
+    """What is said of one that waits now, else of the one that waited longest, if there is one."""
+    now = _waiting_now(view, around)
+    if now is not None:
+        return now
     turn = slow_turn(view, around)
     if turn is None or turn.ended_at is None:
         return None
     first = f"turn {turn.id} waited {nb(secs(turn.ttft_s))}:"
     if turn.n > 1:
-        first = f"turn {turn.id}, {turn.n} requests, waited {nb(secs(turn.ttft_s))} each:"
+        first = f"turn {turn.id}, {turn.n} requests, waited {nb(secs(turn.ttft_s))} on average:"
     tone = "warn" if turn.verdict == "new_tokens" and not turn.queue_ruled else "bad"
     past = around.now - turn.ended_at
     when = f", {nb(ago(past))}" if past > WHEN_AFTER_S else ""

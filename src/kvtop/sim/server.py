@@ -240,6 +240,8 @@ class SimBox:
                 if self.mode in (Mode.DEAD_ENGINE, Mode.SLEEPING):
                     return self._count(call, error_answer(500, "EngineCore is not running", "InternalServerError"))
                 return self._count(call, await self._chat.complete(call))
+        if call.path in ("/tokenize", "/v1/chat/completions"):
+            return error_answer(405, "Method Not Allowed", "MethodNotAllowedError")
         return error_answer(404, "Not Found", "NotFoundError")
 
     def _count(self, call: Call, answer: Answer) -> Answer:

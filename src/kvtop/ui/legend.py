@@ -25,7 +25,7 @@ SIGNS: tuple[tuple[Line, str], ...] = (
 """(As it is drawn, what it means)."""
 
 CHIPS: tuple[tuple[str, str], ...] = (
-    ("DOWN, STALE, DEAD", "the server's numbers cannot be read; the sentence says why and since when"),
+    ("DOWN, STALE, DEAD, NO HOST", "the server's numbers cannot be read; the sentence says why and since when"),
     ("SLOW", "a turn waited long: for how long and what for; until it is opened, or is older than the window"),
     ("QUEUE", "requests have waited for over 2 s, and what for"),
     ("RESTARTED", "the counters began again; the window counts from there"),
@@ -119,7 +119,7 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("queue, TTFT", "TTFT is queue + prefill, from counters; waiting for a KV load is queue time"),
             ("out, tok/s", "tokens it wrote, and how fast"),
             ("took", "from arrival to the last token"),
-            ("slow", "over 3 times and 3 s more than its new tokens take at the measured rate; 10 s without a rate"),
+            ("slow", "a TTFT of 10 s, or over 3 times and 3 s more than its new tokens take at the measured rate"),
         ),
     ),
 )

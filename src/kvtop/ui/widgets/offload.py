@@ -170,7 +170,9 @@ class OffloadPanel(BoxPanel):
         def row(name: str, a: str, b: str, a_style: str = "t", b_style: str = "t") -> Line:
             return [*lj(name, name_w, "d"), *rj(a, 10, a_style), *rj(b, load_w, b_style)]
 
-        left = [row("", "store", "load", "store", "load"), row(span, store.now, load.now)]
+        left = [row("", "store", "load", "store", "load")]
+        if self.server is None or self.server.window_key != "start":
+            left.append(row(span, store.now, load.now))
         left.append(row(second_row(self.server)[0], store.hour, load.hour))
         left.append(row("total", store.total, load.total))
         if life.unit != "blocks":

@@ -213,6 +213,8 @@ class TurnsPanel(BoxPanel):
         assert scene is not None
         if self._compact(w, h + 1) and w < NARROW:
             none = "none yet" if server is None or server.state.good else "none is known"
+            if scene.filter and server is not None and server.turns:
+                none = f"0 of {len(server.turns)} rows"
             first: list[Line] = [[(SUPER[6], "d"), ("turns ", "t bold"), (none, "d")]]
         else:
             first = []
