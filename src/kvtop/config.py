@@ -5,6 +5,7 @@ A broken file never stops kvtop: `load` takes what is good, key by key, and retu
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -52,16 +53,30 @@ class Server(_Part, frozen=True):
         if self.api_key_env:
             return os.environ.get(self.api_key_env) or None
         if self.api_key_file:
-            # a pipe or a device is not opened for good: it could hold up the screen, or never end
             try:
-                name = Path(self.api_key_file).expanduser()
-                with open(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-                    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                        return None
-                    return file.read(_MAX_KEY_BYTES).decode("utf-8").strip().splitlines()[0]
-            except (OSError, RuntimeError, ValueError, IndexError):  # RuntimeError: ~ without a home
+                return read_key_file(self.api_key_file)[0] or None
+            except (OSError, RuntimeError, ValueError):
                 return None
         return None
+
+
+def read_key_file(name: str) -> tuple[str, int]:
+    """(key, mode bits) of an api_key_file: its first line that is not blank; '' where there is none.
+
+    A pipe or a device is refused and never waited for, and no more than the beginning of a file is read. Raises
+    OSError, ValueError for what is no text or no name of a file, RuntimeError for `~` without a home.
+    """
+    handle = os.open(Path(name).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        lines = os.read(handle, _MAX_KEY_BYTES).strip().splitlines()
+    finally:
+        os.close(handle)
+    return lines[0].decode("utf-8").strip() if lines else "", mode
 
 
 class Poll(_Part, frozen=True):
