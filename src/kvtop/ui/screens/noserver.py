@@ -12,6 +12,7 @@ from textual.binding import BindingType
 from textual.widgets import Input
 
 from kvtop.errors import UsageError
+from kvtop.model.here import is_local
 from kvtop.model.view import BoxView, Sentence
 from kvtop.readings import GpuReading, HostReading
 from kvtop.sources.url import parse
@@ -19,7 +20,6 @@ from kvtop.ui import keys
 from kvtop.ui.draw import Line, columns, fit, safe, wrap
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import gib, span
-from kvtop.ui.scene import local
 from kvtop.ui.screens.page import Body, Page, headline
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.panel import rule
@@ -116,7 +116,7 @@ class NoServerScreen(Page):
             self._say("no password here: api_key_env or api_key_file in config.toml names a key")
             return
         url = server.url
-        if not local(url) and self.asked != url:
+        if not is_local(url) and self.asked != url:
             self.asked = url
             self._say(
                 f"{url} is not this box: kvtop would read it over the network. enter again watches it, esc leaves it"
