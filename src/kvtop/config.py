@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from kvtop import paths
-from kvtop.errors import Problem, plain
+from kvtop.errors import Problem, printable
 
 # The description of a limit is what its user reads as 'expected'.
 Interval = Annotated[float, Meta(ge=0.05, le=3600, description="0.05 to 3600 (seconds)")]
@@ -251,7 +251,7 @@ class _Reader:
     def _texts(self, raw: dict[str, Any]) -> dict[str, str]:
         for name, value in raw.items():
             if not isinstance(value, str):
-                what = f"{plain(name)} is {_shown(value)}: expected a key in quotes; it is left out"
+                what = f"{printable(name, 40)} is {_shown(value)}: expected a key in quotes; it is left out"
                 self._note(what, "keys", name)
         return {name: value for name, value in raw.items() if isinstance(value, str)}
 
@@ -270,7 +270,7 @@ class _Reader:
     def _unknown(self, name: str, kind: type[_Part], table: str, nth: int) -> None:
         from difflib import get_close_matches
 
-        what = f"{plain(name)} is no setting"
+        what = f"{printable(name, 40)} is no setting"
         own = [f.name for f in msgspec.structs.fields(kind)]
         home = [f"[{other}]" for other, part in _TABLES.items() if name in part.__struct_fields__ and other != table]
         if table and name in Settings.__struct_fields__:
@@ -299,7 +299,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f'"{plain(value)}"'
+        return f'"{printable(value, 40)}"'
     if isinstance(value, int) and abs(value) >= 10**15:
         return "a huge number"
     if isinstance(value, int | float):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvtop.config import Server, read_key_file
-from kvtop.errors import Problem, UsageError, plain
+from kvtop.errors import Problem, UsageError, printable
 from kvtop.sources.url import normalise
 
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
@@ -21,7 +21,7 @@ def problems(servers: Sequence[Server], file: Path) -> tuple[Problem, ...]:
     found: list[Problem] = []
     for server in servers:
         try:
-            who = plain(server.name) or normalise(server.url)
+            who = printable(server.name, 40) or normalise(server.url)
         except UsageError as error:
             found.append(Problem("server", f"[[server]] url: {error.what}; it is left out", "mend its url", file))
             continue
@@ -43,7 +43,7 @@ def _variable(name: str) -> tuple[str, str] | None:
 def _file(name: str) -> tuple[str, str] | None:
     if not name:
         return None
-    shown = plain(name, 200)
+    shown = printable(name, 200)
     try:
         key, mode = read_key_file(name)
     except (OSError, ValueError, RuntimeError) as error:  # no such file, no text, no such home

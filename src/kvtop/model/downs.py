@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvtop.errors import printable
 from kvtop.model.here import host_of, port_of, server_of
 from kvtop.model.view import ServerView
-from kvtop.model.words import clean, gib, hms, lasted, nb
+from kvtop.model.words import gib, hms, lasted, nb
 from kvtop.readings import HostReading, State
 
 Wording = tuple[str, str]
@@ -34,8 +35,7 @@ class Around:
 
 def label_of(view: ServerView) -> str:
     """The server's name, safe and short enough for a sentence."""
-    name = clean(view.label or view.url)
-    return name if len(name) <= 40 else name[:39] + "…"
+    return printable(view.label or view.url, 40)
 
 
 def _grey(view: ServerView) -> str:
@@ -63,7 +63,7 @@ def _refused(view: ServerView, around: Around) -> list[Wording]:
 
 
 def _dns(view: ServerView, around: Around) -> list[Wording]:
-    host = clean(host_of(view.url) or view.url)[:60]
+    host = printable(host_of(view.url) or view.url, 60)
     return [(f"{host} is not found:", _cause(view)), (f"{host} is not found", "")]
 
 
@@ -116,7 +116,7 @@ def _stale(view: ServerView, around: Around) -> list[Wording]:
 
 
 def _cause(view: ServerView) -> str:
-    return clean(view.cause) or "no more is known"
+    return printable(view.cause, 1000) or "no more is known"
 
 
 DOWNS: tuple[tuple[State, str, str, Callable[[ServerView, Around], list[Wording]]], ...] = (

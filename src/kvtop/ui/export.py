@@ -16,8 +16,7 @@ from typing import Any
 
 from kvtop import __version__
 from kvtop.clock import iso
-from kvtop.errors import KvtopError, Problem
-from kvtop.sources.base import printable
+from kvtop.errors import KvtopError, Problem, printable
 from kvtop.model.document import plain
 from kvtop.model.view import BoxView
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from kvtop.model.here import is_local
 from kvtop.readings import Gpu, GpuReading
-from kvtop.ui.draw import DASH, SUPER, Line, clip, fit, meter, pick, rj, safe, width
-from kvtop.ui.numbers import gib, of_gib, pct, per_second
+from kvtop.ui.draw import SUPER, Line, clip, fit, meter, pick, rj, safe, width
+from kvtop.ui.numbers import DASH, gib, of_gib, pct, per_second
 from kvtop.ui.scene import Scene
 from kvtop.ui.widgets.box import BoxPanel
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from kvtop.model.box import Offload
 from kvtop.model.here import is_local
 from kvtop.readings import HostReading, OffloadFile
-from kvtop.ui.draw import DASH, Line, area, columns, fit, lj, meter, nice, peak, pick, pick_line, rj, safe, width
-from kvtop.ui.numbers import exact, flow, gib, of_gib, pct, per_hour, per_second, tok, traffic
+from kvtop.ui.draw import Line, area, columns, fit, lj, meter, nice, peak, pick, pick_line, rj, safe, width
+from kvtop.ui.numbers import DASH, exact, flow, gib, of_gib, pct, per_hour, per_second, tok, traffic
 from kvtop.ui.scene import second_row, window_words
 from kvtop.ui.widgets.box import BoxPanel
 
