@@ -5,6 +5,7 @@ A broken file never stops kvtop: `load` takes what is good, key by key, and retu
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -17,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from kvtop import paths
-from kvtop.errors import Problem, plain
+from kvtop.errors import Problem, printable
 
 # The description of a limit is what its user reads as 'expected'.
 Interval = Annotated[float, Meta(ge=0.05, le=3600, description="0.05 to 3600 (seconds)")]
@@ -52,16 +53,30 @@ class Server(_Part, frozen=True):
         if self.api_key_env:
             return os.environ.get(self.api_key_env) or None
         if self.api_key_file:
-            # a pipe or a device is not opened for good: it could hold up the screen, or never end
             try:
-                name = Path(self.api_key_file).expanduser()
-                with open(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-                    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                        return None
-                    return file.read(_MAX_KEY_BYTES).decode("utf-8").strip().splitlines()[0]
-            except (OSError, RuntimeError, ValueError, IndexError):  # RuntimeError: ~ without a home
+                return read_key_file(self.api_key_file)[0] or None
+            except (OSError, RuntimeError, ValueError):
                 return None
         return None
+
+
+def read_key_file(name: str) -> tuple[str, int]:
+    """(key, mode bits) of an api_key_file: its first line that is not blank; '' where there is none.
+
+    A pipe or a device is refused and never waited for, and no more than the beginning of a file is read. Raises
+    OSError, ValueError for what is no text or no name of a file, RuntimeError for `~` without a home.
+    """
+    handle = os.open(Path(name).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        lines = os.read(handle, _MAX_KEY_BYTES).strip().splitlines()
+    finally:
+        os.close(handle)
+    return lines[0].decode("utf-8").strip() if lines else "", mode
 
 
 class Poll(_Part, frozen=True):
@@ -236,7 +251,7 @@ class _Reader:
     def _texts(self, raw: dict[str, Any]) -> dict[str, str]:
         for name, value in raw.items():
             if not isinstance(value, str):
-                what = f"{plain(name)} is {_shown(value)}: expected a key in quotes; it is left out"
+                what = f"{printable(name, 40)} is {_shown(value)}: expected a key in quotes; it is left out"
                 self._note(what, "keys", name)
         return {name: value for name, value in raw.items() if isinstance(value, str)}
 
@@ -255,7 +270,7 @@ class _Reader:
     def _unknown(self, name: str, kind: type[_Part], table: str, nth: int) -> None:
         from difflib import get_close_matches
 
-        what = f"{plain(name)} is no setting"
+        what = f"{printable(name, 40)} is no setting"
         own = [f.name for f in msgspec.structs.fields(kind)]
         home = [f"[{other}]" for other, part in _TABLES.items() if name in part.__struct_fields__ and other != table]
         if table and name in Settings.__struct_fields__:
@@ -284,7 +299,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f'"{plain(value)}"'
+        return f'"{printable(value, 40)}"'
     if isinstance(value, int) and abs(value) >= 10**15:
         return "a huge number"
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Errors that a user sees: one or two lines that say what, where and what to do.
+"""Errors that a user sees: one or two lines that say what, where and what to do; and text made fit for them.
 
 A Problem is not raised: kvtop goes on without what is wrong, and says so.
 
@@ -56,9 +56,13 @@ class Problem:
 
     def _at(self, file: str) -> str:
         where = f"{file}, line {self.line}" if file and self.line else file
-        return plain(f"{where}: {self.what}" if where else self.what, 1000)
+        return printable(f"{where}: {self.what}" if where else self.what, 1000)
 
 
-def plain(text: str, limit: int = 40) -> str:
-    """A user's text fit for one line: what cannot be printed is `?`, what is too long is cut."""
-    return "".join(c if c.isprintable() else "?" for c in text[:limit])
+def printable(text: str, limit: int = 200) -> str:
+    """Text from outside with its control, format and private characters shown as escapes, cut to `limit` characters.
+
+    Nothing that moves a cursor, sets a colour or turns the writing direction gets through.
+    """
+    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[: limit + 1])
+    return safe if len(safe) <= limit else safe[: limit - 1] + "…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kvtop.errors import UsageError, plain
+from kvtop.errors import UsageError, printable
 
 _WHOLE = "set it to a whole path: KVTOP_HOME=/a/folder"
 
@@ -17,9 +17,9 @@ def _base(kind: str, variable: str, default: str) -> Path:
         try:
             folder = Path(home).expanduser()
         except RuntimeError:
-            raise UsageError(f"KVTOP_HOME: there is no home folder for {plain(home)!r}", _WHOLE) from None
+            raise UsageError(f"KVTOP_HOME: there is no home folder for '{printable(home, 40)}'", _WHOLE) from None
         if not folder.is_absolute():
-            raise UsageError(f"KVTOP_HOME is {plain(home, 80)!r}: a relative path", _WHOLE)
+            raise UsageError(f"KVTOP_HOME is '{printable(home, 80)}': a relative path", _WHOLE)
         return folder / kind
     root = os.environ.get(variable)
     if root and Path(root).is_absolute():  # the XDG specification: a relative one counts as unset

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kvtop import readings
 from kvtop.errors import Problem
+from kvtop.model import box
+from kvtop.model import view as view_module
 from kvtop.model.box import Cached, EngineWindow, Window
 from kvtop.model.view import BoxView, Sentence, ServerView, Turn
 from kvtop.readings import HostReading, State, VllmProcess
@@ -50,6 +57,25 @@ def test_the_document_has_the_contracts_keys_and_no_nan() -> None:
     assert server["turns"][0]["ttft_s"] is None
     assert server["turns"][0]["cached_tokens"] == 3.0
     assert server["turns"][0]["ended_at"] == "2026-11-29T12:00:00Z"
+
+
+def test_every_field_that_is_a_unix_time_is_written_as_one() -> None:
+    """By the fields' own descriptions."""
+    said = set()
+    for module in (readings, box, view_module):
+        for kind in (node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.ClassDef)):
+            for field, doc in itertools.pairwise(kind.body):
+                if (
+                    isinstance(field, ast.AnnAssign)
+                    and isinstance(field.target, ast.Name)
+                    and isinstance(doc, ast.Expr)
+                    and "Unix time" in ast.unparse(doc)
+                ):
+                    said.add(field.target.id)
+    assert {"at", "ended_at", "watched_since", "last_busy_at"} <= said <= export.TIMES
+    server = replace(VIEW.servers[0], watched_since=AT, last_busy_at=AT)
+    made = export.document(replace(VIEW, servers=(server,)))["servers"][0]
+    assert made["watched_since"] == made["last_busy_at"] == "2026-11-29T12:00:00Z"
 
 
 def test_no_secret_leaves() -> None:

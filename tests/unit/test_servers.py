@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,21 @@ def test_a_key_in_the_place_of_a_name_is_not_shown() -> None:
     (row,) = said(Server("h:1", api_key_env=SECRET))
     assert SECRET not in "".join(row)
     assert row[0] == "[[server]] http://h:1: api_key_env names no variable that is set"
+
+
+def test_a_pipe_or_a_device_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for name in (str(tmp_path / "fifo"), "/dev/zero"):
+        ((what, _),) = said(Server("h:1", api_key_file=name))
+        assert what == f"[[server]] http://h:1: api_key_file {name} cannot be read: not a regular file"
+
+
+def test_what_is_judged_is_what_is_used(tmp_path: Path) -> None:
+    late = tmp_path / "late"
+    late.write_text(f"\n {SECRET} \nmore\n")
+    late.chmod(0o600)
+    server = Server("h:1", api_key_file=str(late))
+    assert server.api_key() == SECRET and said(server) == []
 
 
 def test_files(key_file: Path, tmp_path: Path) -> None:

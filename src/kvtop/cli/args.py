@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import Any, NoReturn
 
-from kvtop.errors import UsageError, plain
+from kvtop.errors import UsageError, printable
 from kvtop.sources.url import discreet
 
 
@@ -15,7 +15,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         said, colon, typed = message.partition(": ")  # only behind it stands what was typed
-        raise UsageError(plain(said + colon + discreet(typed), 400), f"{self.prog} --help tells more")
+        raise UsageError(printable(said + colon + discreet(typed), 400), f"{self.prog} --help tells more")
 
     def print_help(self, file: Any = None) -> None:
         """argparse's own keeps to itself that nothing could be written."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kvtop import __version__
 from kvtop.cli.evidence import Evidence
 from kvtop.model.box import Window
+from kvtop.model.here import server_of
 from kvtop.model.window import since_start
 from kvtop.model.words import gib, pct
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State, VllmProcess
@@ -175,14 +176,7 @@ def _details(process: VllmProcess | None) -> Check:
 
 def _process(seen: Evidence) -> VllmProcess | None:
     """The server's process, where it is one of this machine."""
-    if seen.target is None:
-        return None
-    match = re.search(r"//(?:127\.0\.0\.1|localhost|\[::1\]):(\d+)", seen.target.shown)
-    port = int(match[1]) if match else None
-    for process in seen.host.processes:
-        if process.role == "api" and port is not None and port in process.ports:
-            return process
-    return None
+    return server_of(seen.target.shown, seen.host) if seen.target is not None else None
 
 
 def _routes(seen: Evidence) -> Iterator[Check]:

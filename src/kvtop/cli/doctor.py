@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kvtop.cli.args import Parser
-from kvtop.sources.base import printable
+from kvtop.errors import printable
 
 if TYPE_CHECKING:
     from kvtop.cli.checks import Check

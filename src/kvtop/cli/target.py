@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvtop.config import Server, Settings, load
-from kvtop.errors import KvtopError, UsageError
+from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.live.servers import problems
 from kvtop.readings import Discovery, HostReading
-from kvtop.sources.base import printable
 from kvtop.sources.url import normalise
 
 

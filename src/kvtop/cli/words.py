@@ -72,7 +72,7 @@ def table(look: Look, shown: str | None) -> str:
     window, engine = look.window, look.window.all
     head = [shown or "saved texts", str(window.state)]
     if look.facts is not None:
-        head += [f"vLLM {look.facts.version or '–'}", *(model.id for model in look.facts.models)]
+        head += [f"vLLM {look.facts.version or DASH}", *(model.id for model in look.facts.models)]
     rows: list[tuple[str, str]] = [("server", "  ".join(head))]
     if window.detail:
         rows.append(("", window.detail))
@@ -128,7 +128,7 @@ def _moved(now: int | None, total: int | None) -> str:
 
 def _latency(latency: Latency) -> str:
     if not latency.n:
-        return "–  n=0" if latency.n == 0 else DASH
+        return f"{DASH}  n=0" if latency.n == 0 else DASH
     marks = (("p50", latency.p50), ("p95", latency.p95), ("p99", latency.p99))
     quantiles = "  ".join(_quantile(name, value) for name, value in marks if value is not None)
     return f"mean {secs(latency.mean_s)}  {quantiles}  n={latency.n}"

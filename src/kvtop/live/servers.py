@@ -8,8 +8,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvtop.config import Server
-from kvtop.errors import Problem, UsageError, plain
+from kvtop.config import Server, read_key_file
+from kvtop.errors import Problem, UsageError, printable
 from kvtop.sources.url import normalise
 
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
@@ -17,11 +17,11 @@ _NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
 
 
 def problems(servers: Sequence[Server], file: Path) -> tuple[Problem, ...]:
-    """One for each thing that is wrong. `file` is the config.toml they came from. Never raises; reads no key."""
+    """One for each thing that is wrong, without a key in it; `file` is their config.toml. Never raises, never waits."""
     found: list[Problem] = []
     for server in servers:
         try:
-            who = plain(server.name) or normalise(server.url)
+            who = printable(server.name, 40) or normalise(server.url)
         except UsageError as error:
             found.append(Problem("server", f"[[server]] url: {error.what}; it is left out", "mend its url", file))
             continue
@@ -43,16 +43,13 @@ def _variable(name: str) -> tuple[str, str] | None:
 def _file(name: str) -> tuple[str, str] | None:
     if not name:
         return None
-    shown = plain(name, 200)
+    shown = printable(name, 200)
     try:
-        path = Path(name).expanduser()
-        mode = path.stat().st_mode
-        with path.open(encoding="utf-8") as text:
-            empty = not text.readline(10_000).strip()
+        key, mode = read_key_file(name)
     except (OSError, ValueError, RuntimeError) as error:  # no such file, no text, no such home
         why = error.strerror if isinstance(error, OSError) and error.strerror else "not a readable text"
         return f"api_key_file {shown} cannot be read: {why}", "name a file that you may read, with the key in line 1"
-    if empty:
+    if not key:
         return f"api_key_file {shown} is empty", "put the key into its first line"
     if mode & (stat.S_IRGRP | stat.S_IROTH):
         return f"api_key_file {shown} may be read by others", f"chmod 600 {shown}"

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from urllib.parse import urlsplit
 
 from kvtop.clock import Clock, SystemClock
 from kvtop.config import Server, Settings
@@ -20,6 +19,7 @@ from kvtop.live.factories import Factories, FinderLike, ServerLike, real
 from kvtop.live.machine import GpuWatch, HostWatch
 from kvtop.model import fleet, sentence
 from kvtop.model.downs import Around
+from kvtop.model.here import server_of
 from kvtop.model.history import ServerHistory
 from kvtop.model.turns import TurnTracker
 from kvtop.model.view import BoxView, ServerView
@@ -34,8 +34,6 @@ HOST_FIRST_S = 2.0
 
 LOOK_S = 10.0
 """A look for servers that takes longer is given up."""
-
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 class Watch:
@@ -200,12 +198,9 @@ class Watch:
     def _host_changed(self) -> None:
         host = self._host.reading
         for endpoint in self._endpoints:
-            port = _local_port(endpoint.history.url)
-            if host is None or port is None or not endpoint.good:
-                continue
-            for process in host.processes:
-                if process.role == "api" and not process.contained and port in process.ports:
-                    endpoint.history.served_by(process.pid)
+            process = server_of(endpoint.history.url, host, (socket.gethostname(),)) if endpoint.good else None
+            if process is not None and process.ports:  # one that listens nowhere yet answers nobody
+                endpoint.history.served_by(process.pid)
         self._changed()
 
     # -- looking for servers
@@ -318,9 +313,3 @@ def _label(url: str, configured: Server | None) -> str:
     if configured is not None and configured.name:
         return configured.name
     return url.partition("://")[2]
-
-
-def _local_port(url: str) -> int | None:
-    """The port, where the URL is of this machine."""
-    parts = urlsplit(url)
-    return parts.port if parts.hostname in _LOOPBACK or parts.hostname == socket.gethostname() else None

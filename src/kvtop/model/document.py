@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -38,19 +39,32 @@ _HOST_KEYS = (
 )
 
 
-def plain(value: Any) -> Any:
-    """Frozen values as JSON types: dataclass -> object, tuple -> list, NaN and infinity -> null."""
-    if value is None or isinstance(value, bool | str | int):
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def plain(
+    value: Any, text: Callable[[str], str] = _as_it_is, named: Mapping[str, Callable[[Any], Any]] | None = None
+) -> Any:
+    """Frozen values as JSON types: dataclass -> object, tuple -> list, NaN and infinity -> null.
+
+    Every text goes through `text`; `named` says, for fields of these names, what else is done to the JSON value.
+    """
+    named = named or {}
+    if isinstance(value, str):  # a StrEnum too: its value, without its class
+        return text(str(value))
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name != "shell_path"}
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
+        made = {f.name: plain(getattr(value, f.name), text, named) for f in fields(value) if f.name != "shell_path"}
+        return {name: named[name](one) if name in named else one for name, one in made.items()}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v, text, named) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    return str(value)
+        return [plain(v, text, named) for v in value]
+    return text(str(value))
 
 
 def groups(engine: EngineWindow) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
+from kvtop.errors import printable
+from kvtop.model.here import host_of, port_of, server_of
 from kvtop.model.view import ServerView
-from kvtop.model.words import clean, gib, hms, lasted, nb
+from kvtop.model.words import gib, hms, lasted, nb
 from kvtop.readings import HostReading, State
 
 Wording = tuple[str, str]
@@ -36,22 +37,7 @@ class Around:
 
 def label_of(view: ServerView) -> str:
     """The server's name, safe and short enough for a sentence."""
-    name = clean(view.label or view.url)
-    return name if len(name) <= 40 else name[:39] + "…"
-
-
-def _port(view: ServerView) -> int | None:
-    try:
-        return urlsplit(view.url).port
-    except ValueError:
-        return None
-
-
-def _host(view: ServerView) -> str:
-    try:
-        return urlsplit(view.url).hostname or view.url
-    except ValueError:
-        return view.url
+    return printable(view.label or view.url, 40)
 
 
 def _grey(view: ServerView) -> str:
@@ -79,7 +65,7 @@ def _refused(view: ServerView, around: Around) -> list[Wording]:
 
 
 def _dns(view: ServerView, around: Around) -> list[Wording]:
-    host = clean(_host(view))[:60]
+    host = printable(host_of(view.url) or view.url, 60)
     return [(f"{host} is not found:", _cause(view)), (f"{host} is not found", "")]
 
 
@@ -89,12 +75,11 @@ def _tls(view: ServerView, around: Around) -> list[Wording]:
 
 
 def _loading(view: ServerView, around: Around) -> list[Wording]:
-    port = _port(view)
-    for process in around.host.processes if around.host else ():
-        if process.role == "api" and (process.port == port or process.pid == view.pid):
-            since = process.started_at if process.started_at is not None else view.state_since
-            so_far = f", {nb(lasted(around.now - since))} so far" if since is not None else ""
-            return [(f"process {process.pid} runs,", f"port {port} refuses: it loads the model{so_far}")]
+    process = server_of(view.url, around.host)
+    if process is not None:
+        since = process.started_at if process.started_at is not None else view.state_since
+        so_far = f", {nb(lasted(around.now - since))} so far" if since is not None else ""
+        return [(f"process {process.pid} runs,", f"port {port_of(view.url)} refuses: it loads the model{so_far}")]
     so_far = f", {nb(lasted(around.now - view.state_since))} so far" if view.state_since is not None else ""
     first = f"{label_of(view)} loads its model{so_far}"
     return [(f"{label_of(view)} loads:", _cause(view)), (first, "")] if view.cause else [(first, "")]
@@ -133,7 +118,7 @@ def _stale(view: ServerView, around: Around) -> list[Wording]:
 
 
 def _cause(view: ServerView) -> str:
-    return clean(view.cause) or "no more is known"
+    return printable(view.cause, 1000) or "no more is known"
 
 
 DOWNS: tuple[tuple[State, str, str, Callable[[ServerView, Around], list[Wording]]], ...] = (

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvtop.errors import printable
 from kvtop.model.box import Window
 from kvtop.model.view import EngineLine, ServerView
-from kvtop.model.words import NBSP, clean, pct
+from kvtop.model.words import nb, pct
 from kvtop.readings import State
 
 MIN_TURNS = 12
@@ -57,11 +58,12 @@ def suspicion(replicas: Sequence[Replica]) -> str:
         group = [r for r in replicas if r.model == model and r.up]
         if _dealt_out(group):
             shares = sorted(r.share for r in group)
-            low, high = f"{shares[0] * 100:.0f}", pct(shares[-1]).replace(" ", NBSP)
+            low, high = f"{shares[0] * 100:.0f}", nb(pct(shares[-1]))
             spread = high if pct(shares[0]) == pct(shares[-1]) else f"{low} to {high}"
             counts = "/".join(str(r.turns) for r in group[:4]) + ("/…" if len(group) > 4 else "")
+            name = printable(model, 40)
             return (
-                f"{len(group)} replicas of {clean(model)[:40]} get the same load (n={counts}) and serve only {spread} "
+                f"{len(group)} replicas of {name} get the same load (n={counts}) and serve only {spread} "
                 "from cache: looks like round-robin; keep a conversation on one replica"
             )
     return ""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from urllib.parse import urlsplit
 
+from kvtop.model.here import is_here, port_of
 from kvtop.readings import HostReading, SourceDown, State, VllmProcess
-
-_HERE = ("127.0.0.1", "localhost", "::1")
-_ALL = (None, "", "0.0.0.0", "::")
 
 
 def explain(down: SourceDown, url: str, host: HostReading | None) -> SourceDown:
@@ -19,15 +16,15 @@ def explain(down: SourceDown, url: str, host: HostReading | None) -> SourceDown:
     """
     if down.state is not State.REFUSED or host is None:
         return down
-    parts = urlsplit(url)
-    if not _is_here(parts.hostname, host):
+    if not is_here(url, host):
         return down
+    wanted = port_of(url)
     servers = [p for p in host.processes if p.role == "api" and not p.contained]
-    mine = [p for p in servers if p.port == parts.port]
+    mine = [p for p in servers if p.port == wanted]
     # A port that stands in a configuration file is not known before the server listens.
     mine = mine or [p for p in servers if p.port is None and not p.ports and "--config" in " ".join(p.command)]
     for process in mine:
-        if parts.port in process.ports:
+        if wanted in process.ports:
             return replace(down, cause=f"{down.cause}: process {process.pid} listens on this port at another address")
         if not process.ports:
             return replace(down, state=State.LOADING, cause=_loading(process, host))
@@ -41,11 +38,6 @@ def explain(down: SourceDown, url: str, host: HostReading | None) -> SourceDown:
         if known:
             return replace(down, cause=f"{down.cause}; vLLM is on {', '.join(map(str, known))}")
     return replace(down, cause=f"{down.cause}, and no vLLM server process wants this port")
-
-
-def _is_here(name: str | None, host: HostReading) -> bool:
-    """The loopback, or an address that a server of this machine was told to bind."""
-    return name in _HERE or any(p.host == name for p in host.processes if p.host not in _ALL)
 
 
 def _loading(process: VllmProcess, host: HostReading) -> str:

@@ -6,17 +6,14 @@ import math
 import time
 
 DASH = "–"
+"""Unknown: never 0, never blank."""
 NBSP = "\N{NO-BREAK SPACE}"
+"""Holds words together while a line is wrapped; `kvtop.ui.draw.wrap` gives it back as a space."""
 
 
 def nb(text: str) -> str:
     """The same text, never broken inside: for a number and its unit in a sentence that is wrapped."""
     return text.replace(" ", NBSP)
-
-
-def clean(text: str) -> str:
-    """Text from outside, safe for a terminal: each control, format or separator character is shown as `·`."""
-    return "".join(c if c.isprintable() else "·" for c in text)
 
 
 def tok(n: float | None) -> str:

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 
 from kvtop.clock import Clock, SystemClock
+from kvtop.errors import printable
 from kvtop.readings import HostReading, OffloadFile, VllmProcess
-from kvtop.sources.base import printable
 from kvtop.sources.processes import UNTOLD, ProcessTable
 
 MAPS_YOUNG_S = 10.0

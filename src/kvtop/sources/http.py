@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import h11
 
 from kvtop import __version__
+from kvtop.errors import printable
 from kvtop.readings import State
-from kvtop.sources.base import printable
 from kvtop.sources.url import Endpoint
 
 _CHUNK = 1 << 18

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kvtop.clock import Clock, SystemClock
+from kvtop.errors import printable
 from kvtop.readings import Gpu, GpuProcess, GpuReading
-from kvtop.sources.base import printable
 
 RETRY_FIRST_S = 2.0
 RETRY_LAST_S = 60.0

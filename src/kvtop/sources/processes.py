@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from kvtop.errors import printable
 from kvtop.readings import VllmProcess
-from kvtop.sources.base import printable
 from kvtop.sources.url import VLLM_PORT
 
 RESCAN_READS = 10

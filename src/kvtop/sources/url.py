@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
-from kvtop.errors import UsageError
-from kvtop.sources.base import printable
+from kvtop.errors import UsageError, printable
 
 VLLM_PORT = 8000
 """Where `vllm serve` listens unless told otherwise."""

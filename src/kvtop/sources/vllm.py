@@ -17,8 +17,8 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from kvtop.clock import Clock, SystemClock
+from kvtop.errors import printable
 from kvtop.readings import Model, Scrape, ServerFacts, SourceDown, State
-from kvtop.sources.base import printable
 from kvtop.sources.exposition import Reader
 from kvtop.sources.http import Answer, HttpClient, HttpFailure
 from kvtop.sources.url import parse

@@ -16,12 +16,10 @@ from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
 
+from kvtop.model.words import NBSP
+
 Line = list[tuple[str, str]]
 
-DASH = "–"
-"""Unknown: never 0, never blank."""
-NB = "\u00a0"
-"""Holds words together while a line is wrapped; `wrap` gives it back as a space."""
 SUPER = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 BAR = "▄"
 """The parts of a whole."""
@@ -190,7 +188,7 @@ def wrap(line: Line, w: int, indent: int = 0) -> list[Line]:
             n = width(piece)
         rows[-1] += piece
         used += n
-    return [[(text.replace(NB, " "), style) for text, style in row] for row in rows]
+    return [[(text.replace(NBSP, " "), style) for text, style in row] for row in rows]
 
 
 def _words(line: Line) -> list[Line]:
@@ -199,7 +197,7 @@ def _words(line: Line) -> list[Line]:
     fresh = True
     lead: tuple[str, str] | None = None
     for text, style in line:
-        for i, part in enumerate(_UNITS.sub(NB, text).split(" ")):
+        for i, part in enumerate(_UNITS.sub(NBSP, text).split(" ")):
             if i:
                 lead, fresh = (" ", style), True
             if not part:

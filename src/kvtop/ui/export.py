@@ -6,24 +6,34 @@ names. Both are 0600, and a file that is there is never written over.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kvtop import __version__
 from kvtop.clock import iso
-from kvtop.errors import KvtopError, Problem, plain
+from kvtop.errors import KvtopError, Problem, printable
+from kvtop.model.document import plain
 from kvtop.model.view import BoxView
 
-_TIMES = {"at", "started_at", "ended_at", "state_since", "last_good_at", "reset_at", "waiting_since"}
-"""Unix times of the values: ISO 8601 in documents, as everywhere in kvtop's JSON."""
+TIMES = frozenset(
+    {
+        "at",
+        "started_at",
+        "ended_at",
+        "state_since",
+        "last_good_at",
+        "reset_at",
+        "waiting_since",
+        "watched_since",
+        "last_busy_at",
+    }
+)
+"""Unix times among the view's fields: ISO 8601 in documents, as everywhere in kvtop's JSON."""
 _LINK = re.compile(r"@font-face\s*\{[^}]*\}", re.DOTALL)
 _USERINFO = re.compile(r"//[^/@\s]*@")
 """A name and password in a URL."""
@@ -41,30 +51,12 @@ def document(view: BoxView, problems: Sequence[Problem] = ()) -> dict[str, Any]:
 
     `problems`: what kvtop went on without when it started.
     """
-    made = _plain(view)
-    assert isinstance(made, dict)
-    return {"kvtop_version": __version__, **made, "problems": _plain(problems)}
+    named: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(TIMES, iso), "command": without_secrets}
 
+    def made(value: object) -> Any:
+        return plain(value, lambda text: _USERINFO.sub("//", text), named)
 
-def _plain(value: object, name: str = "") -> object:
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, str):
-        return _USERINFO.sub("//", value)
-    if isinstance(value, int | float):
-        if not math.isfinite(value):
-            return None
-        return iso(value) if name in _TIMES else value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name), f.name) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        parts = [_plain(v) for v in value]
-        return without_secrets(parts) if name == "command" else parts
-    return str(value)
+    return {"kvtop_version": __version__, **made(view), "problems": made(problems)}
 
 
 def without_secrets(command: Sequence[object]) -> list[object]:
@@ -103,7 +95,7 @@ def write(
                 return made
     except (OSError, ValueError) as error:  # ValueError: a folder's name with a null byte
         why = getattr(error, "strerror", None) or str(error)
-        raise ExportError(f"{plain(str(folder), 200)}: {why}; nothing was exported") from None
+        raise ExportError(f"{printable(str(folder))}: {why}; nothing was exported") from None
     raise ExportError(f"{folder}: too many exports of one second; nothing was exported")
 
 
@@ -131,7 +123,7 @@ def folder_of(setting: str) -> Path:
     try:
         return Path(setting).expanduser() if setting else Path.cwd()
     except (OSError, RuntimeError):
-        what = f"there is no home folder for {plain(setting)!r}" if setting else "the current folder is gone"
+        what = f"there is no home folder for '{printable(setting, 40)}'" if setting else "the current folder is gone"
         raise ExportError(f"{what}; nothing was exported") from None
 
 
@@ -141,7 +133,7 @@ def said(made: tuple[Path, ...]) -> str:
     names = " and ".join([f"saved {first.name}", *(path.suffix for path in more)])
     if first.parent in (Path(), _here()):
         return names
-    return f"{names}\nin {_with_tilde(plain(str(first.parent), 200))}"
+    return f"{names}\nin {_with_tilde(printable(str(first.parent)))}"
 
 
 def _here() -> Path | None:

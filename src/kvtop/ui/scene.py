@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 from kvtop.config import Thresholds
 from kvtop.model.box import EngineWindow
+from kvtop.model.here import server_of
 from kvtop.model.view import WINDOWS, BoxView, ServerView, Turn
 from kvtop.readings import State, VllmProcess
 from kvtop.ui.filter import matches
@@ -49,12 +49,7 @@ class Scene:
     @property
     def process(self) -> VllmProcess | None:
         """The API process of the chosen server, where it runs on this machine."""
-        server, host = self.server, self.view.host
-        if server is None or host is None or not local(server.url):
-            return None
-        port = port_of(server.url)
-        mine = [p for p in host.processes if port is not None and (p.port == port or port in p.ports)]
-        return next((p for p in mine if p.role == "api"), mine[0] if mine else None)
+        return server_of(self.server.url, self.view.host) if self.server is not None else None
 
 
 def choose(made: Scene) -> Scene:
@@ -95,24 +90,6 @@ def age(server: ServerView | None, at: float) -> str:
     if server is None or not server.stale or server.last_good_at is None:
         return ""
     return f"{lasted(at - server.last_good_at)} old"
-
-
-def port_of(url: str) -> int | None:
-    """The TCP port of a URL; None where it has none that can be read."""
-    try:
-        parts = urlsplit(url)
-        return parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:
-        return None
-
-
-def local(url: str) -> bool:
-    """The URL names this machine's loopback."""
-    try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:
-        return False
-    return host == "localhost" or host.startswith("127.") or host in ("::1", "0.0.0.0")
 
 
 def nothing_yet(server: ServerView | None) -> bool:

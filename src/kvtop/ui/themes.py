@@ -17,7 +17,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from kvtop import paths
-from kvtop.errors import Problem, plain
+from kvtop.errors import Problem, printable
 
 VARIABLES: dict[str, str] = {
     "text": "words and numbers",
@@ -224,7 +224,7 @@ def problems(themes: Themes, wanted: str) -> tuple[Problem, ...]:
     found = [bad.problem for bad in themes.bad]
     if themes.get(wanted) is None:
         names = ", ".join(themes.names) or "none"
-        what = f"theme {plain(wanted)!r} is not there; {_usable(themes, wanted)} is used"
+        what = f"theme '{printable(wanted, 40)}' is not there; {_usable(themes, wanted)} is used"
         found.append(Problem("theme", what, f"choose one of: {names}"))
     return tuple(found)
 

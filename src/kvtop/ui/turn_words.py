@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvtop.model.view import ServerView, Turn
-from kvtop.ui.draw import DASH, Line, clip, pick, pick_line, rj, safe, stack, wrap
-from kvtop.ui.numbers import exact, hms, ms, pct, rate, short, tok
+from kvtop.ui.draw import Line, clip, pick, pick_line, rj, safe, stack, wrap
+from kvtop.ui.numbers import DASH, exact, hms, ms, pct, rate, short, tok
 
 UNTOLD = "The counters cannot tell who asked, what the prompt was, and why a part of it had to be read anew."
 QUEUE_SAID_S = 0.5

@@ -15,7 +15,7 @@ from kvtop.model.charts import mean_of
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, cells, fit, nice, peak, pick, pick_line, spread, width
 from kvtop.ui.keys import Keymap
-from kvtop.ui.numbers import hm, pct, per_second, rate, secs, span
+from kvtop.ui.numbers import DASH, hm, pct, per_second, rate, secs, span
 from kvtop.ui.plot import Curve, Scale, chart
 from kvtop.ui.screens.page import Page
 from kvtop.ui.widgets.panel import rule
@@ -50,11 +50,11 @@ def _from_to(start: float, end: float) -> str:
 
 
 def _count(v: float | None) -> str:
-    return "–" if v is None else f"{v:.0f}" if v == round(v) else f"{v:.1f}"
+    return DASH if v is None else f"{v:.0f}" if v == round(v) else f"{v:.1f}"
 
 
 def _tokens(v: float | None) -> str:
-    return "–" if v is None else f"{rate(v)} tok/s"
+    return DASH if v is None else f"{rate(v)} tok/s"
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ def _figures(metric: Metric, values: Sequence[float | None]) -> Line:
     seen = [v for v in values if v is not None]
     last = values[-1] if values and values[-1] is not None else values[-2] if len(values) > 1 else None
     if not seen:
-        return [("–", "t")]
+        return [(DASH, "t")]
     end = min(seen) if metric.worst == "lowest" else max(seen)
     return [(metric.write(last), "t"), (f"  {metric.worst} {metric.write(end)}", "d")]
 

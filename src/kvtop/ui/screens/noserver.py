@@ -11,15 +11,16 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
+from kvtop.errors import UsageError
+from kvtop.model.here import is_local
 from kvtop.model.view import BoxView, Sentence
 from kvtop.readings import GpuReading, HostReading
+from kvtop.sources.url import parse
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, columns, fit, safe, wrap
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import gib, span
-from kvtop.ui.scene import local
 from kvtop.ui.screens.page import Body, Page, headline
-from kvtop.ui.urls import server_url
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.panel import rule
 
@@ -107,11 +108,15 @@ class NoServerScreen(Page):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         try:
-            url = server_url(event.value)
-        except ValueError as error:
-            self._say(str(error))
+            server = parse(event.value)
+        except UsageError as error:
+            self._say(error.what)
             return
-        if not local(url) and self.asked != url:
+        if server.userinfo is not None:
+            self._say("no password here: api_key_env or api_key_file in config.toml names a key")
+            return
+        url = server.url
+        if not is_local(url) and self.asked != url:
             self.asked = url
             self._say(
                 f"{url} is not this box: kvtop would read it over the network. enter again watches it, esc leaves it"

@@ -11,7 +11,8 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 
 from kvtop.model.view import Sentence
-from kvtop.ui.draw import NB, Line, pick, safe, spread, width, wrap
+from kvtop.model.words import NBSP, nb
+from kvtop.ui.draw import Line, pick, safe, spread, width, wrap
 from kvtop.ui.keys import Keymap
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.panel import Panel
@@ -19,7 +20,7 @@ from kvtop.ui.widgets.panel import Panel
 
 def headline(sentence: Sentence, contexts: list[str], w: int) -> list[Line]:
     """Two rows or more: chip, first clause in bold, the rest, and a context in the longest wording that fits."""
-    chip = f"{NB}{safe(sentence.chip).replace(' ', NB)}{NB}"
+    chip = f"{NBSP}{nb(safe(sentence.chip))}{NBSP}"
     lead: Line = [(chip, f"{sentence.tone} rev bold"), (" ", "t"), (safe(sentence.first), "bright bold")]
     indent = width(lead[:2]) if w >= 60 else 0
     rows = wrap([*lead, (" ", "t"), (safe(sentence.rest), "t")] if sentence.rest else lead, w, indent)

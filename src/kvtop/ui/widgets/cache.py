@@ -6,8 +6,8 @@ from kvtop.config import Thresholds
 from kvtop.model.box import Cached
 from kvtop.model.view import Chart, ServerView
 from kvtop.ui.digits import big
-from kvtop.ui.draw import DASH, Line, area, cells, edge, fit, lj, ljust, pick, rj, spread, stack, width
-from kvtop.ui.numbers import exact, pct, secs, tok, whole_shares
+from kvtop.ui.draw import Line, area, cells, edge, fit, lj, ljust, pick, rj, spread, stack, width
+from kvtop.ui.numbers import DASH, exact, pct, secs, tok, whole_shares
 from kvtop.ui.scene import window_words
 from kvtop.ui.widgets.box import BoxPanel
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kvtop.config import Thresholds
 from kvtop.model.view import Chart
-from kvtop.ui.draw import DASH, SUPER, Line, pick, pick_line, rj, spread
-from kvtop.ui.numbers import exact, of_gib, pct, short
+from kvtop.ui.draw import SUPER, Line, pick, pick_line, rj, spread
+from kvtop.ui.numbers import DASH, exact, of_gib, pct, short
 from kvtop.ui.scene import age, window_words
 from kvtop.ui.widgets.box import BoxPanel
 from kvtop.ui.widgets.cache import share_rows, share_tone

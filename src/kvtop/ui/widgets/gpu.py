@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvtop.model.here import is_local
 from kvtop.readings import Gpu, GpuReading
-from kvtop.ui.draw import DASH, SUPER, Line, clip, fit, meter, pick, rj, safe, width
-from kvtop.ui.numbers import gib, of_gib, pct, per_second
-from kvtop.ui.scene import Scene, local
+from kvtop.ui.draw import SUPER, Line, clip, fit, meter, pick, rj, safe, width
+from kvtop.ui.numbers import DASH, gib, of_gib, pct, per_second
+from kvtop.ui.scene import Scene
 from kvtop.ui.widgets.box import BoxPanel
 
 HELD_FOR_S = 10.0
@@ -102,7 +103,7 @@ class GpuPanel(BoxPanel):
         name = names(reading)
         sizes = {g.memory_total_bytes for g in reading.gpus}
         each = f", {gib(sizes.pop(), 0)}" + (" each" if len(reading.gpus) > 1 else "") if len(sizes) == 1 else ""
-        here = "" if self.server is None or local(self.server.url) else ", of this box, not of the server's"
+        here = "" if self.server is None or is_local(self.server.url) else ", of this box, not of the server's"
         held = [f"{name}, held back: {words}" for words in held_back(reading)]
         options = [f"{name}{here}"] if here else [*held, f"{name}{each}" if not held else name]
         return [(pick([*options, name, f"{len(reading.gpus)} cards", ""], w), "d")]

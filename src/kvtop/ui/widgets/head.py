@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kvtop.ui.draw import NB, Line, cells, pick, safe, spread, width, wrap
+from kvtop.model.words import NBSP, nb
+from kvtop.ui.draw import Line, cells, pick, safe, spread, width, wrap
 from kvtop.ui.numbers import hms, secs
 from kvtop.ui.scene import Scene
 from kvtop.ui.widgets.box import BoxPanel
@@ -19,7 +20,10 @@ class Head(BoxPanel):
         if self.scene is None:
             return []
         sentence = self.scene.view.sentence
-        chip: Line = [(f"{NB}{safe(sentence.chip).replace(' ', NB)}{NB}", f"{sentence.tone} rev bold"), (" ", "t")]
+        chip: Line = [
+            (f"{NBSP}{nb(safe(sentence.chip))}{NBSP}", f"{sentence.tone} rev bold"),
+            (" ", "t"),
+        ]
         indent = width(chip) if w >= 60 else 0
         wordings = ((sentence.first, sentence.rest), *sentence.shorter)
         made = [self._wrapped(chip, first, rest, w, indent) for first, rest in wordings]

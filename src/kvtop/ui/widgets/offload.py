@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtop.model.box import Offload
+from kvtop.model.here import is_local
 from kvtop.readings import HostReading, OffloadFile
-from kvtop.ui.draw import DASH, Line, area, columns, fit, lj, meter, nice, peak, pick, pick_line, rj, safe, width
-from kvtop.ui.numbers import exact, flow, gib, of_gib, pct, per_hour, per_second, tok, traffic
-from kvtop.ui.scene import local, second_row, window_words
+from kvtop.ui.draw import Line, area, columns, fit, lj, meter, nice, peak, pick, pick_line, rj, safe, width
+from kvtop.ui.numbers import DASH, exact, flow, gib, of_gib, pct, per_hour, per_second, tok, traffic
+from kvtop.ui.scene import second_row, window_words
 from kvtop.ui.widgets.box import BoxPanel
 
 
@@ -127,7 +128,7 @@ class OffloadPanel(BoxPanel):
         return sum(f.bytes for f in files) if files else None
 
     def _here(self) -> bool:
-        return self.server is not None and local(self.server.url)
+        return self.server is not None and is_local(self.server.url)
 
     def body(self, w: int, h: int) -> list[Line]:
         return (self._small if h <= 5 or w < 46 else self._large)(w, h)[:h]

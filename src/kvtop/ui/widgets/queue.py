@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvtop.ui.draw import DASH, Line, area, meter, nice, peak, pick, rj
-from kvtop.ui.numbers import exact, pct, rate, tok
+from kvtop.ui.draw import Line, area, meter, nice, peak, pick, rj
+from kvtop.ui.numbers import DASH, exact, pct, rate, tok
 from kvtop.ui.widgets.box import BoxPanel
 
 LONG_WAIT_S = 2.0

@@ -7,8 +7,8 @@ from textual.message import Message
 
 from kvtop.model.view import EngineLine
 from kvtop.readings import State
-from kvtop.ui.draw import DASH, Line, cells, clip, fit, ljust, pick, rj, safe, width
-from kvtop.ui.numbers import exact, lasted, pct, short
+from kvtop.ui.draw import Line, cells, clip, fit, ljust, pick, rj, safe, width
+from kvtop.ui.numbers import DASH, exact, lasted, pct, short
 from kvtop.ui.widgets.box import BoxPanel
 
 WORDS: dict[State, tuple[str, str]] = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kvtop.model.box import EngineWindow, Latency, Quantile
-from kvtop.ui.draw import DASH, Line, lj, pick, pick_line, rj, stack, width
-from kvtop.ui.numbers import bound, bucket, exact, ms, pct, rate, short
+from kvtop.ui.draw import Line, lj, pick, pick_line, rj, stack, width
+from kvtop.ui.numbers import DASH, bound, bucket, exact, ms, pct, rate, short
 from kvtop.ui.scene import second_row, window_words
 from kvtop.ui.widgets.box import BoxPanel
 

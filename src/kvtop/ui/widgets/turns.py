@@ -6,9 +6,9 @@ from textual import events
 from textual.message import Message
 
 from kvtop.model.view import Turn
-from kvtop.ui.draw import DASH, SUPER, Line, clip, fit, meter, pick, rj, safe, wrap
+from kvtop.ui.draw import SUPER, Line, clip, fit, meter, pick, rj, safe, wrap
 from kvtop.ui.filter import misread
-from kvtop.ui.numbers import exact, hm, hms, lasted, pct, rate, short, tok
+from kvtop.ui.numbers import DASH, exact, hm, hms, lasted, pct, rate, short, tok
 from kvtop.ui.scene import TurnKey, key_of, starting
 from kvtop.ui.turn_words import flying, moment, since, speed, verdict
 from kvtop.ui.widgets.box import BoxPanel

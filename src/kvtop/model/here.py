@@ -1,0 +1,62 @@
+"""Which URLs are of this machine, and which of its processes serves one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from kvtop.readings import HostReading, VllmProcess
+
+_NAMES = ("localhost", "localhost.")
+
+
+def host_of(url: str) -> str:
+    """The host's name or address, without brackets, in small letters; '' where none can be read."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def port_of(url: str) -> int | None:
+    """The TCP port; that of the scheme where none is named, None where it cannot be read."""
+    try:
+        parts = urlsplit(url)
+        return parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return None
+
+
+def is_local(url: str, names: Collection[str] = ()) -> bool:
+    """The URL names this machine: its loopback, 'every address', or one of `names`, other names that it has."""
+    name = host_of(url)
+    if name in _NAMES or (name and name in names):
+        return True
+    try:
+        address = ip_address(name)
+    except ValueError:  # a name
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_loopback or address.is_unspecified or (mapped is not None and mapped.is_loopback)
+
+
+def is_here(url: str, host: HostReading, names: Collection[str] = ()) -> bool:
+    """As `is_local`, or it names an address that a server of this machine was told to bind."""
+    bound = {p.host for p in host.processes if p.host and not p.contained}
+    return is_local(url, {*names, *bound})
+
+
+def server_of(url: str, host: HostReading | None, names: Collection[str] = ()) -> VllmProcess | None:
+    """The API process of this machine that serves the URL, or will; None for a URL of another machine.
+
+    One that listens on the port comes before one that was told to and listens nowhere yet. A process in a container
+    has ports of its own, which are not this machine's.
+    """
+    port = port_of(url)
+    if host is None or port is None or not is_here(url, host, names):
+        return None
+    servers = [p for p in host.processes if p.role == "api" and not p.contained]
+    listening = (p for p in servers if port in p.ports)
+    starting = (p for p in servers if p.port == port and not p.ports)
+    return next(listening, None) or next(starting, None)
