@@ -174,8 +174,8 @@ class KvtopApp(App[str]):
     def _second(self) -> None:
         if self.dashboard.moves_by_itself():
             self._changed()
-        elif self.screen is self.dashboard:
-            self.dashboard.tick()
+        elif self.screen is self.dashboard and time.monotonic() - self._drawn_at >= REDRAW_S:
+            self.dashboard.tick()  # a drawing has moved the clock already
 
     def on_app_blur(self, event: events.AppBlur) -> None:
         self._unseen = True
