@@ -83,6 +83,11 @@ def test_files(key_file: Path, tmp_path: Path) -> None:
     assert Server("h:1", api_key_file="~nobody-of-that-name/x").api_key() is None
 
 
+def test_a_name_does_not_hide_a_url_that_is_none() -> None:
+    (row,) = said(Server("htp:/x", name="bad"))
+    assert row[0].startswith("[[server]] bad url: not a server's URL: 'htp:/x'")
+
+
 def test_no_url() -> None:
     (row,) = said(Server(f"ftp://me:{SECRET}@x"))
     assert row[0].startswith("[[server]] url: not a server's URL: 'ftp://***@x': ftp is not http or https")

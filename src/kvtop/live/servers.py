@@ -21,10 +21,12 @@ def problems(servers: Sequence[Server], file: Path) -> tuple[Problem, ...]:
     found: list[Problem] = []
     for server in servers:
         try:
-            who = printable(server.name, 40) or normalise(server.url)
+            url = normalise(server.url)
         except UsageError as error:
-            found.append(Problem("server", f"[[server]] url: {error.what}; it is left out", "mend its url", file))
+            named = f" {printable(server.name, 40)}" if server.name else ""
+            found.append(Problem("server", f"[[server]]{named} url: {error.what}; it is left out", "mend its url", file))
             continue
+        who = printable(server.name, 40) or url
         wrong = _variable(server.api_key_env) if server.api_key_env else _file(server.api_key_file)
         if wrong is not None:
             found.append(Problem("server", f"[[server]] {who}: {wrong[0]}", wrong[1], file))
