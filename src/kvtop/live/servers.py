@@ -24,7 +24,9 @@ def problems(servers: Sequence[Server], file: Path) -> tuple[Problem, ...]:
             url = normalise(server.url)
         except UsageError as error:
             named = f" {printable(server.name, 40)}" if server.name else ""
-            found.append(Problem("server", f"[[server]]{named} url: {error.what}; it is left out", "mend its url", file))
+            found.append(
+                Problem("server", f"[[server]]{named} url: {error.what}; it is left out", "mend its url", file)
+            )
             continue
         who = printable(server.name, 40) or url
         wrong = _variable(server.api_key_env) if server.api_key_env else _file(server.api_key_file)
