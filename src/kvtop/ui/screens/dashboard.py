@@ -142,12 +142,13 @@ class Dashboard(Screen[None]):
         one = scene is None or len(scene.view.lines) <= 1
         useless = {"next-server": one, "other-url": self._unanswered() is None}
         hide = frozenset(id for id, there in useless.items() if there)
-        self.query_one(Foot).set(
-            clock=self.now(),
-            word="FROZEN" if held else "DEMO" if demo else "",
-            hide=hide,
-            prompt=self._prompt() if self.typing else (),
-        )
+        for foot in self.query_children(Foot):  # none while the screen is taken down
+            foot.set(
+                clock=self.now(),
+                word="FROZEN" if held else "DEMO" if demo else "",
+                hide=hide,
+                prompt=self._prompt() if self.typing else (),
+            )
 
     def _prompt(self) -> list[Line]:
         """What is being typed, and what can be; longest first."""
