@@ -120,3 +120,26 @@ def test_a_terminal_that_cannot_move_its_cursor_is_refused(command: str) -> None
         assert screen.wait_end(10) == 2
         assert screen.written.startswith(b"kvtop: the dashboard needs a terminal that can move its cursor")
         assert b"\x1b" not in screen.written
+
+
+def test_it_stops_and_goes_on_as_the_shell_asks(closed_port: str) -> None:
+    with PtyScreen([*KVTOP, closed_port]) as screen:
+        screen.wait_for(DRAWN)
+        screen.process.send_signal(signal.SIGTSTP)
+        screen.wait_for("\x1b[?1049l")
+        screen.written = b""
+        screen.process.send_signal(signal.SIGCONT)
+        screen.wait_for(DRAWN)
+        screen.press("q")
+        assert screen.wait_end(5) == 0
+        assert given_back(screen)
+
+
+def test_a_lone_escape_is_a_key(closed_port: str) -> None:
+    with PtyScreen([*KVTOP, closed_port]) as screen:
+        screen.wait_for(DRAWN)
+        screen.press("?")
+        screen.wait_for("Figures")
+        screen.written = b""
+        screen.press("\x1b")
+        screen.wait_for(DRAWN)

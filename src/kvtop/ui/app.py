@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 REDRAW_S = 1.0
 """Drawn at most so often while numbers move: nobody reads faster, and a view of the box is not free. What comes after
 a quiet second is drawn at once, and so is what a key asks for."""
-WITH_NEWS_S = 0.25
-"""So much earlier or later a drawing may be, to go with a reading."""
 UNSEEN_S = 3.0
 """The same while the terminal says that it has no focus. Collecting goes on as before."""
 PROBLEM_S = 8.0
@@ -83,7 +81,7 @@ class KvtopApp(App[str]):
         self.dashboard = Dashboard(watch, self.settings, self.keymap, now)
         self._unseen = False
         self._drawn_at = 0.0
-        self._wake: asyncio.Handle | None = None
+        self._wake: asyncio.TimerHandle | None = None
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_files.variable_defaults(self.themes)
@@ -119,18 +117,10 @@ class KvtopApp(App[str]):
 
     # ---- new numbers
     def _changed(self) -> None:
-        """Called by the collector, on this loop, whenever something is new: draw soon, once for all till then.
-
-        A drawing that is nearly due goes with the reading that brought the news, while the processor is awake for it.
-        """
-        due = self._drawn_at + (UNSEEN_S if self._unseen else REDRAW_S)
-        wait = due - time.monotonic()
-        if wait <= WITH_NEWS_S:
-            if self._wake is not None:
-                self._wake.cancel()
-            self._wake = asyncio.get_running_loop().call_soon(self.post_message, Changed())
-        elif self._wake is None:
-            self._wake = asyncio.get_running_loop().call_later(wait + WITH_NEWS_S, self.post_message, Changed())
+        """Called by the collector, on this loop, whenever something is new: draw soon, once for all till then."""
+        if self._wake is None:
+            wait = self._drawn_at + (UNSEEN_S if self._unseen else REDRAW_S) - time.monotonic()
+            self._wake = asyncio.get_running_loop().call_later(max(0.0, wait), self.post_message, Changed())
 
     def on_changed(self, message: Changed) -> None:
         self._wake = None
@@ -184,7 +174,7 @@ class KvtopApp(App[str]):
     def _second(self) -> None:
         if self.dashboard.moves_by_itself():
             self._changed()
-        elif self.screen is self.dashboard and time.monotonic() - self._drawn_at >= REDRAW_S + WITH_NEWS_S:
+        elif self.screen is self.dashboard and time.monotonic() - self._drawn_at >= REDRAW_S:
             self.dashboard.tick()  # a drawing has moved the clock already
 
     def on_app_blur(self, event: events.AppBlur) -> None:

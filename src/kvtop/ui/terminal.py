@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import os
-import select
+import selectors
 import signal
 import termios
 import threading
+import time
+from codecs import getincrementaldecoder
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
 if TYPE_CHECKING:
@@ -23,8 +25,9 @@ ENDING = tuple(getattr(signal, f"SIG{name}") for name in ("HUP", "INT", "QUIT", 
 """Signals that end a program which does not catch them. Caught, they leave the terminal as it was."""
 PATIENCE_S = 2.0
 """The app may take so long to leave after a signal; then the program ends without it."""
-LOOK_S = 1.0
-"""Between two looks whether the terminal is still there."""
+TICK_S = 0.1
+UNSURE_S = 2.0
+"""So long after input the parser is asked each TICK_S whether what it holds is a key of its own (ESCDELAY)."""
 _RESTORE = b"\x1b[?2004l\x1b[?7h\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[<u\x1b[?1049l\x1b[?25h\x1b[?1004l"
 """Bracketed paste, wrapping, mouse, keyboard protocol, screen, cursor and focus reports: what the driver writes too."""
 
@@ -53,7 +56,8 @@ class Terminal(LinuxDriver):
         self._before: dict[int, Any] = {}
         """The handlers that were there."""
         self._leaving = False
-        self._next_look: asyncio.TimerHandle | None = None
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
 
     # ---- beginning and end
     def start_application_mode(self) -> None:
@@ -63,11 +67,8 @@ class Terminal(LinuxDriver):
             if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup's wish holds
                 self._before[signum] = signal.signal(signum, self._told)
         super().start_application_mode()  # type: ignore[no-untyped-call]
-        self._look()
 
     def close(self) -> None:
-        if self._next_look is not None:
-            self._next_look.cancel()
         super().close()
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
@@ -104,18 +105,39 @@ class Terminal(LinuxDriver):
         writing.join(0.2)
         os._exit(code)
 
-    # ---- a terminal that is gone
-    def _look(self) -> None:
-        if _hung_up(self.fileno):
-            self._gone()
-        else:
-            self._next_look = self._loop.call_later(LOOK_S, self._look)
-
+    # ---- what is typed
     def run_input_thread(self) -> None:
-        try:
-            super().run_input_thread()
-        except OSError:
-            self._gone()
+        """Wait for input without waking up in between: Textual's own looks ten times a second."""
+        parser = XTermParser(self._debug)
+        decode = getincrementaldecoder("utf-8")("replace").decode
+        unsure_until = 0.0
+        with selectors.SelectSelector() as selector:
+            selector.register(self.fileno, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            while not self.exit_event.is_set():
+                # Only after input can a lone escape turn out to be a key, or a sequence to be broken.
+                unsure = time.monotonic() < unsure_until
+                ready = [key.fd for key, _ in selector.select(TICK_S if unsure else None)]
+                if self.fileno in ready:
+                    try:
+                        data = os.read(self.fileno, 4096)
+                    except OSError:
+                        data = b""
+                    if not data:
+                        self._gone()
+                        return
+                    unsure_until = time.monotonic() + UNSURE_S
+                    # An empty text would tell the parser that this is the end.
+                    for event in parser.feed(text) if (text := decode(data)) else ():
+                        self.process_message(event)
+                for event in parser.tick():
+                    self.process_message(event)
+
+    def disable_input(self) -> None:
+        os.write(self._wake_write, b"x")
+        super().disable_input()
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 64)
 
 
 class _Writer:
@@ -142,12 +164,6 @@ class _Writer:
             os.dup2(nowhere, self._file.fileno())
             os.close(nowhere)
             self._gone()
-
-
-def _hung_up(fd: int) -> bool:
-    poll = select.poll()
-    poll.register(fd, 0)
-    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _put(fd: int, text: bytes) -> None:
