@@ -142,4 +142,4 @@ def test_a_lone_escape_is_a_key(closed_port: str) -> None:
         screen.wait_for("Figures")
         screen.written = b""
         screen.press("\x1b")
-        screen.wait_for(DRAWN)
+        screen.wait_for("Offload")
