@@ -139,7 +139,7 @@ def test_a_lone_escape_is_a_key(closed_port: str) -> None:
     with PtyScreen([*KVTOP, closed_port]) as screen:
         screen.wait_for(DRAWN)
         screen.press("?")
-        screen.wait_for("Help ")
+        screen.wait_for("back")
         screen.written = b""
         screen.press("\x1b")
         screen.wait_for("Offload")
