@@ -8,11 +8,19 @@ import pytest
 
 from kvtop.model import fleet
 from kvtop.model.box import Cached, Config, EngineWindow, Latencies, Latency, Quantile, Requests, Window
-from kvtop.model.fleet import Replica, suspicion
+from kvtop.model.fleet import Replica
 from kvtop.model.view import ServerView
 from kvtop.readings import Model, State
 
+LIMIT = 0.60
+"""share_poor of a config.toml that does not set it."""
+
 POOR = Replica("qwen", True, 40, 40 * 60_000, 40 * 18_000, 16)
+
+
+
+def suspicion(replicas: list[Replica]) -> str:
+    return fleet.suspicion(replicas, LIMIT)
 
 
 def test_even_load_with_low_shares_everywhere_is_called_out() -> None:
@@ -50,6 +58,13 @@ def test_a_hostile_model_name_stays_a_name() -> None:
 
 def test_a_down_replica_does_not_hide_the_two_that_are_left() -> None:
     assert suspicion([POOR, POOR, replace(POOR, up=False)]).startswith("2 replicas")
+
+
+def test_what_is_poor_is_what_the_user_calls_poor() -> None:
+    well = replace(POOR, cached_tokens=40 * 45_000)
+    assert well.share == 0.75 and suspicion([well, well]) == ""
+    assert fleet.suspicion([well, well], 0.8).startswith("2 replicas")
+    assert fleet.suspicion([POOR, POOR], 0.2) == ""
 
 
 def engine(name: str) -> EngineWindow:

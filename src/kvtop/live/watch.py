@@ -290,7 +290,7 @@ class Watch:
             servers=servers,
             selected=selected,
             lines=fleet.server_lines(servers, selected, now) or (servers[selected].engines if servers else ()),
-            warning=_warning(servers, selected),
+            warning=_warning(servers, selected, limits.share_poor),
             gpu=self._gpu.reading,
             host=host,
             discovery=self._discovery if not servers else None,
@@ -300,13 +300,13 @@ class Watch:
         )
 
 
-def _warning(servers: Sequence[ServerView], selected: int) -> str:
+def _warning(servers: Sequence[ServerView], selected: int, share_poor: float) -> str:
     if len(servers) > 1:
-        return fleet.suspicion(fleet.replicas(servers))
+        return fleet.suspicion(fleet.replicas(servers), share_poor)
     if not servers:
         return ""
     view = servers[selected]
-    return fleet.suspicion(fleet.ranks(view.hour, view.models[0].id if view.models else "this model"))
+    return fleet.suspicion(fleet.ranks(view.hour, view.models[0].id if view.models else "this model"), share_poor)
 
 
 def _label(url: str, configured: Server | None) -> str:
