@@ -18,7 +18,6 @@ LIMIT = 0.60
 POOR = Replica("qwen", True, 40, 40 * 60_000, 40 * 18_000, 16)
 
 
-
 def suspicion(replicas: list[Replica]) -> str:
     return fleet.suspicion(replicas, LIMIT)
 

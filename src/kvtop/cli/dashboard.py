@@ -42,8 +42,8 @@ def main(argv: Sequence[str]) -> int:
     if options.debug:
         _log_to_file()
 
-    from kvtop.live.servers import problems
     from kvtop.live.watch import Watch
+    from kvtop.servers import problems
 
     watch = Watch(settings, options.url)  # a URL that is none ends here, before the screen is touched
 

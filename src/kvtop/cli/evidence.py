@@ -13,9 +13,9 @@ from kvtop.cli.once import read_gpu, read_host, source
 from kvtop.cli.target import Target, discovered, named
 from kvtop.config import Loaded, load
 from kvtop.errors import Problem
-from kvtop.live.servers import problems as of_servers
 from kvtop.model.states import explain
 from kvtop.readings import Discovery, GpuReading, HostReading, Scrape, ServerFacts, SourceDown
+from kvtop.servers import problems as of_servers
 from kvtop.sources.discovery import DiscoverySource
 from kvtop.sources.http import HttpFailure
 

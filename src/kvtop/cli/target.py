@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from kvtop.config import Server, Settings, load
 from kvtop.errors import KvtopError, UsageError, printable
-from kvtop.live.servers import problems
 from kvtop.readings import Discovery, HostReading
+from kvtop.servers import problems
 from kvtop.sources.url import normalise
 
 

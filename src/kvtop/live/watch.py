@@ -40,7 +40,7 @@ class Watch:
     """`run` until cancelled; `view` whenever something is to be drawn. All from one event loop.
 
     `urls` empty: the servers of config.toml, else those found on this machine, as they come and go.
-    Raises UsageError for one of `urls` that is none; one in config.toml is skipped (`kvtop.live.servers` tells).
+    Raises UsageError for one of `urls` that is none; one in config.toml is skipped (`kvtop.servers` tells).
     """
 
     def __init__(
