@@ -156,6 +156,17 @@ async def test_several_servers_stand_above_the_panels() -> None:
         assert "▸:8002" in text(app)
 
 
+async def test_keys_are_named_as_they_were_chosen() -> None:
+    remap = Settings(keys={"freeze": "f", "turn": "o", "next-server": "f3", "back": "b"})
+    async with shown(boxes.several(20), 200, 60, remap) as (app, pilot, _):
+        await pilot.press("f")
+        screen = text(app)
+        assert "reading goes on, f shows it" in screen and "o opens it" in screen and "more, f3" in screen
+        assert not re.search(r"space shows|enter opens|more, tab", screen)
+        await pilot.press("f", "o")
+        assert "Turn 817" in text(app)
+
+
 async def test_a_single_server_has_no_strip_and_no_key_for_it() -> None:
     assert "tab server" not in await look(boxes.box(), 200, 50)
 

@@ -10,7 +10,8 @@ from kvtop.model.view import BoxView, Sentence
 from kvtop.readings import Discovery, Gpu, GpuReading, HostReading, OffloadFile, VllmProcess
 from kvtop.sources.url import normalise
 from kvtop.ui.keys import Keymap
-from kvtop.ui.screens.noserver import NoServerScreen, gpu_words, host_words
+from kvtop.ui.screens.noserver import NoServerScreen, host_words
+from kvtop.ui.widgets import gpu
 from kvtop.ui.widgets.foot import Foot
 
 from .page_app import NOON, PageApp, shown
@@ -187,11 +188,11 @@ async def test_the_clock_goes_on() -> None:
 
 
 def test_what_a_gpu_reading_says() -> None:
-    assert gpu_words(None) == "not read yet"
-    assert gpu_words(GpuReading(error="no NVIDIA driver here")) == "no NVIDIA driver here"
-    assert gpu_words(GpuReading()) == "none"
+    assert gpu.in_words(None) == "not read yet"
+    assert gpu.in_words(GpuReading(error="no NVIDIA driver here")) == "no NVIDIA driver here"
+    assert gpu.in_words(GpuReading()) == "no NVIDIA card on this box"
     mixed = GpuReading(gpus=(Gpu(0, "NVIDIA A100", memory_total_bytes=80 * GIB), Gpu(1, "NVIDIA L4")))
-    assert gpu_words(mixed) == "A100, 80 GiB and L4"
+    assert gpu.in_words(mixed) == "A100, 80 GiB and L4"
 
 
 def test_an_unknown_host_figure_is_a_dash() -> None:

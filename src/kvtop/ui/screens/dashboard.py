@@ -68,8 +68,8 @@ class Dashboard(Screen[None]):
 
     # ---- drawing
     def compose(self) -> ComposeResult:
-        yield Head(id="head")
-        yield Strip(id="strip")
+        yield Head(self.keymap, id="head")
+        yield Strip(self.keymap, id="strip")
         yield CachePanel(id="cache")
         yield OffloadPanel(id="offload")
         yield QueuePanel(id="queue")
@@ -77,7 +77,7 @@ class Dashboard(Screen[None]):
         yield GpuPanel(id="gpu")
         yield Facts(id="facts")
         yield TurnsPanel(id="turns")
-        yield Preview(id="preview")
+        yield Preview(self.keymap, id="preview")
         yield Foot(self.keymap, keys.DASHBOARD, id="foot")
 
     def on_mount(self) -> None:

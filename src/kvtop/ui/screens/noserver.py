@@ -14,13 +14,15 @@ from textual.widgets import Input
 from kvtop.errors import UsageError
 from kvtop.model.here import is_local
 from kvtop.model.view import BoxView, Sentence
-from kvtop.readings import GpuReading, HostReading
+from kvtop.readings import HostReading
 from kvtop.sources.url import parse
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, columns, fit, safe, wrap
+from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import gib, span
-from kvtop.ui.screens.page import Body, Page, headline
+from kvtop.ui.screens.page import Body, Page
+from kvtop.ui.widgets import gpu
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.panel import rule
 
@@ -196,7 +198,7 @@ def _padded(rows: list[Line]) -> list[Line]:
 def _this_box(view: BoxView | None, w: int) -> list[Line]:
     if view is None:
         return []
-    facts = [("GPU", gpu_words(view.gpu), ""), ("host", host_words(view.host), "")]
+    facts = [("GPU", gpu.in_words(view.gpu), ""), ("host", host_words(view.host), "")]
     host = view.host
     if host is not None:
         for process in host.processes:
@@ -212,29 +214,6 @@ def _this_box(view: BoxView | None, w: int) -> list[Line]:
         for i, part in enumerate(wrap([(mark, "warn"), (safe(text), "t")], max(10, w - 13))):
             rows.append([(" ", "t"), *fit([(name, "d")] if i == 0 else [], 11), *part])
     return rows
-
-
-def gpu_words(reading: GpuReading | None) -> str:
-    """`2 × RTX 3090, 24.0 GiB each, both free; driver 580.65`."""
-    if reading is None:
-        return "not read yet"
-    if reading.error:
-        return reading.error
-    if not reading.gpus:
-        return "none"
-    groups: dict[tuple[str, int | None], int] = {}
-    for gpu in reading.gpus:
-        name = gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-        groups[name, gpu.memory_total_bytes] = groups.get((name, gpu.memory_total_bytes), 0) + 1
-    words = []
-    for (name, total), n in groups.items():
-        size = f", {gib(total, 0)}{' each' if n > 1 else ''}" if total else ""
-        words.append(f"{f'{n} × ' if n > 1 else ''}{name}{size}")
-    used = [g.memory_used_bytes for g in reading.gpus]
-    known = [u for u in used if u is not None]
-    state = f", {gib(sum(known))} in use" if len(known) == len(used) else ""
-    driver = f"; driver {reading.driver}" if reading.driver else ""
-    return " and ".join(words) + state + driver
 
 
 def host_words(reading: HostReading | None) -> str:

@@ -8,6 +8,7 @@ from textual.message import Message
 from kvtop.model.view import EngineLine
 from kvtop.readings import State
 from kvtop.ui.draw import Line, cells, clip, fit, ljust, pick, rj, safe, width
+from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import DASH, exact, lasted, pct, short
 from kvtop.ui.widgets.box import BoxPanel
 
@@ -41,8 +42,9 @@ class Strip(BoxPanel):
             super().__init__()
             self.index = index
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, keymap: Keymap, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self.keymap = keymap
         self._rows: list[int | None] = []
 
     def all_lines(self, w: int, h: int) -> list[Line]:
@@ -61,14 +63,14 @@ class Strip(BoxPanel):
         label_w = min(max(map(cells, names)), max(8, w - 72))
         self._rows = [first + i for i in range(len(shown))]
         hidden = len(view.lines) - len(shown)
-        note = f"+{hidden} more, tab" if hidden else ""
-        rooms = [w] * (len(shown) - 1) + [w - len(note) - 2 if note else w]
+        note = f"+{hidden} more, {self.keymap.shown('next-server')}" if hidden else ""
+        rooms = [w] * (len(shown) - 1) + [w - cells(note) - 2 if note else w]
         out = [
             self._row(line, room_w, name, label_w)
             for line, room_w, name in zip(shown, rooms, names[first:], strict=False)
         ]
         if note and out:
-            out[-1] = [*fit(out[-1], w - len(note)), (note, "d")]
+            out[-1] = [*fit(out[-1], w - cells(note)), (note, "d")]
         return out + warning
 
     @staticmethod
