@@ -180,6 +180,17 @@ async def test_engines_are_walked_through_and_back_to_all_of_them() -> None:
             assert held.asked[-1][2] == wanted
 
 
+@pytest.mark.parametrize(("w", "h"), [(120, 36), (40, 15)])
+async def test_the_history_of_an_engine_says_that_it_is_of_all(w: int, h: int) -> None:
+    line = replace(boxes.several(2).lines[0], selected=False)
+    engines = tuple(replace(line, key=n, label=f"engine {n}") for n in ("0", "1"))
+    async with shown(boxes.box(lines=engines), w, h) as (app, pilot, _):
+        await pilot.press("h")
+        assert " History ─" in text(app)
+        await pilot.press("escape", "tab", "h")
+        assert " History, all engines ─" in text(app)
+
+
 async def test_new_numbers_are_drawn_and_a_held_picture_is_not() -> None:
     async with shown(boxes.box()) as (app, pilot, held):
         await pilot.press("space")

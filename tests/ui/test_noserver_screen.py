@@ -60,6 +60,10 @@ async def test_what_is_known_is_said_at_80x24() -> None:
     async with calls.app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         rows = shown(calls.app)
+        calls.view = replace(VIEW, looks=41)
+        calls.app.page.redraw()
+        await pilot.pause()
+        assert "looked 41 times, last 3 s ago" in shown(calls.app)[1]
     said = "\n".join(rows)
     assert rows[0].startswith(" NO SERVER  No vLLM server found on this box.")
     assert "last looked 3 s ago" in rows[1]

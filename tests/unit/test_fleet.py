@@ -83,9 +83,9 @@ def test_lines_and_replicas_of_servers_and_engines() -> None:
     )
     assert fleet.server_lines([view], 0, 100.0) == ()
     lines = fleet.server_lines([view, replace(view, url="http://b:8000", label="b")], 1, 100.0)
-    assert [(x.key, x.label, x.selected, x.age_s, x.share, x.ttft_p50_s, x.ttft_n) for x in lines] == [
-        ("http://a:8000", "a", False, 10.0, 0.3, 0.9, 40),
-        ("http://b:8000", "b", True, 10.0, 0.3, 0.9, 40),
+    assert [(x.key, x.label, x.selected, x.age_s, x.share, x.ttft_p50_s) for x in lines] == [
+        ("http://a:8000", "a", False, 10.0, 0.3, 0.9),
+        ("http://b:8000", "b", True, 10.0, 0.3, 0.9),
     ]
     assert suspicion(fleet.replicas([view, view])).startswith("2 replicas of qwen")
     assert suspicion(fleet.ranks(window, "qwen")).startswith("2 replicas of qwen")

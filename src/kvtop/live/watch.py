@@ -256,10 +256,8 @@ class Watch:
 
     # -- showing
 
-    def series(
-        self, name: str, span_s: float, columns: int, selected: int = 0, engine: str | None = None
-    ) -> tuple[float | None, ...]:
-        """What the history page draws of the selected server: see `ServerHistory.series`. Of all its engines."""
+    def series(self, name: str, span_s: float, columns: int, selected: int = 0) -> tuple[float | None, ...]:
+        """What the history page draws of the selected server, all its engines: see `ServerHistory.series`."""
         if not self._endpoints:
             return (None,) * columns
         selected = max(0, min(selected, len(self._endpoints) - 1))

@@ -88,7 +88,6 @@ class EngineLine:
     running: int | None = None
     waiting: int | None = None
     ttft_p50_s: float | None = None
-    ttft_n: int | None = None
     kv_cache_usage_share: float | None = None
     age_s: float | None = None
     selected: bool = False

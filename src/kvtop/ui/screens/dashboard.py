@@ -46,12 +46,11 @@ class Dashboard(Screen[None]):
     Dashboard { layers: base; overflow: hidden; background: $background; }
     """
 
-    def __init__(
-        self, watch: Watching, settings: Settings, keymap: Keymap, now: Callable[[], float], notice: str = ""
-    ) -> None:
+    def __init__(self, watch: Watching, settings: Settings, keymap: Keymap, now: Callable[[], float]) -> None:
         super().__init__()
         self.watch_box, self.settings, self.keymap, self.now = watch, settings, keymap, now
-        self.notice = notice
+        self.notice = ""
+        """What kvtop has to say of itself, in place of what is watched."""
         self.window_key = settings.window if settings.window in {key for key, _, _ in WINDOWS} else "5m"
         self.selected = 0
         self.engine: str | None = None
@@ -321,13 +320,15 @@ class Dashboard(Screen[None]):
             return
         from kvtop.ui.screens.history import HistoryScreen
 
-        selected, engine = self.selected, self.engine
+        selected = self.selected
+        title = "History" if server.engine is None else "History, all engines"
         self.app.push_screen(
             HistoryScreen(
                 self.keymap,
-                lambda name, span_s, columns: watch.series(name, span_s, columns, selected, engine),
+                lambda name, span_s, columns: watch.series(name, span_s, columns, selected),
                 server.label,
                 self.now,
+                title=title,
             )
         )
 

@@ -20,7 +20,7 @@ from kvtop.ui import keys
 from kvtop.ui.draw import Line, columns, fit, safe, wrap
 from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
-from kvtop.ui.numbers import gib, span
+from kvtop.ui.numbers import exact, gib, span
 from kvtop.ui.screens.page import Body, Page
 from kvtop.ui.widgets import gpu
 from kvtop.ui.widgets.foot import Foot
@@ -135,13 +135,15 @@ class NoServerScreen(Page):
     def head(self, w: int) -> list[Line]:
         view = self.view()
         looked = view.discovery.at if view and view.discovery else None
-        if looked is None:
+        if view is None or looked is None:
             sentence = Sentence("NO SERVER", "warn", "Looking for a vLLM server on this box.")
             contexts: list[str] = []
         else:
             sentence = Sentence("NO SERVER", "warn", "No vLLM server found on this box.", "kvtop goes on looking.")
             ago = span(max(0.0, self.now() - looked))
             contexts = [f"last looked {ago} ago", f"{ago} ago"]
+            if view.looks > 1:
+                contexts.insert(0, f"looked {exact(view.looks)} times, last {ago} ago")
         return headline(sentence, contexts, w)
 
     def lines(self, w: int, h: int) -> list[Line]:
