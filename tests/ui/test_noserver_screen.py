@@ -89,6 +89,64 @@ async def test_a_long_list_of_ports_is_wrapped_and_not_cut() -> None:
     assert all(part in said for part in ("port 8000, 8001, 8080", "30000", "11434, 5000"))
 
 
+LONG = replace(
+    VIEW,
+    discovery=Discovery(
+        looked=(
+            ("processes", "412 seen, 0 are vLLM"),
+            ("port 8000, 8001, 8080, 30000", "refused"),
+            ("docker", "2 containers, 0 vLLM; their ports are not known"),
+        ),
+        at=NOON,
+    ),
+)
+
+
+async def test_at_80x24_every_place_and_offer_has_one_row() -> None:
+    calls = Calls(LONG)
+    async with calls.app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        rows = shown(calls.app)
+    looked, offers = (next(i for i, row in enumerate(rows) if name in row) for name in ("Where kvtop", "What you can"))
+    assert offers - looked == 4
+    assert "This box" in rows[offers + 5]
+    assert any("doctor says how to remove it" in row for row in rows), "all of it is on the screen"
+
+
+async def test_on_40_columns_no_text_stands_in_a_column_of_a_few_cells() -> None:
+    calls = Calls(LONG)
+    async with calls.app.run_test(size=(40, 15)) as pilot:
+        await pilot.pause()
+        said = "\n".join(shown(calls.app))
+        for words in (
+            "port 8000, 8001, 8080, 30000: refused",
+            "u give a URL: as kvtop http://host:8000",
+            "D look at a demo: a simulated box",
+            "ask the doctor: kvtop doctor",
+        ):
+            assert words in said, words
+        await pilot.press(*["down"] * 12)
+        said = "\n".join(shown(calls.app))
+        assert "host: 126.0 GiB RAM, 104.0 GiB" in said and "…" not in said
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 15)])
+async def test_while_a_url_is_typed_the_footer_names_the_keys_that_work_then(size: tuple[int, int]) -> None:
+    calls = Calls()
+    async with calls.app.run_test(size=size) as pilot:
+        await pilot.pause()
+        usual = shown(calls.app)[-1]
+        assert "u give a URL" in usual and "q quit" in usual
+        await pilot.press("u")
+        await pilot.pause()
+        typing = shown(calls.app)[-1]
+        assert typing.startswith("enter watch it  esc close  ctrl+c quit")
+        assert not any(words in typing for words in ("u give", "D demo", "export", "? help", "q quit"))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert shown(calls.app)[-1] == usual
+
+
 @pytest.mark.parametrize("size", [(40, 15), (80, 24), (200, 50), (20, 6)])
 @pytest.mark.parametrize("view", [None, VIEW, replace(VIEW, discovery=None, gpu=None, host=None)])
 async def test_it_survives_every_size_and_lack(size: tuple[int, int], view: BoxView | None) -> None:

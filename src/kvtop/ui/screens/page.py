@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import events
@@ -72,6 +72,10 @@ class Page(Screen[None]):
         """A row over the scrolled part that says what of it is seen; None: no such row."""
         return None
 
+    def prompt(self) -> Sequence[Line]:
+        """What stands in the place of the keys while something is typed, longest first; empty: the keys."""
+        return ()
+
     def clicked(self, x: int, y: int) -> None:
         """A click into a cell of the body, which begins with the head."""
 
@@ -87,7 +91,7 @@ class Page(Screen[None]):
     def tick(self) -> None:
         """Once a second: the clock, and whatever the subclass adds."""
         if self.is_current:
-            self.query_one(Foot).set(clock=self.now())
+            self.query_one(Foot).set(clock=self.now(), prompt=self.prompt())
 
     def redraw(self) -> None:
         """Make the lines anew and paint those that changed."""
