@@ -55,6 +55,7 @@ def main(argv: Sequence[str]) -> int:
         watch,
         settings,
         problems=(*loaded.problems, *problems(loaded.settings.server, loaded.path)),
+        typed=options.url,
         on_demo=_demo,
         tracebacks=options.debug,
     )

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
@@ -17,6 +18,7 @@ from textual.worker import Worker, WorkerState
 from kvtop import config
 from kvtop.config import Settings
 from kvtop.errors import KvtopError, Problem
+from kvtop.sources.url import normalise
 from kvtop.ui import keys
 from kvtop.ui import themes as theme_files
 from kvtop.ui.messages import Changed, OtherUrl
@@ -69,9 +71,11 @@ class KvtopApp(App[str]):
         settings: Settings | None = None,
         *,
         problems: Sequence[Problem] = (),
+        typed: Sequence[str] = (),
         now: Callable[[], float] = time.time,
         tracebacks: bool = False,
     ) -> None:
+        """`typed`: the URLs of the command line."""
         self.tracebacks = tracebacks
         self.settings = settings or Settings()
         self.themes = theme_files.load()
@@ -81,6 +85,7 @@ class KvtopApp(App[str]):
         refusals = keys.problems(refused, config.path()) if refused else ()
         self.problems = (*problems, *refusals, *theme_files.problems(self.themes, self.settings.theme))
         self.dashboard = Dashboard(watch, self.settings, self.keymap, now)
+        self.dashboard.typed = frozenset(map(normalise, typed))
         self._unseen = False
         self._drawn_at = 0.0
         self._wake: asyncio.Handle | None = None
@@ -145,7 +150,8 @@ class KvtopApp(App[str]):
         if view is None:
             return
         if from_noserver and view.servers:
-            self.pop_screen()
+            if not getattr(self.screen, "typing", False):  # the next key would be a command
+                self.pop_screen()
         elif not from_noserver and not view.servers and view.discovery is not None:
             self._no_server()
 
@@ -159,27 +165,35 @@ class KvtopApp(App[str]):
         page = NoServerScreen(
             self.keymap,
             view,  # type: ignore[arg-type]
-            self._watch_url,
+            partial(self._watch_url, instead_of=url if url in self.dashboard.typed else ""),
             lambda: self.exit(DEMO),
             now=self.now,
             url=url,
         )
         self.push_screen(page)
 
-    def _watch_url(self, url: str) -> None:
+    def _watch_url(self, url: str, *, instead_of: str = "") -> None:
+        """Watch one that was given; `instead_of`: the one of the command line whose place it takes."""
         try:
             self.watch_box.add_url(url)
         except KvtopError as error:
             self.notify(error.what, severity="error", markup=False)
             return
-        self.dashboard.given = url
+        if not instead_of:
+            self.dashboard.given = url
+        elif url != instead_of:
+            self.watch_box.drop_url(instead_of)
+            self.dashboard.typed |= {url}
+            self.dashboard.choose_url(url)
         self._changed()
 
     def on_other_url(self, message: OtherUrl) -> None:
-        self.watch_box.drop_url(message.url)
-        self.dashboard.given = ""
-        self.dashboard.look()
-        self._no_server(message.given)
+        """One of the command line stays till another takes its place; one that was given on the page goes."""
+        if message.url not in self.dashboard.typed:
+            self.watch_box.drop_url(message.url)
+            self.dashboard.given = ""
+            self.dashboard.look()
+        self._no_server(message.url)
 
     def _second(self) -> None:
         if self.dashboard.moves_by_itself():
@@ -265,11 +279,15 @@ def run(
     settings: Settings,
     *,
     problems: Sequence[Problem] = (),
+    typed: Sequence[str] = (),
     on_demo: Callable[[], int] | None = None,
     tracebacks: bool = False,
 ) -> int:
-    """The dashboard until its user leaves; the exit code. `on_demo` runs where they want the simulated box instead."""
-    app = KvtopApp(watch, settings, problems=problems, tracebacks=tracebacks)
+    """The dashboard until its user leaves; the exit code.
+
+    `typed`: the URLs of the command line. `on_demo` runs where its user wants the simulated box instead.
+    """
+    app = KvtopApp(watch, settings, problems=problems, typed=typed, tracebacks=tracebacks)
     wish = app.run()
     if wish == DEMO and on_demo is not None:
         return on_demo()

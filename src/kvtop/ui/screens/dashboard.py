@@ -56,6 +56,8 @@ class Dashboard(Screen[None]):
         self.engine: str | None = None
         self.given = ""
         """The URL that was given on the no-server screen; empty: none was."""
+        self.typed: frozenset[str] = frozenset()
+        """The URLs of the command line, and what was given in their place."""
         self.cursor: TurnKey | None = None
         self.words = ""
         """The filter of the turns."""
@@ -250,6 +252,13 @@ class Dashboard(Screen[None]):
             engines = len(view.servers) <= 1
             self.choose_line(-1 if engines and chosen == len(view.lines) - 1 else (chosen + 1) % len(view.lines))
 
+    def choose_url(self, url: str) -> None:
+        """The server at this URL; the first one where it is not watched."""
+        servers = self.watch_box.view(self.window_key).servers
+        self.selected = next((i for i, server in enumerate(servers) if server.url == url), 0)
+        self.engine = self.cursor = None
+        self._thaw()
+
     def choose_line(self, index: int) -> None:
         """A line of the strip: a server, or an engine (-1: all engines together)."""
         view = self.made.view if self.made else None
@@ -307,12 +316,14 @@ class Dashboard(Screen[None]):
     # ---- elsewhere
     def _unanswered(self) -> str | None:
         """The server at the URL that was given, where it was asked and has never answered."""
-        server = self.made.server if self.made and self.given else None
-        return server.url if server is not None and nothing_yet(server) and server.failed_tries else None
+        server = self.made.server if self.made else None
+        if server is None or server.url not in {self.given, *self.typed}:
+            return None
+        return server.url if nothing_yet(server) and server.failed_tries else None
 
     def action_other_url(self) -> None:
         if (url := self._unanswered()) is not None:
-            self.post_message(OtherUrl(url, self.given))
+            self.post_message(OtherUrl(url))
 
     def action_history(self) -> None:
         server, watch = self.made.server if self.made else None, self.watch_box

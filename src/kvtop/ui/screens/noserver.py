@@ -21,7 +21,9 @@ from kvtop.ui import keys
 from kvtop.ui.draw import Line, cells, fit, ljust, pick_line, safe, width, wrap
 from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
+from kvtop.ui.messages import Changed
 from kvtop.ui.numbers import exact, gib, span
+from kvtop.ui.scene import nothing_yet
 from kvtop.ui.screens.page import Body, Page
 from kvtop.ui.widgets import gpu
 from kvtop.ui.widgets.foot import Foot
@@ -101,7 +103,7 @@ class NoServerScreen(Page):
         self.on_demo()
 
     def close_input(self) -> None:
-        """Back to the page."""
+        """Back to the page, and from there to what is watched, if anything is."""
         box = self.query_one(UrlInput)
         box.remove_class("open")
         box.value = ""
@@ -109,10 +111,16 @@ class NoServerScreen(Page):
         self.asked = None
         self._say("")
         self.tick()
+        self.post_message(Changed())
+
+    @property
+    def typing(self) -> bool:
+        """The line for a URL is open."""
+        return self.query_one(UrlInput).has_class("open")
 
     def prompt(self) -> list[Line]:
         """What the keys do while a URL is typed; all others are text."""
-        if not self.query_one(UrlInput).has_class("open"):
+        if not self.typing:
             return []
         named = (("enter", "watch it"), ("esc", "close"), ("ctrl+c", "quit"))
         return [[part for key, word in named[:n] for part in ((key, "t bold"), (f" {word}  ", "d"))] for n in (3, 2)]
@@ -147,10 +155,18 @@ class NoServerScreen(Page):
     # ---- painting
     def head(self, w: int) -> list[Line]:
         view = self.view()
+        contexts: list[str]
         looked = view.discovery.at if view and view.discovery else None
-        if view is None or looked is None:
+        if view is not None and view.servers:
+            if any(server.url == self.url and nothing_yet(server) for server in view.servers):
+                said = f"{self.url} has never answered."
+                sentence = Sentence("NO ANSWER", "warn", said, "Another URL takes its place.")
+            else:
+                sentence = Sentence("OK", "ok", "Another server is there now.", "esc shows it.")
+            contexts = []
+        elif view is None or looked is None:
             sentence = Sentence("NO SERVER", "warn", "Looking for a vLLM server on this box.")
-            contexts: list[str] = []
+            contexts = []
         else:
             sentence = Sentence("NO SERVER", "warn", "No vLLM server found on this box.", "kvtop goes on looking.")
             ago = span(max(0.0, self.now() - looked))
