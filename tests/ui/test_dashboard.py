@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 
 from kvtop.config import Settings
 from kvtop.errors import Problem
-from kvtop.model.box import BySource, Cached, Window
+from kvtop.model.box import BySource, Cached, Latency, Quantile, Window
 from kvtop.model.view import BoxView, Sentence
 from kvtop.readings import Discovery, GpuReading, State
 from kvtop.ui.app import KvtopApp
@@ -89,12 +89,53 @@ async def test_80_by_24_holds_every_panel() -> None:
 async def test_200_by_50_holds_the_rest() -> None:
     screen = await look(boxes.box(), 200, 50)
     for words in (
-        "last 5 min, n=7, 566k prompt tokens", "prefill saved  5 m 57 s", "match unit    1,072 tok", "turn 812 ▴",
+        "last 5 min, n=7, 566k prompt tokens", "prefill saved ~5 m 57 s", "match unit    1,072 tok", "turn 812 ▴",
         "tier 48.0 GiB, mapped by 3 processes", "p95 needs n ≥ 20", "341/350 W", "power cap",
         "· 3 requests, mean; read 4.9k tokens",
         "Turn 817", "tok/s", "took",
     ):  # fmt: skip
         assert words in screen, words
+
+
+def with_first_tokens(n: int, finished: int | None) -> BoxView:
+    """n first tokens in the window, and other requests that finished in it."""
+    made = boxes.engine_window().latency
+    ttft = boxes.latency(3.4, n, 2.5, 5, (6.9, 5, 7.5))
+    nothing = Latency() if finished is None else Latency(0)
+    phase = replace(made.prefill, n=finished) if finished else nothing
+    latency = replace(made, ttft=ttft, prefill=phase, **({} if finished else {"queue": nothing, "decode": nothing}))
+    window = Window(State.UP, at=boxes.NOW, window_s=300.0, all=boxes.engine_window(latency=latency))
+    return boxes.box(servers=(boxes.server(window=window),))
+
+
+@pytest.mark.parametrize("w", [76, 80, 100, 116, 120, 160, 200])
+async def test_first_tokens_and_finished_requests_are_counted_apart(w: int) -> None:
+    for h in (24, 36, 50):
+        screen = await look(with_first_tokens(104, 98), w, h)
+        assert "mean of 98 finished" in screen and "n=104" in screen, h
+        assert "none finished" in await look(with_first_tokens(104, 0), w, h)
+        assert not re.search(r"(\d|none) finished", await look(with_first_tokens(104, None), w, h)), h
+
+
+async def test_a_quantile_has_its_bucket_beside_it_or_a_sign_that_it_is_an_estimate() -> None:
+    for size, words in (
+        ((80, 24), ["p50 3.4 s (2.5–5)  p95 ~6.9 s"]),
+        ((120, 36), ["3.4 s   2.5–5 ~6.9 s", "gap p50 ~26 ms"]),
+        ((200, 50), ["3.4 s   2.5–5 ~6.9 s  3.4 s   104   95 % ≤ 7.5 s", "gap p50 ~26 ms  p95 ~41 ms"]),
+        ((40, 15), ["TTFT  ~3.4 s p50  p95 ~6.9 s"]),
+    ):
+        screen = await look(with_first_tokens(104, 98), *size)
+        assert all(word in screen for word in words), size
+    assert "TTFT ~4.3 s" in await look(boxes.several(), 100, 30)
+
+
+async def test_the_only_one_is_no_estimate() -> None:
+    one = Latency(1, 0.21, Quantile(0.21, 0.1, 0.25))
+    latency = replace(boxes.engine_window().latency, ttft=one, inter_token=one)
+    window = Window(State.UP, at=boxes.NOW, window_s=300.0, all=boxes.engine_window(latency=latency))
+    view = boxes.box(servers=(boxes.server(window=window),))
+    assert "TTFT  0.2 s p50  p95 –" in await look(view, 40, 15)
+    assert "gap p50 210 ms" in await look(view, 120, 36)
 
 
 async def test_unknown_is_a_dash_and_never_a_zero() -> None:

@@ -153,10 +153,11 @@ class CachePanel(BoxPanel):
         config = self.now.config
         if server and config.match_unit_tokens is None:
             config = server.config
+        saved = savings.prefill_s if savings else None
         facts: list[tuple[str, str]] = [
             ("since start", pct(self._lifetime(), 1)),
             ("tokens saved", tok(savings.tokens if savings else None)),
-            ("prefill saved", secs(savings.prefill_s if savings else None)),
+            ("prefill saved", f"~{secs(saved)}" if saved is not None else DASH),
         ]
         if h >= 12:
             speed = tok(savings.prefill_tokens_per_s if savings else None)

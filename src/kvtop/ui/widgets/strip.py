@@ -90,7 +90,7 @@ class Strip(BoxPanel):
             [(ljust(f"{word} {lasted(line.age_s)}" if old else word, STATE_W), style)],
             [("cached ", "d"), *rj(pct(line.share), 5, number)],
             [("run ", "d"), *rj(_n(line.running), 3, number), (" wait ", "d"), *rj(_n(line.waiting), 3, number)],
-            [("TTFT ", "d"), *rj(short(line.ttft_p50_s), 6, number)],
+            [("TTFT ", "d"), *rj(_about(line.ttft_p50_s), 6, number)],
             [("KV pool ", "d"), *rj(pct(line.kv_cache_usage_share), 5, number)],
         ]
         for part in parts:
@@ -137,6 +137,11 @@ def short_labels(lines: tuple[EngineLine, ...]) -> list[str]:
     if len({host for host, _, _ in parts}) == 1 and all(host and port.isdigit() for host, _, port in parts):
         return [f":{port}" for _, _, port in parts]
     return names
+
+
+def _about(seconds: float | None) -> str:
+    """A quantile whose bucket has no room beside it."""
+    return DASH if seconds is None else f"~{short(seconds)}"
 
 
 def _n(value: int | None) -> str:
