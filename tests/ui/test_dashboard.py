@@ -424,6 +424,20 @@ async def test_one_answer_has_its_speed_and_all_together_theirs() -> None:
     assert "writes 38 tok/s" in screen and "115 tok/s out" in screen
 
 
+async def test_the_chart_marks_the_turn_that_the_sentence_tells_of() -> None:
+    slow = {"slow": True, "waited": True, "verdict": "new_tokens"}
+    turns = (boxes.turn(815, 200, 20_000, 0, 0.0, 30, **slow), *boxes.turns()[3:])
+    view = boxes.box(servers=(boxes.server(turns=turns),))
+    assert "turn 815 ▴" in await look(view, 120, 36), "the latest one, where the sentence tells of none"
+    told = replace(view, sentence=replace(boxes.SLOW, turn=(boxes.URL, 812)))
+    screen = await look(told, 120, 36)
+    assert "turn 812 ▴" in screen and "turn 815 ▴" not in screen
+    waits = replace(view, sentence=replace(boxes.SLOW, turn=(boxes.URL, 816)))
+    assert "▴" not in await look(waits, 120, 36), "one in flight has no place on the chart yet"
+    other = replace(view, sentence=replace(boxes.SLOW, turn=("http://other:8000", 812)))
+    assert "turn 815 ▴" in await look(other, 120, 36)
+
+
 async def test_on_40_columns_a_turns_page_is_not_cut() -> None:
     async with shown(boxes.box(), 40, 15) as (app, pilot, _):
         await pilot.press("down", "down", "down", "enter")

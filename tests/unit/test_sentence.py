@@ -454,7 +454,9 @@ def test_a_long_input_is_news_for_five_minutes_at_most() -> None:
 def test_the_longest_wait_is_told() -> None:
     short = turn(ttft_s=12.0).turns[0]
     long = replace(short, id=813, ttft_s=20.0)
-    assert said(replace(UP, turns=(short, long))).first.startswith("turn 813")
+    made = said(replace(UP, turns=(short, long)))
+    assert made.first.startswith("turn 813") and made.turn == (UP.url, 813)
+    assert said(UP).turn is None
 
 
 def test_when_gives_way_before_what() -> None:
@@ -564,7 +566,7 @@ def flying(**more: object) -> ServerView:
 
 def test_a_wait_is_told_while_it_lasts() -> None:
     made = said(flying())
-    assert (made.chip, made.tone) == ("SLOW", "warn")
+    assert (made.chip, made.tone, made.turn) == ("SLOW", "warn", (UP.url, 813))
     assert plain(made) == "turn 813 waits for 42 s: 72,704 of 78,800 prompt tokens are read anew, no first token yet"
     assert plain(said(flying(prompt_tokens=None, new_tokens=None))) == "turn 813 waits for 42 s: no first token yet"
     assert said(flying(started_at=NOW - 9.9)).chip == "OK"

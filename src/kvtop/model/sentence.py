@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from kvtop.model.box import Quantile, Window
 from kvtop.model.downs import DOWNS, Around, Wording, label_of
 from kvtop.model.view import WINDOWS, Sentence, ServerView
-from kvtop.model.waits import NEWS_FOR_S, Made, slow, window_s
+from kvtop.model.waits import NEWS_FOR_S, Made, slow, told, window_s
 from kvtop.model.words import exact, flow, hms, lasted, nb, pct, secs, span, tok
 from kvtop.readings import Discovery, State
 
@@ -44,7 +44,15 @@ def make(servers: Sequence[ServerView], selected: int, around: Around, discovery
         wordings = named if any(map(_fits, named)) else wordings
     fitting = [wording for wording in wordings if _fits(wording)]
     first, rest = fitting[0] if fitting else wordings[-1]
-    return Sentence(chip, tone, first, rest[: max(0, LENGTH - len(first) - 1)].rstrip(), tuple(fitting[1:]))
+    turn = told(view, around) if chip == "SLOW" else None
+    return Sentence(
+        chip,
+        tone,
+        first,
+        rest[: max(0, LENGTH - len(first) - 1)].rstrip(),
+        tuple(fitting[1:]),
+        (view.url, turn.id) if turn is not None else None,
+    )
 
 
 def _fits(wording: Wording) -> bool:
