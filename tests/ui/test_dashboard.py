@@ -18,7 +18,7 @@ from textual.pilot import Pilot
 from kvtop.config import Settings
 from kvtop.errors import Problem
 from kvtop.model.box import BySource, Cached, Latency, Quantile, Window
-from kvtop.model.view import BoxView, Sentence
+from kvtop.model.view import BoxView, EngineLine, Sentence
 from kvtop.readings import Discovery, GpuReading, State
 from kvtop.ui.app import KvtopApp
 from kvtop.ui.numbers import hms
@@ -195,6 +195,17 @@ async def test_several_servers_stand_above_the_panels() -> None:
         assert held.asked[-1] == ("5m", 1, None)
         await pilot.click("#strip", offset=(3, 2))
         assert "▸:8002" in text(app)
+
+
+async def test_a_figure_of_a_server_that_cannot_be_read_has_its_age() -> None:
+    view = boxes.several()
+    for seconds, said in ((0.4, "down 0 s"), (42.0, "down 42 s"), (161.0, "down 161 s"), (6000.0, "down 1.7 h")):
+        lines = tuple(replace(line, age_s=seconds) for line in view.lines)
+        screen = await look(replace(view, lines=lines), 100, 30)
+        assert f":8001  {said}" in screen
+    never = EngineLine("x", "127.0.0.1:8001", State.REFUSED)
+    screen = await look(replace(view, lines=(view.lines[0], never, view.lines[2])), 100, 30)
+    assert re.search(r":8001  down +cached +– ", screen)
 
 
 async def test_keys_are_named_as_they_were_chosen() -> None:

@@ -23,7 +23,7 @@ from kvtop.model.box import (
     WaitingByReason,
     Window,
 )
-from kvtop.model.downs import Around
+from kvtop.model.downs import BRIEF, Around
 from kvtop.model.view import Sentence, ServerView, Turn
 from kvtop.model.waits import parts
 from kvtop.readings import Discovery, HostReading, OffloadFile, State, VllmProcess
@@ -525,6 +525,49 @@ def test_of_several_servers_the_worst_is_named() -> None:
     assert made.chip == "STALE" and made.first.startswith("office: ")
     down_one = replace(down(State.REFUSED, last_good_at=None, cause="no route to office:8000"), label="office")
     assert plain(sentence.make([UP, down_one], 0, AROUND)) == "office refuses: no route to office:8000"
+
+
+def others(*states: State) -> list[ServerView]:
+    labels = [f"127.0.0.1:{8000 + i}" for i in range(len(states))]
+    return [
+        down(
+            state,
+            label=label,
+            url=f"http://{label}",
+            state_since=NOW - 42 - 200 * i,
+            cause=f"nothing listens on {label}",
+        )
+        for i, (state, label) in enumerate(zip(states, labels, strict=True))
+    ]
+
+
+def test_several_that_are_down_are_counted_and_named() -> None:
+    both = others(State.REFUSED, State.TIMEOUT)
+    assert (
+        plain(sentence.make(both, 0, AROUND))
+        == f"both servers are down: 127.0.0.1:8000 refuses since {hms(NOW - 42)}: nothing listens there; "
+        ":8001 (no answer, 4 m 02 s)"
+    )
+    three = others(State.REFUSED, State.TIMEOUT, State.DEAD_ENGINE)
+    made = sentence.make(three, 0, AROUND)
+    assert (made.chip, made.tone) == ("DEAD", "bad")
+    assert (
+        plain(made)
+        == "all 3 servers are down: :8002 (engine died, 7 m 22 s), :8000 (refuses, 42 s), :8001 (no answer, 4 m 02 s)"
+    )
+    assert [rest.count("(") for _, rest in made.shorter] == [2, 1, 0], "narrow headers name fewer"
+    assert plain(replace(made, rest=made.shorter[1][1])).endswith(":8002 (engine died, 7 m 22 s) and 2 more")
+    four = [*three, UP]
+    assert plain(sentence.make(four, 3, AROUND)).startswith("3 of 4 servers are down: :8002 (engine died")
+
+
+def test_one_that_loads_is_not_counted_as_down() -> None:
+    made = sentence.make(others(State.REFUSED, State.LOADING), 1, AROUND)
+    assert made.first.startswith("127.0.0.1:8000 refuses")
+
+
+def test_every_state_that_cannot_be_read_has_its_word() -> None:
+    assert BRIEF.keys() == {state for state, *_ in sentence.DOWNS} - {State.LOADING}
 
 
 def test_another_server_that_is_idle_or_has_no_cache_does_not_speak() -> None:
