@@ -21,6 +21,7 @@ from kvtop.model.box import BySource, Cached, Latency, Quantile, Window
 from kvtop.model.view import BoxView, EngineLine, Sentence
 from kvtop.readings import Discovery, GpuReading, State
 from kvtop.ui.app import KvtopApp
+from kvtop.ui.layout import PANELS
 from kvtop.ui.numbers import hms
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.gpu import GpuPanel
@@ -276,6 +277,19 @@ async def test_panels_come_and_go() -> None:
             assert f"{name} ─" not in text(app)
             await pilot.press(key)
             assert f"{name} ─" in text(app)
+
+
+@pytest.mark.parametrize(("w", "h"), [(80, 24), (200, 50), (40, 15)])
+async def test_with_all_panels_hidden_it_says_how_to_bring_them_back(w: int, h: int) -> None:
+    async with shown(boxes.several(), w, h, Settings(hide=list(PANELS))) as (app, pilot, _):
+        rows = text(app).splitlines()
+        (at,) = (i for i, row in enumerate(rows) if "all panels are hidden: 1-6 show them" in row)
+        assert h // 4 < at < h * 3 // 4
+        assert abs(rows[at].index("all") - (w - len(rows[at]))) <= 1
+        await pilot.press("1")
+        assert "hidden" not in text(app)
+        await pilot.press("1")
+        assert "all panels are hidden" in text(app)
 
 
 async def test_panels_hidden_by_the_configuration() -> None:

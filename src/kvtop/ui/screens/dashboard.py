@@ -27,6 +27,7 @@ from kvtop.ui.widgets.facts import Facts
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.gpu import GpuPanel
 from kvtop.ui.widgets.head import Head
+from kvtop.ui.widgets.hidden import Hidden
 from kvtop.ui.widgets.offload import OffloadPanel
 from kvtop.ui.widgets.preview import Preview
 from kvtop.ui.widgets.queue import QueuePanel
@@ -79,6 +80,7 @@ class Dashboard(Screen[None]):
         yield Facts(id="facts")
         yield TurnsPanel(id="turns")
         yield Preview(self.keymap, id="preview")
+        yield Hidden(self.keymap, id="hidden")
         yield Foot(self.keymap, keys.DASHBOARD, id="foot")
 
     def on_mount(self) -> None:
