@@ -11,7 +11,7 @@ import msgspec
 
 from kvtop import config, paths
 from kvtop.cli import stdio
-from kvtop.cli.args import Parser
+from kvtop.cli.args import Parser, theme
 from kvtop.errors import KvtopError
 from kvtop.model.view import WINDOWS
 
@@ -26,7 +26,9 @@ def parser() -> Parser:
     )
     out.add_argument("url", nargs="*", metavar="URL", help="http://host:8000; several: one line each, tab changes")
     out.add_argument("--window", metavar="W", choices=[key for key, _, _ in WINDOWS], help="10s, 1m, 5m, 1h or start")
-    out.add_argument("--theme", metavar="NAME", help="see themes/*.toml and the folder themes/ beside config.toml")
+    out.add_argument(
+        "--theme", metavar="NAME", type=theme, help="see themes/*.toml and the folder themes/ beside config.toml"
+    )
     out.add_argument("--debug", action="store_true", help="show tracebacks and write a log file")
     return out
 

@@ -13,7 +13,7 @@ import msgspec
 
 from kvtop import config
 from kvtop.cli import stdio
-from kvtop.cli.args import Parser, seconds
+from kvtop.cli.args import Parser, seconds, theme
 from kvtop.errors import KvtopError, UsageError
 from kvtop.model.view import WINDOWS
 from kvtop.sim.scenarios import DEFAULT, SCENARIOS
@@ -44,7 +44,7 @@ def _parser() -> Parser:
     parser.add_argument("--seconds", metavar="N", type=seconds, help="with --headless: how long to watch (default: 5)")
     windows = [key for key, _, _ in WINDOWS]
     parser.add_argument("--window", metavar="W", choices=windows, help="10s, 1m, 5m, 1h or start")
-    parser.add_argument("--theme", metavar="NAME", help="as for the dashboard")
+    parser.add_argument("--theme", metavar="NAME", type=theme, help="as for the dashboard")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
