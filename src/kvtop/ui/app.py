@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import App
 from textual.binding import BindingType
 from textual.filter import Monochrome, NoColor
-from textual.worker import Worker, WorkerState
+from textual.worker import Worker, WorkerError, WorkerState
 
 from kvtop import config
 from kvtop.config import Settings
 from kvtop.errors import KvtopError, Problem
+from kvtop.live.worker import Hangs
+from kvtop.live.worker import Worker as Beside
+from kvtop.model.view import BoxView
 from kvtop.sources.url import normalise
 from kvtop.ui import keys
 from kvtop.ui import themes as theme_files
@@ -41,6 +46,11 @@ PROBLEM_S = 8.0
 PROBLEMS_AT_ONCE = 3
 """Of them, where the screen has room: on a low one it is one."""
 LOW_ROWS = 24
+EXPORT_S = 10.0
+"""A folder that takes longer for an export is given up."""
+STILL_WRITING = "the last export is still being written: nothing was exported now"
+QUIT_S = 2.0
+"""So long an export that is being written holds the end up."""
 DEMO = "demo"
 """What the app returns where its user wants the simulated box instead."""
 LOG = logging.getLogger("kvtop.ui")
@@ -89,6 +99,8 @@ class KvtopApp(App[str]):
         self._unseen = False
         self._drawn_at = 0.0
         self._wake: asyncio.Handle | None = None
+        self._writer = Beside("export")
+        self._exporting: Worker[None] | None = None
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_files.variable_defaults(self.themes)
@@ -258,20 +270,47 @@ class KvtopApp(App[str]):
         self.dashboard.set_window(key)
 
     def action_export(self) -> None:
+        """The picture is taken here and now, and written beside the loop: the folder may be on a network that hangs."""
+        if self._is_exporting:
+            self.notify(STILL_WRITING, severity="error", markup=False)
+            return
+        view = self.dashboard.made.view if self.dashboard.made else None
+        work = partial(self._export, self.export_screenshot(), view, self.now())
+        self._exporting = self.run_worker(work, name="export", group="export", exit_on_error=False)
+
+    @property
+    def _is_exporting(self) -> bool:
+        return self._exporting is not None and not self._exporting.is_finished
+
+    async def _export(self, picture: str, view: BoxView | None, at: float) -> None:
         from kvtop.ui import export
 
-        view = self.dashboard.made.view if self.dashboard.made else None
+        def written() -> tuple[Path, ...]:
+            return export.write(export.folder_of(self.settings.export_dir), picture, view, at, self.problems)
+
+        wrong = ""
         try:
-            folder = export.folder_of(self.settings.export_dir)
-            made = export.write(folder, self.export_screenshot(), view, self.now(), self.problems)
+            made = await self._writer.call(written, EXPORT_S)
+        except Hangs:
+            wrong = STILL_WRITING
+        except TimeoutError:
+            wrong = f"the folder of exports has not answered for {EXPORT_S:g} s: perhaps nothing was exported"
         except export.ExportError as error:
-            self.notify(error.what, severity="error", markup=False)
+            wrong = error.what
         except Exception as error:  # a picture is not worth the dashboard
             LOG.exception("the export failed")
-            what = f"kvtop's own export failed ({type(error).__name__}): nothing was exported; --debug tells more"
-            self.notify(what, severity="error", markup=False)
+            wrong = f"kvtop's own export failed ({type(error).__name__}): nothing was exported; --debug tells more"
+        if wrong:
+            self.notify(wrong, severity="error", markup=False)
         else:
             self.notify(export.said(made), markup=False)
+
+    async def action_quit(self) -> None:
+        """An export that was asked for is written first, unless its folder hangs."""
+        if self._exporting is not None and self._is_exporting:
+            with contextlib.suppress(TimeoutError, WorkerError):
+                await asyncio.wait_for(self._exporting.wait(), QUIT_S)
+        self.exit()
 
 
 def run(
