@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from tests.ui.screen import Held, lines, text
 from textual.color import Color
 from textual.pilot import Pilot
 
+import kvtop.ui.app
 from kvtop.config import Settings
 from kvtop.errors import Problem
 from kvtop.model.box import BySource, Cached, Latency, Quantile, Window
@@ -568,6 +570,28 @@ async def test_problems_are_said_on_the_screen_for_a_while(size: tuple[int, int]
         assert {(n.severity, n.markup, n.timeout) for n in app._notifications} == {("warning", False, 8.0)}
         if size != (40, 15):
             assert "vLLM 0.32.0" in seen
+
+
+async def test_what_the_disk_tells_is_said_with_the_rest() -> None:
+    app = KvtopApp(Held(boxes.healthy()), problems=wrong(1), check=lambda: wrong(2)[1:], now=lambda: boxes.NOW)
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        seen = await until(app, pilot, "'window'? 1")
+        assert "'window'? 0" in seen and len(app.problems) == 2
+
+
+async def test_a_disk_that_hangs_is_a_problem_and_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+
+    def hangs() -> list[Problem]:
+        gate.wait(30)
+        return []
+
+    monkeypatch.setattr(kvtop.ui.app, "CHECK_S", 0.05)
+    app = KvtopApp(Held(boxes.healthy()), check=hangs, now=lambda: boxes.NOW)
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        seen = await until(app, pilot, "have not answered for 0.05 s")
+        assert "95 % cached" in seen
+    gate.set()
 
 
 async def test_no_problem_no_word() -> None:

@@ -6,13 +6,14 @@ import gc
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
 from kvtop import config, paths
 from kvtop.cli import stdio
 from kvtop.cli.args import Parser, theme
-from kvtop.errors import KvtopError
+from kvtop.errors import KvtopError, Problem
 from kvtop.model.view import WINDOWS
 
 INSTEAD = "for scripts and status lines: kvtop snapshot --json, kvtop snapshot --line"
@@ -45,7 +46,6 @@ def main(argv: Sequence[str]) -> int:
         _log_to_file()
 
     from kvtop.live.watch import Watch
-    from kvtop.servers import problems
 
     watch = Watch(settings, options.url)  # a URL that is none ends here, before the screen is touched
 
@@ -56,11 +56,21 @@ def main(argv: Sequence[str]) -> int:
     return run(
         watch,
         settings,
-        problems=(*loaded.problems, *problems(loaded.settings.server, loaded.path)),
+        problems=loaded.problems,
+        check=partial(named, loaded) if loaded.settings.server or loaded.settings.export_dir else None,
         typed=options.url,
         on_demo=_demo,
         tracebacks=options.debug,
     )
+
+
+def named(loaded: config.Loaded) -> tuple[Problem, ...]:
+    """What is wrong with the servers, key files and the folder that config.toml names. It asks the disk."""
+    from kvtop import servers  # none of it is needed for the first picture
+    from kvtop.ui import export
+
+    settings = loaded.settings
+    return *servers.problems(settings.server, loaded.path), *export.problems(settings.export_dir, loaded.path)
 
 
 def _log_to_file() -> None:

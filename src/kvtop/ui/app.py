@@ -46,6 +46,8 @@ PROBLEM_S = 8.0
 PROBLEMS_AT_ONCE = 3
 """Of them, where the screen has room: on a low one it is one."""
 LOW_ROWS = 24
+CHECK_S = 2.0
+"""Problems are said after so long, whatever does not answer."""
 EXPORT_S = 10.0
 """A folder that takes longer for an export is given up."""
 STILL_WRITING = "the last export is still being written: nothing was exported now"
@@ -81,16 +83,17 @@ class KvtopApp(App[str]):
         settings: Settings | None = None,
         *,
         problems: Sequence[Problem] = (),
+        check: Callable[[], Sequence[Problem]] | None = None,
         typed: Sequence[str] = (),
         now: Callable[[], float] = time.time,
         tracebacks: bool = False,
     ) -> None:
-        """`typed`: the URLs of the command line."""
+        """`check` finds further problems; it may ask the disk. `typed`: the URLs of the command line."""
         self.tracebacks = tracebacks
         self.settings = settings or Settings()
         self.themes = theme_files.load()
         super().__init__(driver_class=Terminal)
-        self.watch_box, self.now = watch, now
+        self.watch_box, self.now, self.check = watch, now, check
         self.keymap, refused = keys.resolve(self.settings.keys)
         refusals = keys.problems(refused, config.path()) if refused else ()
         self.problems = (*problems, *refusals, *theme_files.problems(self.themes, self.settings.theme))
@@ -112,9 +115,21 @@ class KvtopApp(App[str]):
         self.theme = theme_files.register(self, self.themes, wanted)
         self.set_keymap(self.keymap.overrides())
         self.push_screen(self.dashboard)
-        self.call_after_refresh(self._say_problems)
+        if self.check is None:
+            self.call_after_refresh(self._say_problems)
+        else:
+            self.run_worker(self._check_and_say(self.check), name="look at files", exit_on_error=False)
         self.run_worker(self.watch_box.run(self._changed), name="collector", exit_on_error=False)
         self.set_interval(1.0, self._second)
+
+    async def _check_and_say(self, check: Callable[[], Sequence[Problem]]) -> None:
+        """Beside the loop: what config.toml names may lie on a network that hangs."""
+        try:
+            self.problems += tuple(await Beside("check").call(check, CHECK_S))
+        except TimeoutError:
+            what = f"the files and folders that it names have not answered for {CHECK_S:g} s"
+            self.problems += (Problem("config", what, "look at the disk or network that they are on", config.path()),)
+        self._say_problems()
 
     def _say_problems(self) -> None:
         """What kvtop goes on without, for a few seconds: the header keeps its line, `doctor` keeps the list."""
@@ -318,15 +333,16 @@ def run(
     settings: Settings,
     *,
     problems: Sequence[Problem] = (),
+    check: Callable[[], Sequence[Problem]] | None = None,
     typed: Sequence[str] = (),
     on_demo: Callable[[], int] | None = None,
     tracebacks: bool = False,
 ) -> int:
     """The dashboard until its user leaves; the exit code.
 
-    `typed`: the URLs of the command line. `on_demo` runs where its user wants the simulated box instead.
+    `check` and `typed`: as for the app. `on_demo` runs where its user wants the simulated box instead.
     """
-    app = KvtopApp(watch, settings, problems=problems, typed=typed, tracebacks=tracebacks)
+    app = KvtopApp(watch, settings, problems=problems, check=check, typed=typed, tracebacks=tracebacks)
     wish = app.run()
     if wish == DEMO and on_demo is not None:
         return on_demo()
