@@ -16,7 +16,7 @@ from kvtop.ui.app import KvtopApp
 from kvtop.ui.screens.noserver import NoServerScreen
 
 from . import boxes
-from .screen import Held, text
+from .screen import Held, text, until
 
 NOBODY = replace(boxes.STATES["nobody"](), discovery=Discovery(looked=(("processes", "0 are vLLM"),), at=boxes.NOW))
 WRONG = "http://127.0.0.1:8009"
@@ -41,14 +41,6 @@ async def given(size: tuple[int, int] = (80, 24)) -> AsyncIterator[tuple[KvtopAp
         held.say(one(State.UP))
         await until(pilot, lambda: app.screen is app.dashboard)
         yield app, pilot, held
-
-
-async def until(pilot: Pilot[str], seen: object) -> None:
-    for _ in range(100):
-        await pilot.pause(0.03)
-        if seen():  # type: ignore[operator]
-            return
-    raise AssertionError(text(pilot.app))
 
 
 async def test_a_wrong_url_can_be_mended() -> None:
@@ -121,7 +113,8 @@ async def test_a_url_of_the_command_line_can_be_mended() -> None:
         assert app.screen.query_one(Input).value == WRONG and held.dropped == []
         assert "never answered" in text(app)
         held.say(one(State.REFUSED, failed_tries=6))
-        await pilot.pause(0.3)
+        await until(pilot, lambda: app.dashboard.made.server.failed_tries == 6)
+        await pilot.pause()
         assert isinstance(app.screen, NoServerScreen), "the next key would be a command"
         await pilot.press("backspace", "0", "enter")
         assert (held.urls, held.dropped) == (["http://127.0.0.1:8000"], [WRONG])
