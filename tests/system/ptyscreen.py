@@ -73,6 +73,16 @@ class PtyScreen:
             assert self.process.poll() is None, f"ended before {wanted!r}: {self.written[-2000:]!r}"
             self.read(0.05)
 
+    def wait_full(self) -> None:
+        """Until the terminal takes no more of what the program writes, for as long as nobody reads."""
+        end = time.monotonic() + WAIT_S
+        refused = 0
+        while refused < 30:  # a moment's refusal may be a write that goes on
+            assert time.monotonic() < end, "the terminal still takes what is written"
+            assert self.process.poll() is None, "ended before the terminal was full"
+            refused = 0 if select.select([], [self.slave], [], 0)[1] else refused + 1
+            time.sleep(0.01)
+
     def wait_end(self, within_s: float, *, reading: bool = True) -> int:
         """The exit status; the program has to end in that time. Not `reading`: nobody takes what it writes."""
         end = time.monotonic() + within_s

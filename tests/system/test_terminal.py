@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import termios
-import time
 
 import pytest
 from ptyscreen import PtyScreen
@@ -66,7 +65,7 @@ def test_a_signal_while_it_starts_leaves_no_half_screen(closed_port: str, after_
 def test_a_signal_ends_it_though_nobody_reads_the_screen() -> None:
     with PtyScreen([*KVTOP, "demo"]) as screen:
         screen.wait_for(DRAWN)
-        time.sleep(4)  # a few pictures more than the terminal's buffer holds
+        screen.wait_full()
         screen.process.send_signal(signal.SIGTERM)
         assert screen.wait_end(6, reading=False) == 128 + signal.SIGTERM
         assert termios.tcgetattr(screen.slave) == screen.attributes

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from textual.pilot import Pilot
+
 from kvtop.model.view import BoxView
 from kvtop.ui.app import KvtopApp
 
@@ -17,6 +19,15 @@ def lines(app: KvtopApp) -> list[str]:
 
 def text(app: KvtopApp) -> str:
     return "\n".join(line.rstrip() for line in lines(app))
+
+
+async def until(pilot: Pilot[str], seen: Callable[[], object]) -> None:
+    """Wait until this holds."""
+    for _ in range(300):
+        await pilot.pause(0.02)
+        if seen():
+            return
+    raise AssertionError(text(pilot.app))  # type: ignore[arg-type]
 
 
 class Held:
@@ -54,9 +65,7 @@ class Held:
     def opened(self, url: str, turn: int) -> None:
         self.seen.append((url, turn))
 
-    def series(
-        self, name: str, span_s: float, columns: int, selected: int = 0, engine: str | None = None
-    ) -> Sequence[float | None]:
+    def series(self, name: str, span_s: float, columns: int, selected: int = 0) -> Sequence[float | None]:
         return [0.5] * columns
 
     def say(self, view: BoxView) -> None:

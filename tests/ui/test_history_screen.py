@@ -19,6 +19,7 @@ from kvtop.ui.plot import Curve, Scale, chart, clock_ticks
 from kvtop.ui.screens.history import METRICS, SPANS, HistoryScreen, _levels
 
 from .page_app import NOON, PageApp, shown
+from .screen import until
 
 
 class Recorded:
@@ -193,8 +194,7 @@ async def test_a_chart_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(plot, "_draw", draw)
     app = page(Recorded(share=0.5))
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause(0.2)
-        assert "the chart could not be drawn: RuntimeError" in "\n".join(shown(app))
+        await until(pilot, lambda: "the chart could not be drawn: RuntimeError" in "\n".join(shown(app)))
         await pilot.press("escape")
         await pilot.pause()
         assert app.done == ["back"]

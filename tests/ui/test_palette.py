@@ -8,6 +8,7 @@ import pytest
 from textual.command import CommandList, CommandPalette
 from textual.events import Click
 from textual.fuzzy import Matcher
+from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import OptionList
 
@@ -21,7 +22,7 @@ from kvtop.ui.themes import Themes, load
 
 from . import boxes
 from .page_app import NOON, PageApp
-from .screen import Held
+from .screen import Held, until
 
 
 class PaletteApp(PageApp):
@@ -123,6 +124,12 @@ def test_the_help_says_what_it_does_and_by_which_key() -> None:
     assert made["start"].help == "the figures cover all since start"
 
 
+async def listed(pilot: Pilot[str]) -> None:
+    """Until the palette has its list."""
+    await until(pilot, lambda: any(found.option_count for found in pilot.app.screen.query(CommandList)))
+    await pilot.pause()
+
+
 async def fast(*names: str) -> Screen[object]:
     """The screen after these keys, which are there before the app has looked at the first of them."""
     app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
@@ -130,7 +137,7 @@ async def fast(*names: str) -> Screen[object]:
         await pilot.pause()
         for name in names:
             app.simulate_key(name)
-        await pilot.pause(0.5)
+        await listed(pilot)
         assert app._exception is None
         return app.screen
 
@@ -145,7 +152,7 @@ async def test_a_page_of_a_list_that_was_not_painted() -> None:
     app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("ctrl+p")
-        await pilot.pause(0.5)
+        await listed(pilot)
         app.screen.query_one(CommandList).clear_options().add_options(["one", "two"])
         await pilot.press("pagedown", "pageup")
         assert isinstance(app.screen, PaletteScreen)
@@ -170,18 +177,16 @@ async def test_it_opens_anew_while_the_old_one_is_not_gone_yet() -> None:
             app.action_command_palette()
             assert isinstance(app.screen, PaletteScreen)
             app.screen._action_escape()
-        await pilot.pause(0.3)
-        assert app.screen is app.dashboard
+        await until(pilot, lambda: app.screen is app.dashboard)
 
 
 async def test_a_click_outside_of_the_screen() -> None:
     app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("ctrl+p")
-        await pilot.pause(0.5)
+        await listed(pilot)
         app.screen.post_message(Click(app.screen, 90, 40, 0, 0, 1, False, False, False, 90, 40))
-        await pilot.pause(0.2)
+        await pilot.pause()
         assert isinstance(app.screen, PaletteScreen)
         app.screen.post_message(Click(app.screen, 1, 1, 0, 0, 1, False, False, False, 1, 1))
-        await pilot.pause(0.2)
-        assert app.screen is app.dashboard, "a click beside the list closes it, as Textual has it"
+        await until(pilot, lambda: app.screen is app.dashboard)  # as Textual has it for a click beside the list

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
-from vllm_agent import Server
+from vllm_agent import Agent, Server
 from vllm_servers import manage, status
 
 
@@ -40,6 +40,19 @@ def serving(installed: None) -> Callable[..., object]:
             manage("stop", name)
 
     return serve
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest, serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
+    """The server that the module names as SERVER."""
+    with serving(request.module.SERVER) as running:
+        yield running
+
+
+@pytest.fixture
+async def agent(server: Server) -> AsyncIterator[Agent]:
+    async with Agent(server) as one:
+        yield one
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

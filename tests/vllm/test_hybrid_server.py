@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager
-
 import pytest
-from vllm_agent import TOOLS, Agent, Book, Server, assert_equal, opening, shuffled, tool_turn
+from vllm_agent import TOOLS, Agent, Book, assert_equal, opening, shuffled, tool_turn
 
 from kvtop.model.turns import TurnTracker
 from kvtop.model.window import between
 
 pytestmark = pytest.mark.vllm
 
+SERVER = "hybrid"
+
 BLOCK = 288
-
-
-@pytest.fixture(scope="module")
-def server(serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
-    with serving("hybrid") as running:
-        yield running
-
-
-@pytest.fixture
-async def agent(server: Server) -> AsyncIterator[Agent]:
-    async with Agent(server) as one:
-        yield one
 
 
 async def test_configuration_is_read(agent: Agent) -> None:

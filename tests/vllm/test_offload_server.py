@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
@@ -21,12 +21,6 @@ DEVICE_BLOCKS = 130
 def server(request: pytest.FixtureRequest, serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
     with serving(request.param) as running:
         yield running
-
-
-@pytest.fixture
-async def agent(server: Server) -> AsyncIterator[Agent]:
-    async with Agent(server) as one:
-        yield one
 
 
 def filler(n: int) -> list[Message]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_agent import TOOLS, Agent, Book, Server, assert_equal, opening, shuffled, tool_turn
+from vllm_agent import TOOLS, Agent, Book, assert_equal, opening, shuffled, tool_turn
 from vllm_gate import gate
 
 from kvtop.model.turns import TurnTracker
@@ -19,19 +17,9 @@ from kvtop.model.window import between
 
 pytestmark = pytest.mark.vllm
 
+SERVER = "plain"
+
 BLOCK = 128
-
-
-@pytest.fixture(scope="module")
-def server(serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
-    with serving("plain") as running:
-        yield running
-
-
-@pytest.fixture
-async def agent(server: Server) -> AsyncIterator[Agent]:
-    async with Agent(server) as one:
-        yield one
 
 
 async def test_configuration_is_read(agent: Agent) -> None:

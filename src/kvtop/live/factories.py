@@ -62,14 +62,23 @@ def real(settings: Settings, clock: Clock) -> Factories:
         from kvtop.model.metrics import wanted
         from kvtop.sources.vllm import VllmSource
 
-        return VllmSource(
-            url,
-            key=configured.api_key if configured is not None else lambda: None,
-            timeout_s=settings.poll.metrics_timeout_s,
-            max_bytes=settings.poll.metrics_max_bytes,
-            wanted=wanted,
-            clock=clock,
-        )
+        def made(key: Callable[[], str | None]) -> ServerLike:
+            return VllmSource(
+                url,
+                key=key,
+                timeout_s=settings.poll.metrics_timeout_s,
+                max_bytes=settings.poll.metrics_max_bytes,
+                wanted=wanted,
+                clock=clock,
+            )
+
+        if configured is None:
+            return made(lambda: None)
+        if configured.api_key_env or not configured.api_key_file:
+            return made(configured.api_key)
+        from kvtop.live.keyfile import WithKeyFile
+
+        return WithKeyFile(made, configured.api_key, Worker("key-file"), clock)
 
     def gpu() -> GpuLike:
         from kvtop.sources.nvml import NvmlSource
