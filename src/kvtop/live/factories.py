@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +12,7 @@ from kvtop.model.states import explain
 from kvtop.readings import Discovery, GpuReading, HostReading, Scrape, ServerFacts, SourceDown
 
 if TYPE_CHECKING:
+    from kvtop.capture.turn import Captured
     from kvtop.clock import Clock
 
 
@@ -39,6 +40,18 @@ class FinderLike(Protocol):
     async def read(self, host: HostReading | None) -> Discovery: ...
 
 
+class StoreLike(Protocol):
+    """The turns on disk; all of it may block."""
+
+    def revision(self) -> int: ...
+
+    def count(self) -> int: ...
+
+    def rows(self, *, last: int, since_id: int = 0) -> list[Captured]: ...
+
+    def rows_of(self, ids: Sequence[int]) -> list[Captured]: ...
+
+
 @dataclass(frozen=True)
 class Factories:
     """All but `server` may block and import: they are called beside the event loop.
@@ -50,6 +63,8 @@ class Factories:
     gpu: Callable[[], GpuLike]
     host: Callable[[], HostLike]
     finder: Callable[[], FinderLike]
+    captures: Callable[[], StoreLike | None] = lambda: None
+    """The store of captured turns, opened for reading; None where there is none yet."""
     explain: Callable[[SourceDown, str, HostReading | None], SourceDown] = explain
     """What the machine knows about a server that does not answer."""
     worker: Callable[[str], Caller] = Worker
@@ -86,4 +101,10 @@ def real(settings: Settings, clock: Clock) -> Factories:
 
         return DiscoverySource(configured=len(settings.server), clock=clock)
 
-    return Factories(server, gpu, host, finder)
+    def captures() -> StoreLike | None:
+        from kvtop.capture.store import Store, default_path
+
+        path = default_path()
+        return Store.open(path) if path.exists() else None
+
+    return Factories(server, gpu, host, finder, captures)

@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 
 from kvtop.clock import Clock, SystemClock
 from kvtop.config import Server, Settings
 from kvtop.errors import UsageError
+from kvtop.live.captures import Captures, Moment
 from kvtop.live.endpoint import Endpoint, Sleep, Surroundings
 from kvtop.live.factories import Factories, FinderLike, ServerLike, real
 from kvtop.live.machine import GpuWatch, HostWatch
@@ -21,8 +23,10 @@ from kvtop.model import fleet, sentence
 from kvtop.model.downs import Around
 from kvtop.model.here import server_of
 from kvtop.model.history import ServerHistory
+from kvtop.model.judge import Thresholds
+from kvtop.model.merged import merge, of_window
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import BoxView, ServerView
+from kvtop.model.view import BoxView, ServerView, TapView, Turn
 from kvtop.readings import Discovery, SourceDown, State
 from kvtop.sources.url import normalise
 
@@ -71,6 +75,8 @@ class Watch:
         poll, worker = settings.poll, self._factories.worker
         self._gpu = GpuWatch(self._factories.gpu, worker("gpu"), poll, self._clock, sleep)
         self._host = HostWatch(self._factories.host, worker("host"), poll, self._clock, sleep)
+        self._captures = Captures(self._factories.captures, worker("captures"), sleep)
+        self._merged: dict[tuple[str, str], tuple[ServerView, tuple[object, ...], ServerView]] = {}
         self._finder_worker = worker("import-finder")
         self._discovery: Discovery | None = None
         self._looks = 0
@@ -167,7 +173,10 @@ class Watch:
         self._fault = asyncio.get_running_loop().create_future()
         for endpoint in self._endpoints:
             self._start(endpoint)
-        others = [self._task(loop) for loop in (self._watch_gpu(), self._watch_host(), self._discover())]
+        others = [
+            self._task(loop)
+            for loop in (self._watch_gpu(), self._watch_host(), self._watch_captures(), self._discover())
+        ]
         try:
             await self._fault
         finally:
@@ -194,6 +203,10 @@ class Watch:
     async def _watch_host(self) -> None:
         await self._head_start()
         await self._host.run(self._host_changed)
+
+    async def _watch_captures(self) -> None:
+        await self._head_start()
+        await self._captures.run(self._changed)
 
     def _host_changed(self) -> None:
         host = self._host.reading
@@ -270,7 +283,8 @@ class Watch:
         now = self._clock.wall()
         selected = max(0, min(selected, len(self._endpoints) - 1))
         servers = tuple(
-            e.history.view(now, window_key, engine if i == selected else None) for i, e in enumerate(self._endpoints)
+            self._with_captures(e.history.view(now, window_key, engine if i == selected else None), now)
+            for i, e in enumerate(self._endpoints)
         )
         host = self._host.reading
         settings = self._settings
@@ -298,6 +312,35 @@ class Watch:
             window_key=window_key,
             looks=self._looks,
         )
+
+    def _with_captures(self, view: ServerView, now: float) -> ServerView:
+        """The same server with what was captured of it; worked out once a change."""
+        captured, key = self._captures.count(view.url), (view.url, view.window_key)
+        if view.engine is not None or not (captured or self._captures.problem):
+            return view  # which engine a captured turn ran on is not known
+        mark = (self._captures.version, self._captures.problem, int(now))
+        known = self._merged.get(key)
+        if known is not None and known[0] is view and known[1] == mark:
+            return known[2]
+        limits, requests = self._settings.thresholds, view.window.all.requests
+        judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
+        all_wait = bool(requests.waiting) and not requests.running
+        rate = view.savings.prefill_tokens_per_s
+        turns = self._captures.turns(view.url, Moment(now, rate, all_wait, judged))
+        share, passed_by = _through(view, turns)
+        tap = TapView(captured, share, passed_by, self._captures.no_details(view.url), self._captures.problem)
+        made = replace(view, turns=merge(turns, view.turns), tap=tap)
+        self._merged[key] = (view, mark, made)
+        return made
+
+
+def _through(view: ServerView, captured: Sequence[Turn]) -> tuple[float | None, int | None]:
+    """(Share of the window's prompt tokens that went through the tap, those that did not)."""
+    prompt, seconds, end = view.window.all.cached.prompt_tokens, view.window.window_s, view.last_good_at
+    if prompt is None or prompt <= 0 or seconds is None or end is None:
+        return None, None
+    seen = of_window(captured, end - seconds, end)
+    return min(1.0, seen / prompt), max(0, round(prompt - seen))
 
 
 def _warning(servers: Sequence[ServerView], selected: int) -> str:

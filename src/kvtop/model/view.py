@@ -29,17 +29,30 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a captured turn in flight is going to be, from the sizes of its parts and the turns before it."""
+
+    prompt_tokens: int
+    cached_tokens: int | None = None
+    """What the turn that it continues left in the cache, if nothing was lost."""
+    new_tokens: int | None = None
+    left_s: float | None = None
+    """Seconds to its first token, at this server's own prefill rate."""
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """A request, or n requests that could not be told apart, as far as the counters tell. Keys as in `turns --json`."""
 
     id: int
-    """Running number of this session, from 1."""
+    """Running number of this session, from 1; of a captured one its number in the store."""
     ended_at: float | None
     """Unix time of the scrape that saw the finish; None while in flight or for saved texts."""
     n: int = 1
     """Requests in this row; more than 1: every number is a mean of them."""
-    state: str = "done"
-    """in_flight or done."""
+    state: str | None = "done"
+    """in_flight or done; of a captured one also aborted (by the client), failed, cut (the answer broke off), or None:
+    nobody saw its end."""
     phase: str | None = None
     """Of one in flight: 'waits', 'reads' or 'writes'."""
     started_at: float | None = None
@@ -53,7 +66,7 @@ class Turn:
     prefill_s: float | None = None
     decode_s: float | None = None
     ttft_s: float | None = None
-    """queue + prefill: marked ~."""
+    """queue + prefill: marked ~. Of a captured one what its client waited, exactly."""
     duration_s: float | None = None
     inter_token_s: float | None = None
     """Mean gap between tokens."""
@@ -64,6 +77,27 @@ class Turn:
     verdict: str | None = None
     """no_fault, new_tokens, queued or None: what the counters alone can prove."""
     engine: str | None = None
+    source: str = "metrics"
+    """metrics: worked out from the counters; tap or import: captured, and exact."""
+    record: str = "complete"
+    """Of a captured one: complete or truncated (ours, not the traffic's)."""
+    route: str | None = None
+    model: str | None = None
+    agent: str | None = None
+    conversation: str | None = None
+    relation: str | None = None
+    """Of a captured one, to its conversation: first, next, retry, branch, side, subagent or compaction."""
+    status: int | None = None
+    """HTTP."""
+    error: str | None = None
+    """What an error body says, in one line."""
+    estimate: Estimate | None = None
+    """Of a captured one in flight."""
+
+    @property
+    def captured(self) -> bool:
+        """Its request and its answer were seen, not only what the server counted."""
+        return self.source != "metrics"
 
     @property
     def queue_ruled(self) -> bool:
@@ -126,6 +160,22 @@ class Savings:
 
 
 @dataclass(frozen=True, slots=True)
+class TapView:
+    """What goes through a tap to one server."""
+
+    captured: int
+    """Turns of this server in the store."""
+    share: float | None = None
+    """Of the prompt tokens that the server counted in the window: those of captured turns. None: not known."""
+    passed_by_tokens: int | None = None
+    """The others: prompt tokens of requests that did not go through the tap."""
+    no_details: bool = False
+    """The newest turns have usage without cached tokens: the server runs without --enable-prompt-tokens-details."""
+    problem: str = ""
+    """Why the store cannot be read; empty where it can."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerView:
     """One endpoint at one moment."""
 
@@ -179,6 +229,8 @@ class ServerView:
     """Unix time of the first scrape that was read."""
     last_busy_at: float | None = None
     """Unix time at which something was last seen to run, to wait or to be counted."""
+    tap: TapView | None = None
+    """None: nothing of this server was captured."""
     last_traffic: Window | None = None
     """While nobody asks anything: the last 5 minutes in which somebody did."""
 
