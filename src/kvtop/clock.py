@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -28,22 +27,6 @@ class SystemClock:
 
     def mono(self) -> float:
         return time.monotonic()
-
-
-@dataclass
-class FixedClock:
-    """A clock that moves only when told to."""
-
-    now: float = 1_795_953_600.0
-
-    def wall(self) -> float:
-        return self.now
-
-    def mono(self) -> float:
-        return self.now
-
-    def tick(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def iso(unix_s: float | None) -> str | None:

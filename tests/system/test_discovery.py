@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from loopback import Exchange, Handler, routes, serving, vllm
 
-from kvtop.clock import FixedClock
+from fixed_clock import FixedClock
 from kvtop.readings import HostReading, VllmProcess
 from kvtop.sources.discovery import ASK_AGAIN_S, DiscoverySource
 

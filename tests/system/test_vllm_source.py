@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from loopback import METRICS, Exchange, routes, serving, vllm
 
-from kvtop.clock import FixedClock
+from fixed_clock import FixedClock
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State
 from kvtop.sources.vllm import HEALTH_S, VllmSource
 

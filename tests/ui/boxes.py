@@ -204,7 +204,7 @@ def several(n: int = 3) -> BoxView:
         for i, state in enumerate(states)
     ]
     lines = tuple(
-        EngineLine(s.url, s.label, s.state, 0.77, 2, 1, 4.3, 7, 0.96, 42.0 if s.state is State.REFUSED else 0.2, i == 0)
+        EngineLine(s.url, s.label, s.state, 0.77, 2, 1, 4.3, 0.96, 42.0 if s.state is State.REFUSED else 0.2, i == 0)
         for i, s in enumerate(servers)
     )
     warning = "load is spread over 3 servers and each finds little: route a conversation to one server" if n > 3 else ""

@@ -54,9 +54,7 @@ class Held:
     def opened(self, url: str, turn: int) -> None:
         self.seen.append((url, turn))
 
-    def series(
-        self, name: str, span_s: float, columns: int, selected: int = 0, engine: str | None = None
-    ) -> Sequence[float | None]:
+    def series(self, name: str, span_s: float, columns: int, selected: int = 0) -> Sequence[float | None]:
         return [0.5] * columns
 
     def say(self, view: BoxView) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,12 +16,14 @@ from tests.ui.screen import Held, lines, text
 from textual.color import Color
 from textual.pilot import Pilot
 
+import kvtop.ui.app
 from kvtop.config import Settings
 from kvtop.errors import Problem
-from kvtop.model.box import BySource, Cached, Window
-from kvtop.model.view import BoxView, Sentence
+from kvtop.model.box import BySource, Cached, Latency, Quantile, Window
+from kvtop.model.view import BoxView, EngineLine, Sentence
 from kvtop.readings import Discovery, GpuReading, State
 from kvtop.ui.app import KvtopApp
+from kvtop.ui.layout import PANELS
 from kvtop.ui.numbers import hms
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.gpu import GpuPanel
@@ -89,12 +92,53 @@ async def test_80_by_24_holds_every_panel() -> None:
 async def test_200_by_50_holds_the_rest() -> None:
     screen = await look(boxes.box(), 200, 50)
     for words in (
-        "last 5 min, n=7, 566k prompt tokens", "prefill saved  5 m 57 s", "match unit    1,072 tok", "turn 812 ▴",
+        "last 5 min, n=7, 566k prompt tokens", "prefill saved ~5 m 57 s", "match unit    1,072 tok", "turn 812 ▴",
         "tier 48.0 GiB, mapped by 3 processes", "p95 needs n ≥ 20", "341/350 W", "power cap",
         "· 3 requests, mean; read 4.9k tokens",
         "Turn 817", "tok/s", "took",
     ):  # fmt: skip
         assert words in screen, words
+
+
+def with_first_tokens(n: int, finished: int | None) -> BoxView:
+    """n first tokens in the window, and other requests that finished in it."""
+    made = boxes.engine_window().latency
+    ttft = boxes.latency(3.4, n, 2.5, 5, (6.9, 5, 7.5))
+    nothing = Latency() if finished is None else Latency(0)
+    phase = replace(made.prefill, n=finished) if finished else nothing
+    latency = replace(made, ttft=ttft, prefill=phase, **({} if finished else {"queue": nothing, "decode": nothing}))
+    window = Window(State.UP, at=boxes.NOW, window_s=300.0, all=boxes.engine_window(latency=latency))
+    return boxes.box(servers=(boxes.server(window=window),))
+
+
+@pytest.mark.parametrize("w", [76, 80, 100, 116, 120, 160, 200])
+async def test_first_tokens_and_finished_requests_are_counted_apart(w: int) -> None:
+    for h in (24, 36, 50):
+        screen = await look(with_first_tokens(104, 98), w, h)
+        assert "mean of 98 finished" in screen and "n=104" in screen, h
+        assert "none finished" in await look(with_first_tokens(104, 0), w, h)
+        assert not re.search(r"(\d|none) finished", await look(with_first_tokens(104, None), w, h)), h
+
+
+async def test_a_quantile_has_its_bucket_beside_it_or_a_sign_that_it_is_an_estimate() -> None:
+    for size, words in (
+        ((80, 24), ["p50 3.4 s (2.5–5)  p95 ~6.9 s"]),
+        ((120, 36), ["3.4 s   2.5–5 ~6.9 s", "gap p50 ~26 ms"]),
+        ((200, 50), ["3.4 s   2.5–5 ~6.9 s  3.4 s   104   95 % ≤ 7.5 s", "gap p50 ~26 ms  p95 ~41 ms"]),
+        ((40, 15), ["TTFT  ~3.4 s p50  p95 ~6.9 s"]),
+    ):
+        screen = await look(with_first_tokens(104, 98), *size)
+        assert all(word in screen for word in words), size
+    assert "TTFT ~4.3 s" in await look(boxes.several(), 100, 30)
+
+
+async def test_the_only_one_is_no_estimate() -> None:
+    one = Latency(1, 0.21, Quantile(0.21, 0.1, 0.25))
+    latency = replace(boxes.engine_window().latency, ttft=one, inter_token=one)
+    window = Window(State.UP, at=boxes.NOW, window_s=300.0, all=boxes.engine_window(latency=latency))
+    view = boxes.box(servers=(boxes.server(window=window),))
+    assert "TTFT  0.2 s p50  p95 –" in await look(view, 40, 15)
+    assert "gap p50 210 ms" in await look(view, 120, 36)
 
 
 async def test_unknown_is_a_dash_and_never_a_zero() -> None:
@@ -156,6 +200,28 @@ async def test_several_servers_stand_above_the_panels() -> None:
         assert "▸:8002" in text(app)
 
 
+async def test_a_figure_of_a_server_that_cannot_be_read_has_its_age() -> None:
+    view = boxes.several()
+    for seconds, said in ((0.4, "down 0 s"), (42.0, "down 42 s"), (161.0, "down 161 s"), (6000.0, "down 1.7 h")):
+        lines = tuple(replace(line, age_s=seconds) for line in view.lines)
+        screen = await look(replace(view, lines=lines), 100, 30)
+        assert f":8001  {said}" in screen
+    never = EngineLine("x", "127.0.0.1:8001", State.REFUSED)
+    screen = await look(replace(view, lines=(view.lines[0], never, view.lines[2])), 100, 30)
+    assert re.search(r":8001  down +cached +– ", screen)
+
+
+async def test_keys_are_named_as_they_were_chosen() -> None:
+    remap = Settings(keys={"freeze": "f", "turn": "o", "next-server": "f3", "back": "b"})
+    async with shown(boxes.several(20), 200, 60, remap) as (app, pilot, _):
+        await pilot.press("f")
+        screen = text(app)
+        assert "reading goes on, f shows it" in screen and "o opens it" in screen and "more, f3" in screen
+        assert not re.search(r"space shows|enter opens|more, tab", screen)
+        await pilot.press("f", "o")
+        assert "Turn 817" in text(app)
+
+
 async def test_a_single_server_has_no_strip_and_no_key_for_it() -> None:
     assert "tab server" not in await look(boxes.box(), 200, 50)
 
@@ -167,6 +233,17 @@ async def test_engines_are_walked_through_and_back_to_all_of_them() -> None:
         for wanted in ("0", "1", None, "0"):
             await pilot.press("tab")
             assert held.asked[-1][2] == wanted
+
+
+@pytest.mark.parametrize(("w", "h"), [(120, 36), (40, 15)])
+async def test_the_history_of_an_engine_says_that_it_is_of_all(w: int, h: int) -> None:
+    line = replace(boxes.several(2).lines[0], selected=False)
+    engines = tuple(replace(line, key=n, label=f"engine {n}") for n in ("0", "1"))
+    async with shown(boxes.box(lines=engines), w, h) as (app, pilot, _):
+        await pilot.press("h")
+        assert " History ─" in text(app)
+        await pilot.press("escape", "tab", "h")
+        assert " History, all engines ─" in text(app)
 
 
 async def test_new_numbers_are_drawn_and_a_held_picture_is_not() -> None:
@@ -202,6 +279,19 @@ async def test_panels_come_and_go() -> None:
             assert f"{name} ─" not in text(app)
             await pilot.press(key)
             assert f"{name} ─" in text(app)
+
+
+@pytest.mark.parametrize(("w", "h"), [(80, 24), (200, 50), (40, 15)])
+async def test_with_all_panels_hidden_it_says_how_to_bring_them_back(w: int, h: int) -> None:
+    async with shown(boxes.several(), w, h, Settings(hide=list(PANELS))) as (app, pilot, _):
+        rows = text(app).splitlines()
+        (at,) = (i for i, row in enumerate(rows) if "all panels are hidden: 1-6 show them" in row)
+        assert h // 4 < at < h * 3 // 4
+        assert abs(rows[at].index("all") - (w - len(rows[at]))) <= 1
+        await pilot.press("1")
+        assert "hidden" not in text(app)
+        await pilot.press("1")
+        assert "all panels are hidden" in text(app)
 
 
 async def test_panels_hidden_by_the_configuration() -> None:
@@ -361,6 +451,20 @@ async def test_one_answer_has_its_speed_and_all_together_theirs() -> None:
     assert "writes 38 tok/s" in screen and "115 tok/s out" in screen
 
 
+async def test_the_chart_marks_the_turn_that_the_sentence_tells_of() -> None:
+    slow = {"slow": True, "waited": True, "verdict": "new_tokens"}
+    turns = (boxes.turn(815, 200, 20_000, 0, 0.0, 30, **slow), *boxes.turns()[3:])
+    view = boxes.box(servers=(boxes.server(turns=turns),))
+    assert "turn 815 ▴" in await look(view, 120, 36), "the latest one, where the sentence tells of none"
+    told = replace(view, sentence=replace(boxes.SLOW, turn=(boxes.URL, 812)))
+    screen = await look(told, 120, 36)
+    assert "turn 812 ▴" in screen and "turn 815 ▴" not in screen
+    waits = replace(view, sentence=replace(boxes.SLOW, turn=(boxes.URL, 816)))
+    assert "▴" not in await look(waits, 120, 36), "one in flight has no place on the chart yet"
+    other = replace(view, sentence=replace(boxes.SLOW, turn=("http://other:8000", 812)))
+    assert "turn 815 ▴" in await look(other, 120, 36)
+
+
 async def test_on_40_columns_a_turns_page_is_not_cut() -> None:
     async with shown(boxes.box(), 40, 15) as (app, pilot, _):
         await pilot.press("down", "down", "down", "enter")
@@ -466,6 +570,28 @@ async def test_problems_are_said_on_the_screen_for_a_while(size: tuple[int, int]
         assert {(n.severity, n.markup, n.timeout) for n in app._notifications} == {("warning", False, 8.0)}
         if size != (40, 15):
             assert "vLLM 0.32.0" in seen
+
+
+async def test_what_the_disk_tells_is_said_with_the_rest() -> None:
+    app = KvtopApp(Held(boxes.healthy()), problems=wrong(1), check=lambda: wrong(2)[1:], now=lambda: boxes.NOW)
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        seen = await until(app, pilot, "'window'? 1")
+        assert "'window'? 0" in seen and len(app.problems) == 2
+
+
+async def test_a_disk_that_hangs_is_a_problem_and_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+
+    def hangs() -> list[Problem]:
+        gate.wait(30)
+        return []
+
+    monkeypatch.setattr(kvtop.ui.app, "CHECK_S", 0.05)
+    app = KvtopApp(Held(boxes.healthy()), check=hangs, now=lambda: boxes.NOW)
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        seen = await until(app, pilot, "have not answered for 0.05 s")
+        assert "95 % cached" in seen
+    gate.set()
 
 
 async def test_no_problem_no_word() -> None:

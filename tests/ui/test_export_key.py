@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import kvtop.ui.app
 from kvtop.config import Settings
 from kvtop.model.view import BoxView, Sentence, ServerView
 from kvtop.readings import HostReading, State, VllmProcess
@@ -33,11 +36,18 @@ def written(folder: Path) -> list[Path]:
     return sorted(folder.iterdir(), key=lambda p: p.suffix, reverse=True)
 
 
+async def exported(app: KvtopApp) -> None:
+    """Until what was asked for is written, or cannot be."""
+    assert app._exporting is not None
+    await app._exporting.wait()
+
+
 async def press(folder: Path | str, size: tuple[int, int] = (120, 36)) -> tuple[list[str], KvtopApp]:
     app = KvtopApp(Held(VIEW), Settings(export_dir=str(folder)), now=lambda: NOON)
     async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
         await pilot.press("e")
+        await exported(app)
         await pilot.pause()
         await pilot.pause()
         SEEN.append(text(app))
@@ -99,3 +109,42 @@ async def test_names_are_whole_and_cover_little(tmp_path: Path, monkeypatch: pyt
         assert len(lines) == rows
         assert f"saved {name}" in lines[0]
         assert "and .json" in lines[-1]
+
+
+async def test_a_folder_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, real = threading.Event(), export.write
+
+    def hangs(*args: Any) -> tuple[Path, ...]:
+        assert gate.wait(30)
+        return real(*args)
+
+    monkeypatch.setattr(export, "write", hangs)
+    held = Held(VIEW)
+    app = KvtopApp(held, Settings(export_dir=str(tmp_path)), now=lambda: NOON)
+    async with app.run_test(notifications=True) as pilot:
+        await pilot.press("e", "w", "e")
+        assert held.asked[-1][0] == "1h", "keys work meanwhile"
+        assert [n.message for n in app._notifications][-1].startswith("the last export is still being written")
+        gate.set()
+        await exported(app)
+        assert [n.message for n in app._notifications][-1].startswith("saved kvtop-")
+        assert len(written(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_leaving_waits_for_an_export_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    gate, real = threading.Event(), export.write
+
+    def slow(*args: Any) -> tuple[Path, ...]:
+        gate.wait(30 if hangs else 0.2)
+        return real(*args)
+
+    monkeypatch.setattr(export, "write", slow)
+    monkeypatch.setattr(kvtop.ui.app, "QUIT_S", 0.05 if hangs else 20.0)
+    app = KvtopApp(Held(VIEW), Settings(export_dir=str(tmp_path)), now=lambda: NOON)
+    async with app.run_test() as pilot:
+        await pilot.press("e", "q")
+        assert app._exit and bool(written(tmp_path)) is not hangs
+    gate.set()

@@ -10,7 +10,8 @@ from kvtop.model.view import BoxView, Sentence
 from kvtop.readings import Discovery, Gpu, GpuReading, HostReading, OffloadFile, VllmProcess
 from kvtop.sources.url import normalise
 from kvtop.ui.keys import Keymap
-from kvtop.ui.screens.noserver import NoServerScreen, gpu_words, host_words
+from kvtop.ui.screens.noserver import NoServerScreen, host_words
+from kvtop.ui.widgets import gpu
 from kvtop.ui.widgets.foot import Foot
 
 from .page_app import NOON, PageApp, shown
@@ -59,6 +60,10 @@ async def test_what_is_known_is_said_at_80x24() -> None:
     async with calls.app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         rows = shown(calls.app)
+        calls.view = replace(VIEW, looks=41)
+        calls.app.page.redraw()
+        await pilot.pause()
+        assert "looked 41 times, last 3 s ago" in shown(calls.app)[1]
     said = "\n".join(rows)
     assert rows[0].startswith(" NO SERVER  No vLLM server found on this box.")
     assert "last looked 3 s ago" in rows[1]
@@ -82,6 +87,64 @@ async def test_a_long_list_of_ports_is_wrapped_and_not_cut() -> None:
         said = "\n".join(shown(calls.app))
     assert "…" not in said
     assert all(part in said for part in ("port 8000, 8001, 8080", "30000", "11434, 5000"))
+
+
+LONG = replace(
+    VIEW,
+    discovery=Discovery(
+        looked=(
+            ("processes", "412 seen, 0 are vLLM"),
+            ("port 8000, 8001, 8080, 30000", "refused"),
+            ("docker", "2 containers, 0 vLLM; their ports are not known"),
+        ),
+        at=NOON,
+    ),
+)
+
+
+async def test_at_80x24_every_place_and_offer_has_one_row() -> None:
+    calls = Calls(LONG)
+    async with calls.app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        rows = shown(calls.app)
+    looked, offers = (next(i for i, row in enumerate(rows) if name in row) for name in ("Where kvtop", "What you can"))
+    assert offers - looked == 4
+    assert "This box" in rows[offers + 5]
+    assert any("doctor says how to remove it" in row for row in rows), "all of it is on the screen"
+
+
+async def test_on_40_columns_no_text_stands_in_a_column_of_a_few_cells() -> None:
+    calls = Calls(LONG)
+    async with calls.app.run_test(size=(40, 15)) as pilot:
+        await pilot.pause()
+        said = "\n".join(shown(calls.app))
+        for words in (
+            "port 8000, 8001, 8080, 30000: refused",
+            "u give a URL: as kvtop http://host:8000",
+            "D look at a demo: a simulated box",
+            "ask the doctor: kvtop doctor",
+        ):
+            assert words in said, words
+        await pilot.press(*["down"] * 12)
+        said = "\n".join(shown(calls.app))
+        assert "host: 126.0 GiB RAM, 104.0 GiB" in said and "…" not in said
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 15)])
+async def test_while_a_url_is_typed_the_footer_names_the_keys_that_work_then(size: tuple[int, int]) -> None:
+    calls = Calls()
+    async with calls.app.run_test(size=size) as pilot:
+        await pilot.pause()
+        usual = shown(calls.app)[-1]
+        assert "u give a URL" in usual and "q quit" in usual
+        await pilot.press("u")
+        await pilot.pause()
+        typing = shown(calls.app)[-1]
+        assert typing.startswith("enter watch it  esc close  ctrl+c quit")
+        assert not any(words in typing for words in ("u give", "D demo", "export", "? help", "q quit"))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert shown(calls.app)[-1] == usual
 
 
 @pytest.mark.parametrize("size", [(40, 15), (80, 24), (200, 50), (20, 6)])
@@ -187,11 +250,11 @@ async def test_the_clock_goes_on() -> None:
 
 
 def test_what_a_gpu_reading_says() -> None:
-    assert gpu_words(None) == "not read yet"
-    assert gpu_words(GpuReading(error="no NVIDIA driver here")) == "no NVIDIA driver here"
-    assert gpu_words(GpuReading()) == "none"
+    assert gpu.in_words(None) == "not read yet"
+    assert gpu.in_words(GpuReading(error="no NVIDIA driver here")) == "no NVIDIA driver here"
+    assert gpu.in_words(GpuReading()) == "no NVIDIA card on this box"
     mixed = GpuReading(gpus=(Gpu(0, "NVIDIA A100", memory_total_bytes=80 * GIB), Gpu(1, "NVIDIA L4")))
-    assert gpu_words(mixed) == "A100, 80 GiB and L4"
+    assert gpu.in_words(mixed) == "A100, 80 GiB and L4"
 
 
 def test_an_unknown_host_figure_is_a_dash() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -83,21 +84,69 @@ async def test_escape_leaves_the_line_and_the_search_goes_on() -> None:
 async def test_a_server_that_answered_once_stays() -> None:
     async with given() as (app, pilot, held):
         held.say(one(State.REFUSED, failed_tries=5, last_good_at=boxes.NOW - 60))
+        await until(pilot, lambda: app.dashboard.made.server.failed_tries == 5)
         await pilot.press("u")
-        await pilot.pause(0.2)
+        await pilot.pause()
         assert app.screen is app.dashboard
         assert held.dropped == []
         assert KEY not in text(app)
 
 
-async def test_a_url_of_the_command_line_stays() -> None:
+async def test_a_server_that_nobody_typed_stays() -> None:
+    """Of config.toml, or found on this box."""
     held = Held(one(State.REFUSED, failed_tries=5))
     app = KvtopApp(held, now=lambda: boxes.NOW)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("u")
-        await pilot.pause(0.2)
+        await pilot.pause()
         assert app.screen is app.dashboard
         assert KEY not in text(app)
+
+
+@asynccontextmanager
+async def typed(view: BoxView, *urls: str) -> AsyncIterator[tuple[KvtopApp, Pilot[str], Held]]:
+    """The dashboard of `kvtop URL ...`."""
+    held = Held(view)
+    app = KvtopApp(held, typed=urls, now=lambda: boxes.NOW)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.dashboard.made is not None)
+        yield app, pilot, held
+
+
+async def test_a_url_of_the_command_line_can_be_mended() -> None:
+    async with typed(one(State.REFUSED, failed_tries=5), "127.0.0.1:8009") as (app, pilot, held):
+        await until(pilot, lambda: KEY in text(app))
+        await pilot.press("u")
+        await until(pilot, lambda: isinstance(app.screen, NoServerScreen))
+        assert app.screen.query_one(Input).value == WRONG and held.dropped == []
+        assert "never answered" in text(app)
+        held.say(one(State.REFUSED, failed_tries=6))
+        await pilot.pause(0.3)
+        assert isinstance(app.screen, NoServerScreen), "the next key would be a command"
+        await pilot.press("backspace", "0", "enter")
+        assert (held.urls, held.dropped) == (["http://127.0.0.1:8000"], [WRONG])
+        held.say(boxes.healthy())
+        await until(pilot, lambda: app.screen is app.dashboard and "95 % cached" in text(app))
+        assert KEY not in text(app)
+        held.say(BoxView(boxes.NOW, Sentence("DOWN", "bad", "x"), (replace(boxes.server(), state=State.REFUSED,
+                 last_good_at=None, failed_tries=1),)))  # fmt: skip
+        await until(pilot, lambda: KEY in text(app))
+
+
+@pytest.mark.parametrize("keys", [("escape",), ("enter",)])
+async def test_without_another_url_all_is_as_it_was(keys: tuple[str, ...]) -> None:
+    several = boxes.several(2)
+    bad = replace(several.servers[1], url=WRONG, last_good_at=None, failed_tries=3)
+    view = replace(several, servers=(several.servers[0], bad))
+    async with typed(view, "8000", "8009") as (app, pilot, held):
+        assert KEY not in text(app), "the first one answers"
+        await pilot.press("tab")
+        await until(pilot, lambda: KEY in text(app))
+        await pilot.press("u")
+        await until(pilot, lambda: isinstance(app.screen, NoServerScreen))
+        await pilot.press(*keys)
+        await until(pilot, lambda: app.screen is app.dashboard)
+        assert held.dropped == [] and app.dashboard.selected == 1
 
 
 async def test_the_way_back_is_seen_on_a_small_screen() -> None:

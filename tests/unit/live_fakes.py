@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from live_texts import Server
 
-from kvtop.clock import FixedClock
+from fixed_clock import FixedClock
 from kvtop.config import Poll, Settings
 from kvtop.config import Server as Configured
 from kvtop.live.factories import Factories

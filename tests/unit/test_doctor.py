@@ -200,12 +200,12 @@ def test_doctor_says_all_that_the_dashboard_says(own_home: Path, monkeypatch: py
     (folder / "themes").mkdir(parents=True)
     (folder / "themes" / "mine.toml").write_text("name = 3")
     (folder / "config.toml").write_text(
-        'theme = "nope"\nwindw = "1m"\n[keys]\nwindow = "h"\n'
+        'theme = "nope"\nwindw = "1m"\nexport_dir = "/no/such/folder"\n[keys]\nwindow = "h"\n'
         '[[server]]\nurl = "ftp://x"\n[[server]]\nurl = "h:1"\napi_key_env = "NO_SUCH_KEY"\n'
     )
     count, found = problems(load())
     assert count == 5
-    assert [problem.about for problem in found] == ["config", "keys", "server", "server", "theme", "theme"]
+    assert [problem.about for problem in found] == ["config", "keys", "server", "server", "config", "theme", "theme"]
     assert all(problem.fix and "\n" not in str(problem) for problem in found)
 
 

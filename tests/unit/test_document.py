@@ -94,7 +94,7 @@ def test_engines_have_the_same_groups(captures: Callable[[str], Path]) -> None:
 def test_cards_and_host() -> None:
     card = Gpu(0, "card", 0.9, power_w=math.nan, throttle=("power cap",), processes=(GpuProcess(7, 5, "vllm"),))
     host = HostReading(1, 2, 3, 4, 5, None, (OffloadFile("/dev/shm/x", 9, (7,)),))
-    made = document.snapshot(Window(State.REFUSED), gpu=GpuReading((card,), "half of it"), host=host, cause="refused")
+    made = document.snapshot(Window(State.REFUSED, "refused"), gpu=GpuReading((card,), "half of it"), host=host)
     assert made["gpus"][0].keys() >= GPU and made["host"].keys() >= HOST
     assert made["gpus"][0]["power_w"] is None and made["gpus"][0]["throttle"] == ["power cap"]
     assert made["host"]["offload_files"][0]["mapped_by"] == [7]
@@ -106,12 +106,6 @@ def test_nan_and_infinity_are_null() -> None:
     window = Window(State.UP, all=EngineWindow(throughput=Throughput(prompt_tokens_per_s=math.inf)), window_s=math.nan)
     made = document.snapshot(window)
     assert made["throughput"]["prompt_tokens_per_s"] is None and made["window_s"] is None
-
-
-def test_cause_and_detail_are_not_said_twice() -> None:
-    window = Window(State.RESET, "counters fell")
-    assert document.snapshot(window, cause="counters fell")["detail"] == "counters fell"
-    assert document.snapshot(window, cause="slow answer")["detail"] == "slow answer; counters fell"
 
 
 def test_a_turn() -> None:

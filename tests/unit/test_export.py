@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kvtop import readings
-from kvtop.errors import Problem
+from kvtop.errors import Problem, printable
 from kvtop.model import box
 from kvtop.model import view as view_module
 from kvtop.model.box import Cached, EngineWindow, Window
@@ -176,3 +176,21 @@ def test_the_picture_asks_no_one_for_fonts() -> None:
     svg = "<style>@font-face { font-family: 'Fira Code'; src: url('https://example.org/x.woff2'); } .a {}</style>"
     assert "http" not in export.tidy(svg)
     assert ".a {}" in export.tidy(svg)
+
+
+def test_a_folder_that_nothing_can_be_written_to_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "config.toml"
+    file.touch()
+    assert export.problems("", file) == export.problems(str(tmp_path), file) == ()
+    for folder, why in (
+        (tmp_path / "nowhere", "No such file or directory"),
+        (file, "Not a directory"),
+        ("~nobody-of-that-name/x", "no name of a folder"),
+        ("a\0b", "no name of a folder"),
+    ):
+        (problem,) = export.problems(str(folder), file)
+        assert problem.what == f"export_dir {printable(str(folder))}: {why}; nothing can be exported"
+        assert (problem.about, problem.file) == ("config", file) and problem.fix
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    (problem,) = export.problems(str(tmp_path), file)
+    assert problem.what == f"export_dir {tmp_path}: you may not write to it; nothing can be exported"

@@ -8,11 +8,18 @@ import pytest
 
 from kvtop.model import fleet
 from kvtop.model.box import Cached, Config, EngineWindow, Latencies, Latency, Quantile, Requests, Window
-from kvtop.model.fleet import Replica, suspicion
+from kvtop.model.fleet import Replica
 from kvtop.model.view import ServerView
 from kvtop.readings import Model, State
 
+LIMIT = 0.60
+"""share_poor of a config.toml that does not set it."""
+
 POOR = Replica("qwen", True, 40, 40 * 60_000, 40 * 18_000, 16)
+
+
+def suspicion(replicas: list[Replica]) -> str:
+    return fleet.suspicion(replicas, LIMIT)
 
 
 def test_even_load_with_low_shares_everywhere_is_called_out() -> None:
@@ -52,6 +59,13 @@ def test_a_down_replica_does_not_hide_the_two_that_are_left() -> None:
     assert suspicion([POOR, POOR, replace(POOR, up=False)]).startswith("2 replicas")
 
 
+def test_what_is_poor_is_what_the_user_calls_poor() -> None:
+    well = replace(POOR, cached_tokens=40 * 45_000)
+    assert well.share == 0.75 and suspicion([well, well]) == ""
+    assert fleet.suspicion([well, well], 0.8).startswith("2 replicas")
+    assert fleet.suspicion([POOR, POOR], 0.2) == ""
+
+
 def engine(name: str) -> EngineWindow:
     return EngineWindow(
         engine=name,
@@ -69,9 +83,9 @@ def test_lines_and_replicas_of_servers_and_engines() -> None:
     )
     assert fleet.server_lines([view], 0, 100.0) == ()
     lines = fleet.server_lines([view, replace(view, url="http://b:8000", label="b")], 1, 100.0)
-    assert [(x.key, x.label, x.selected, x.age_s, x.share, x.ttft_p50_s, x.ttft_n) for x in lines] == [
-        ("http://a:8000", "a", False, 10.0, 0.3, 0.9, 40),
-        ("http://b:8000", "b", True, 10.0, 0.3, 0.9, 40),
+    assert [(x.key, x.label, x.selected, x.age_s, x.share, x.ttft_p50_s) for x in lines] == [
+        ("http://a:8000", "a", False, 10.0, 0.3, 0.9),
+        ("http://b:8000", "b", True, 10.0, 0.3, 0.9),
     ]
     assert suspicion(fleet.replicas([view, view])).startswith("2 replicas of qwen")
     assert suspicion(fleet.ranks(window, "qwen")).startswith("2 replicas of qwen")

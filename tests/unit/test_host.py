@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kvtop.clock import FixedClock
+from fixed_clock import FixedClock
 from kvtop.readings import VllmProcess
 from kvtop.sources.host import MAPS_YOUNG_S, HostSource
 from kvtop.sources.processes import RESCAN_OLD_READS, RESCAN_READS, ProcessTable

@@ -86,4 +86,5 @@ def test_nothing_overlaps_nothing_leaves_the_screen_and_the_sentence_stays(
         assert not overlap(one, other), (a, b)
     assert "head" in rects
     assert h < 3 or "facts" in rects or "cache" in rects or "cache" not in shown
-    assert set(rects) <= {*shown, "head", "foot", "strip", "facts", "preview"}
+    assert set(rects) <= {*shown, "head", "foot", "strip", "facts", "preview", "hidden"}
+    assert ("hidden" in rects) <= (not shown)

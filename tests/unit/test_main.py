@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kvtop.cli.main import main
@@ -43,6 +45,26 @@ def test_wrong_use_is_two_lines(argv: list[str], capsys: pytest.CaptureFixture[s
     assert out.out == ""
     assert len(said) == 2 and said[0].startswith("kvtop: ") and said[1].endswith("--help tells more")
     assert "\x1b" not in out.err
+
+
+@pytest.mark.parametrize("argv", [[], ["demo"], ["demo", "--headless"]])
+def test_a_theme_that_is_not_there_is_one_line_with_those_that_are(
+    argv: list[str], own_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*argv, "--theme", "no\x1bpe"]) == 2
+    names = "kvtop-16, kvtop-colorblind, kvtop-dark, kvtop-light-colorblind, kvtop-light"
+    assert capsys.readouterr().err == f"kvtop: no theme 'no\\x1bpe': choose one of {names}\n"
+    mine = own_home / "config" / "themes"
+    mine.mkdir(parents=True)
+    (mine / "mine.toml").write_text("name = ")
+    assert main([*argv, "--theme", "mine"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("kvtop: no theme 'mine'") and f"{mine}/mine.toml: not TOML" in second
+
+
+def test_a_theme_that_is_there_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--theme", "kvtop-light"]) == 2
+    assert "the dashboard needs a terminal" in capsys.readouterr().err
 
 
 def test_turns_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from kvtop.clock import FixedClock
+from fixed_clock import FixedClock
 from kvtop.sources.nvml import RETRY_FIRST_S, NvmlSource, reasons
 
 TWO = "gpu 98 23000 24576 71 341000 4 0\ngpu 0 400 24576 40 22000 1 0\n"

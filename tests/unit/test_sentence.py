@@ -23,7 +23,7 @@ from kvtop.model.box import (
     WaitingByReason,
     Window,
 )
-from kvtop.model.downs import Around
+from kvtop.model.downs import BRIEF, Around
 from kvtop.model.view import Sentence, ServerView, Turn
 from kvtop.model.waits import parts
 from kvtop.readings import Discovery, HostReading, OffloadFile, State, VllmProcess
@@ -454,7 +454,9 @@ def test_a_long_input_is_news_for_five_minutes_at_most() -> None:
 def test_the_longest_wait_is_told() -> None:
     short = turn(ttft_s=12.0).turns[0]
     long = replace(short, id=813, ttft_s=20.0)
-    assert said(replace(UP, turns=(short, long))).first.startswith("turn 813")
+    made = said(replace(UP, turns=(short, long)))
+    assert made.first.startswith("turn 813") and made.turn == (UP.url, 813)
+    assert said(UP).turn is None
 
 
 def test_when_gives_way_before_what() -> None:
@@ -525,6 +527,49 @@ def test_of_several_servers_the_worst_is_named() -> None:
     assert plain(sentence.make([UP, down_one], 0, AROUND)) == "office refuses: no route to office:8000"
 
 
+def others(*states: State) -> list[ServerView]:
+    labels = [f"127.0.0.1:{8000 + i}" for i in range(len(states))]
+    return [
+        down(
+            state,
+            label=label,
+            url=f"http://{label}",
+            state_since=NOW - 42 - 200 * i,
+            cause=f"nothing listens on {label}",
+        )
+        for i, (state, label) in enumerate(zip(states, labels, strict=True))
+    ]
+
+
+def test_several_that_are_down_are_counted_and_named() -> None:
+    both = others(State.REFUSED, State.TIMEOUT)
+    assert (
+        plain(sentence.make(both, 0, AROUND))
+        == f"both servers are down: 127.0.0.1:8000 refuses since {hms(NOW - 42)}: nothing listens there; "
+        ":8001 (no answer, 4 m 02 s)"
+    )
+    three = others(State.REFUSED, State.TIMEOUT, State.DEAD_ENGINE)
+    made = sentence.make(three, 0, AROUND)
+    assert (made.chip, made.tone) == ("DEAD", "bad")
+    assert (
+        plain(made)
+        == "all 3 servers are down: :8002 (engine died, 7 m 22 s), :8000 (refuses, 42 s), :8001 (no answer, 4 m 02 s)"
+    )
+    assert [rest.count("(") for _, rest in made.shorter] == [2, 1, 0], "narrow headers name fewer"
+    assert plain(replace(made, rest=made.shorter[1][1])).endswith(":8002 (engine died, 7 m 22 s) and 2 more")
+    four = [*three, UP]
+    assert plain(sentence.make(four, 3, AROUND)).startswith("3 of 4 servers are down: :8002 (engine died")
+
+
+def test_one_that_loads_is_not_counted_as_down() -> None:
+    made = sentence.make(others(State.REFUSED, State.LOADING), 1, AROUND)
+    assert made.first.startswith("127.0.0.1:8000 refuses")
+
+
+def test_every_state_that_cannot_be_read_has_its_word() -> None:
+    assert BRIEF.keys() == {state for state, *_ in sentence.DOWNS} - {State.LOADING}
+
+
 def test_another_server_that_is_idle_or_has_no_cache_does_not_speak() -> None:
     for other in (QUIET, replace(UP, config=Config(prefix_caching=False)), replace(UP, last_good_at=None)):
         assert sentence.make([UP, other], 0, AROUND).chip == "OK"
@@ -564,7 +609,7 @@ def flying(**more: object) -> ServerView:
 
 def test_a_wait_is_told_while_it_lasts() -> None:
     made = said(flying())
-    assert (made.chip, made.tone) == ("SLOW", "warn")
+    assert (made.chip, made.tone, made.turn) == ("SLOW", "warn", (UP.url, 813))
     assert plain(made) == "turn 813 waits for 42 s: 72,704 of 78,800 prompt tokens are read anew, no first token yet"
     assert plain(said(flying(prompt_tokens=None, new_tokens=None))) == "turn 813 waits for 42 s: no first token yet"
     assert said(flying(started_at=NOW - 9.9)).chip == "OK"

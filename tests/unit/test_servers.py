@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvtop.config import Server
-from kvtop.live.servers import problems
+from kvtop.servers import problems
 
 SECRET = "sk-geheim-123"
 FILE = Path("/c.toml")

@@ -183,6 +183,11 @@ class TestConfig:
         got = self.of(block_size="16", prefix_match_unit="None", kv_cache_size_tokens="None", mamba_cache_mode="None")
         assert (got.block_tokens, got.match_unit_tokens, got.prefix_match_unit_tokens) == (16, 16, None)
         assert (got.kv_cache_tokens, got.mamba_mode, got.prefix_caching) == (None, None, None)
+        assert got.retention is None, "no such label before 0.29"
+
+    @pytest.mark.parametrize(("label", "retention"), [("0", "0"), ("512", "512"), ("None", "none"), ("", None)])
+    def test_no_retention_is_a_setting_and_no_label_is_none(self, label: str, retention: str | None) -> None:
+        assert self.of(block_size="16", prefix_cache_retention_interval=label).retention == retention
 
     def test_the_match_unit(self) -> None:
         got = self.of(block_size="528", prefix_match_unit="16", mamba_block_size="16", hash_block_size="None")

@@ -22,6 +22,18 @@ class Parser(argparse.ArgumentParser):
         print(self.format_help(), end="", file=file)
 
 
+def theme(name: str) -> str:
+    """The name of a theme for argparse. Raises UsageError for one that is not there, with those that are."""
+    from kvtop.ui import themes  # what judges colours is Textual's, and takes its time
+
+    found = themes.load()
+    if found.get(name) is None:
+        left_out = (bad.problem for bad in found.bad if bad.path.stem == name)
+        what = f"no theme '{printable(name, 40)}': choose one of {', '.join(found.names) or 'none'}"
+        raise UsageError(printable(what, 400), next((str(problem) for problem in left_out), ""))
+    return name
+
+
 def seconds(text: str) -> float:
     """A span for argparse: more than 0, at most a day."""
     try:

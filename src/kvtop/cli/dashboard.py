@@ -6,13 +6,14 @@ import gc
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
 from kvtop import config, paths
 from kvtop.cli import stdio
-from kvtop.cli.args import Parser
-from kvtop.errors import KvtopError
+from kvtop.cli.args import Parser, theme
+from kvtop.errors import KvtopError, Problem
 from kvtop.model.view import WINDOWS
 
 INSTEAD = "for scripts and status lines: kvtop snapshot --json, kvtop snapshot --line"
@@ -26,7 +27,9 @@ def parser() -> Parser:
     )
     out.add_argument("url", nargs="*", metavar="URL", help="http://host:8000; several: one line each, tab changes")
     out.add_argument("--window", metavar="W", choices=[key for key, _, _ in WINDOWS], help="10s, 1m, 5m, 1h or start")
-    out.add_argument("--theme", metavar="NAME", help="see themes/*.toml and the folder themes/ beside config.toml")
+    out.add_argument(
+        "--theme", metavar="NAME", type=theme, help="see themes/*.toml and the folder themes/ beside config.toml"
+    )
     out.add_argument("--debug", action="store_true", help="show tracebacks and write a log file")
     return out
 
@@ -42,7 +45,6 @@ def main(argv: Sequence[str]) -> int:
     if options.debug:
         _log_to_file()
 
-    from kvtop.live.servers import problems
     from kvtop.live.watch import Watch
 
     watch = Watch(settings, options.url)  # a URL that is none ends here, before the screen is touched
@@ -54,10 +56,21 @@ def main(argv: Sequence[str]) -> int:
     return run(
         watch,
         settings,
-        problems=(*loaded.problems, *problems(loaded.settings.server, loaded.path)),
+        problems=loaded.problems,
+        check=partial(named, loaded) if loaded.settings.server or loaded.settings.export_dir else None,
+        typed=options.url,
         on_demo=_demo,
         tracebacks=options.debug,
     )
+
+
+def named(loaded: config.Loaded) -> tuple[Problem, ...]:
+    """What is wrong with the servers, key files and the folder that config.toml names. It asks the disk."""
+    from kvtop import servers  # none of it is needed for the first picture
+    from kvtop.ui import export
+
+    settings = loaded.settings
+    return *servers.problems(settings.server, loaded.path), *export.problems(settings.export_dir, loaded.path)
 
 
 def _log_to_file() -> None:

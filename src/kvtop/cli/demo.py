@@ -7,14 +7,15 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kvtop import config
 from kvtop.cli import stdio
-from kvtop.cli.args import Parser, seconds
-from kvtop.errors import KvtopError, UsageError
+from kvtop.cli.args import Parser, seconds, theme
+from kvtop.errors import KvtopError, Problem, UsageError
 from kvtop.model.view import WINDOWS
 from kvtop.sim.scenarios import DEFAULT, SCENARIOS
 from kvtop.sim.server import SimBox
@@ -44,9 +45,15 @@ def _parser() -> Parser:
     parser.add_argument("--seconds", metavar="N", type=seconds, help="with --headless: how long to watch (default: 5)")
     windows = [key for key, _, _ in WINDOWS]
     parser.add_argument("--window", metavar="W", choices=windows, help="10s, 1m, 5m, 1h or start")
-    parser.add_argument("--theme", metavar="NAME", help="as for the dashboard")
+    parser.add_argument("--theme", metavar="NAME", type=theme, help="as for the dashboard")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
+
+
+def _check(loaded: config.Loaded) -> tuple[Problem, ...]:
+    from kvtop.ui import export
+
+    return export.problems(loaded.settings.export_dir, loaded.path)
 
 
 async def _look(watch: DemoWatch, seconds: float) -> dict[str, Any]:
@@ -111,6 +118,6 @@ def main(argv: Sequence[str]) -> int:
             return 0 if told["scrapes"] else 1
         from kvtop.ui.app import run
 
-        return run(watch, settings, problems=loaded.problems, tracebacks=args.debug)
+        return run(watch, settings, problems=loaded.problems, check=partial(_check, loaded), tracebacks=args.debug)
     finally:
         thread.stop()

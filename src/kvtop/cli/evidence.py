@@ -9,11 +9,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from kvtop.cli.dashboard import named as named_files
 from kvtop.cli.once import read_gpu, read_host, source
 from kvtop.cli.target import Target, discovered, named
 from kvtop.config import Loaded, load
 from kvtop.errors import Problem
-from kvtop.live.servers import problems as of_servers
 from kvtop.model.states import explain
 from kvtop.readings import Discovery, GpuReading, HostReading, Scrape, ServerFacts, SourceDown
 from kvtop.sources.discovery import DiscoverySource
@@ -42,7 +42,7 @@ class Evidence:
     themes: int
     """Usable ones."""
     problems: tuple[Problem, ...]
-    """What kvtop goes on without: of config.toml, its keys and servers, and of theme files."""
+    """What kvtop goes on without: of config.toml, what it names, its keys, and theme files."""
     host: HostReading
     gpu: GpuReading
     discovery: Discovery
@@ -93,6 +93,6 @@ def problems(config: Loaded) -> tuple[int, tuple[Problem, ...]]:
     return len(found.themes), (
         *config.problems,
         *keys.problems(refused, config.path),
-        *of_servers(config.settings.server, config.path),
+        *named_files(config),
         *themes.problems(found, config.settings.theme),
     )

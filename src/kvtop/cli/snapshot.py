@@ -91,7 +91,7 @@ async def _live(args: argparse.Namespace) -> int:
     if target is None:
         host = await asyncio.to_thread(read_host)
         try:
-            target, _ = await find(have, host)
+            target = await find(have, host)
         except KvtopError as error:
             if args.line:
                 print("no vLLM server")

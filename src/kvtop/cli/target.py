@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from kvtop.config import Server, Settings, load
 from kvtop.errors import KvtopError, UsageError, printable
-from kvtop.live.servers import problems
 from kvtop.readings import Discovery, HostReading
+from kvtop.servers import problems
 from kvtop.sources.url import normalise
 
 
@@ -68,7 +68,7 @@ def discovered(found: Discovery, have: Settings) -> Target | None:
     return Target(rows[0].url, normalise(rows[0].url), key_for(rows[0].url, have.server), rows[0].why)
 
 
-async def find(have: Settings, host: HostReading | None) -> tuple[Target, Discovery]:
+async def find(have: Settings, host: HostReading | None) -> Target:
     """A server of this machine. Raises KvtopError where there is none; says on stderr which one of several it took."""
     from kvtop.sources.discovery import DiscoverySource
 
@@ -80,4 +80,4 @@ async def find(have: Settings, host: HostReading | None) -> tuple[Target, Discov
     if len(discovery.found) > 1:
         others = ", ".join(row.url for row in discovery.found if row.url != target.url)
         print(f"kvtop: took {target.shown}; also here: {others}", file=sys.stderr)
-    return target, discovery
+    return target

@@ -81,12 +81,12 @@ class Captures:
         self._revision = revision
         self.problem = ""
         if first or not self._known:
-            return self._store.rows(last=KEPT), True
-        rows = self._store.rows(last=KEPT, since_id=max(self._known))
+            return self._store.turns(last=KEPT), True
+        rows = self._store.turns(last=KEPT, since_id=max(self._known))
         if len(self._known) + len(rows) < KEPT and self._store.count() != len(self._known) + len(rows):
-            return self._store.rows(last=KEPT), True  # some were forgotten
+            return self._store.turns(last=KEPT), True  # some were forgotten
         open_ids = [id for id, turn in self._known.items() if turn.state is TurnState.IN_FLIGHT]
-        return rows + self._store.rows_of(open_ids), False
+        return rows + [turn for id in open_ids if (turn := self._store.turn(id)) is not None], False
 
     def _take(self, news: tuple[list[Captured], bool]) -> None:
         rows, everything = news

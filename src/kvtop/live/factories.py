@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -47,9 +47,9 @@ class StoreLike(Protocol):
 
     def count(self) -> int: ...
 
-    def rows(self, *, last: int, since_id: int = 0) -> list[Captured]: ...
+    def turns(self, *, last: int = 100, since_id: int = 0) -> list[Captured]: ...
 
-    def rows_of(self, ids: Sequence[int]) -> list[Captured]: ...
+    def turn(self, id: int) -> Captured | None: ...
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Watch:
     """`run` until cancelled; `view` whenever something is to be drawn. All from one event loop.
 
     `urls` empty: the servers of config.toml, else those found on this machine, as they come and go.
-    Raises UsageError for one of `urls` that is none; one in config.toml is skipped (`kvtop.live.servers` tells).
+    Raises UsageError for one of `urls` that is none; one in config.toml is skipped (`kvtop.servers` tells).
     """
 
     def __init__(
@@ -269,10 +269,8 @@ class Watch:
 
     # -- showing
 
-    def series(
-        self, name: str, span_s: float, columns: int, selected: int = 0, engine: str | None = None
-    ) -> tuple[float | None, ...]:
-        """What the history page draws of the selected server: see `ServerHistory.series`. Of all its engines."""
+    def series(self, name: str, span_s: float, columns: int, selected: int = 0) -> tuple[float | None, ...]:
+        """What the history page draws of the selected server, all its engines: see `ServerHistory.series`."""
         if not self._endpoints:
             return (None,) * columns
         selected = max(0, min(selected, len(self._endpoints) - 1))
@@ -304,7 +302,7 @@ class Watch:
             servers=servers,
             selected=selected,
             lines=fleet.server_lines(servers, selected, now) or (servers[selected].engines if servers else ()),
-            warning=_warning(servers, selected),
+            warning=_warning(servers, selected, limits.share_poor),
             gpu=self._gpu.reading,
             host=host,
             discovery=self._discovery if not servers else None,
@@ -343,13 +341,13 @@ def _through(view: ServerView, captured: Sequence[Turn]) -> tuple[float | None, 
     return min(1.0, seen / prompt), max(0, round(prompt - seen))
 
 
-def _warning(servers: Sequence[ServerView], selected: int) -> str:
+def _warning(servers: Sequence[ServerView], selected: int, share_poor: float) -> str:
     if len(servers) > 1:
-        return fleet.suspicion(fleet.replicas(servers))
+        return fleet.suspicion(fleet.replicas(servers), share_poor)
     if not servers:
         return ""
     view = servers[selected]
-    return fleet.suspicion(fleet.ranks(view.hour, view.models[0].id if view.models else "this model"))
+    return fleet.suspicion(fleet.ranks(view.hour, view.models[0].id if view.models else "this model"), share_poor)
 
 
 def _label(url: str, configured: Server | None) -> str:

@@ -172,6 +172,7 @@ class Config:
     """True where spec_decode series are there."""
     mamba_mode: str | None = None
     retention: str | None = None
+    """vLLM 0.29 or later: 0, a number of tokens, or 'none' where every boundary is kept."""
     prefix_match_unit_tokens: int | None = None
 
 

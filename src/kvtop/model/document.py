@@ -80,17 +80,15 @@ def snapshot(
     gpu: GpuReading | None = None,
     host: HostReading | None = None,
     age_s: float | None = None,
-    cause: str = "",
 ) -> dict[str, Any]:
-    """`snapshot --json`. `cause` says why the server is in its state where the window itself does not."""
-    details = [words for words in (cause, window.detail) if words]
+    """`snapshot --json`."""
     gpus = gpu.gpus if gpu else ()
     return {
         "url": url,
         "at": iso(window.at),
         "window_s": plain(window.window_s),
         "state": str(window.state),
-        "detail": "; ".join(dict.fromkeys(details)),
+        "detail": window.detail,
         "age_s": plain(age_s),
         "started_at": iso(window.started_at),
         "vllm_version": facts.version if facts else None,

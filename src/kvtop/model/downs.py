@@ -5,13 +5,13 @@ Each maker gives wordings, longest first; the first that fits the header is take
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvtop.errors import printable
 from kvtop.model.here import host_of, port_of, server_of
 from kvtop.model.view import ServerView
-from kvtop.model.words import gib, hms, lasted, nb
+from kvtop.model.words import gib, hms, lasted, nb, short_labels
 from kvtop.readings import HostReading, State
 
 Wording = tuple[str, str]
@@ -33,6 +33,46 @@ class Around:
     """A wait for the first token that is told while it lasts."""
     opened: frozenset[tuple[str, int]] = frozenset()
     """(URL, id) of the slow turns that the user has looked at: they are told no more."""
+
+
+BRIEF: dict[State, str] = {
+    State.DEAD_ENGINE: "engine died",
+    State.REFUSED: "refuses",
+    State.DNS_ERROR: "no such host",
+    State.TLS_ERROR: "no TLS",
+    State.NOT_VLLM: "not vLLM",
+    State.NO_STATS: "no stats",
+    State.UNAUTHORIZED: "wants a key",
+    State.HTTP_ERROR: "HTTP error",
+    State.TOO_LARGE: "too large",
+    State.TIMEOUT: "no answer",
+}
+"""Why a server cannot be read, where it is one of several. One that loads is on its way up, and no such server."""
+
+
+def together(servers: Sequence[ServerView], worst: ServerView, told: Sequence[Wording], now: float) -> list[Wording]:
+    """Wordings about several servers that cannot be read; `told`: those about the worst one, with its name.
+
+    First with all that is known of that one, then each with a word and for how long, as many as fit.
+    """
+    names = dict(zip((view.url for view in servers), short_labels([label_of(view) for view in servers]), strict=True))
+    lost = [worst, *(view for view in servers if view.state in BRIEF and view is not worst)]
+    n = len(lost)
+    every = "both" if n == 2 else f"all {n}"
+    first = f"{every} servers are down:" if n == len(servers) else f"{n} of {len(servers)} servers are down:"
+    named = [_named(names[view.url], view, now) for view in lost]
+    out = [(first, f"{' '.join(words).strip()}; {', '.join(named[1:])}") for words in told]
+    for k in range(n, 0, -1):
+        rest = f" and {n - k} more" if k < n else ""
+        out.append((first, ", ".join(named[:k]) + rest))
+    return [*out, (first.removesuffix(":"), "")]
+
+
+def _named(name: str, view: ServerView, now: float) -> str:
+    """`:8000 (refuses, 42 s)`."""
+    since = view.state_since if view.state_since is not None else view.last_good_at
+    age = f", {nb(lasted(now - since))}" if since is not None else ""
+    return f"{name} ({nb(BRIEF[view.state])}{age})"
 
 
 def label_of(view: ServerView) -> str:

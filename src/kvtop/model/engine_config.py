@@ -30,7 +30,7 @@ def config(g: Growth) -> Config:
         cpu_tier_bytes=_cpu_tier_bytes(g, labels),
         speculator=_speculator(g, known=bool(labels)),
         mamba_mode=_text(labels.get("mamba_cache_mode")),
-        retention=_text(labels.get("prefix_cache_retention_interval")),
+        retention=_retention(labels.get("prefix_cache_retention_interval")),
         prefix_match_unit_tokens=unit,
     )
 
@@ -66,6 +66,11 @@ def _cpu_tier_bytes(g: Growth, labels: Mapping[str, str]) -> int | None:
 
 def _text(label: str | None) -> str | None:
     return None if label in (None, "", "None") else label
+
+
+def _retention(label: str | None) -> str | None:
+    """From 0.29: '0', a number of tokens, or 'none', which is a setting of its own: every boundary is kept."""
+    return "none" if label == "None" else _text(label)
 
 
 def _number(label: str | None) -> float | None:

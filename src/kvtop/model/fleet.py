@@ -23,9 +23,6 @@ but sticky sessions of a few agents are then already uneven)."""
 EVEN = 1.3
 """Most over fewest requests. Dealing in turn gives 1.0; sessions that stay where they are seldom come below 1.5."""
 
-POOR_SHARE = 0.60
-"""A replica at or above it is well: whatever spreads the load does not hurt."""
-
 COLD_SHARE = 0.02
 """Below it on all replicas nothing repeats at all: a benchmark or one-off prompts, which no routing would help."""
 
@@ -52,11 +49,14 @@ class Replica:
         return (self.cached_tokens or 0) / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
-def suspicion(replicas: Sequence[Replica]) -> str:
-    """The warning about replicas of one model, or '' where there is nothing to suspect."""
+def suspicion(replicas: Sequence[Replica], share_poor: float) -> str:
+    """The warning about replicas of one model, or '' where there is nothing to suspect.
+
+    A replica whose cached share is `share_poor` or more is well: whatever spreads the load does not hurt.
+    """
     for model in dict.fromkeys(r.model for r in replicas if r.model is not None):
         group = [r for r in replicas if r.model == model and r.up]
-        if _dealt_out(group):
+        if _dealt_out(group, share_poor):
             shares = sorted(r.share for r in group)
             low, high = f"{shares[0] * 100:.0f}", nb(pct(shares[-1]))
             spread = high if pct(shares[0]) == pct(shares[-1]) else f"{low} to {high}"
@@ -69,7 +69,7 @@ def suspicion(replicas: Sequence[Replica]) -> str:
     return ""
 
 
-def _dealt_out(group: Sequence[Replica]) -> bool:
+def _dealt_out(group: Sequence[Replica], share_poor: float) -> bool:
     if len(group) < 2:
         return False
     turns = [r.turns or 0 for r in group]
@@ -81,7 +81,7 @@ def _dealt_out(group: Sequence[Replica]) -> bool:
         mean = (replica.prompt_tokens or 0) / n
         if mean < max(MIN_PROMPT_TOKENS, MIN_UNITS * (replica.match_unit_tokens or 0)):
             return False
-    return all(r.share < POOR_SHARE for r in group) and any(r.share > COLD_SHARE for r in group)
+    return all(r.share < share_poor for r in group) and any(r.share > COLD_SHARE for r in group)
 
 
 def replicas(views: Sequence[ServerView]) -> list[Replica]:
@@ -131,7 +131,6 @@ def server_lines(views: Sequence[ServerView], selected: int, now: float) -> tupl
                 running=everything.requests.running,
                 waiting=everything.requests.waiting,
                 ttft_p50_s=ttft.p50.value_s if ttft.p50 is not None else None,
-                ttft_n=ttft.n,
                 kv_cache_usage_share=everything.requests.kv_cache_usage_share,
                 age_s=max(0.0, now - view.last_good_at) if view.last_good_at is not None else None,
                 selected=index == selected,
@@ -157,7 +156,6 @@ def engine_lines(window: Window, state: State, age_s: float | None, engine: str 
                 running=one.requests.running,
                 waiting=one.requests.waiting,
                 ttft_p50_s=ttft.p50.value_s if ttft.p50 is not None else None,
-                ttft_n=ttft.n,
                 kv_cache_usage_share=one.requests.kv_cache_usage_share,
                 age_s=age_s,
                 selected=key == engine,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kvtop.model.box import Quantile, Window
-from kvtop.model.downs import DOWNS, Around, Wording, label_of
+from kvtop.model.downs import BRIEF, DOWNS, Around, Wording, label_of, together
 from kvtop.model.view import WINDOWS, Sentence, ServerView
-from kvtop.model.waits import NEWS_FOR_S, Made, slow, window_s
+from kvtop.model.waits import NEWS_FOR_S, Made, slow, told, window_s
 from kvtop.model.words import exact, flow, hms, lasted, nb, pct, secs, span, tok
 from kvtop.readings import Discovery, State
 
@@ -42,9 +42,19 @@ def make(servers: Sequence[ServerView], selected: int, around: Around, discovery
         name = label_of(view)
         named = [(f"{name}: {first}", rest) if name not in first else (first, rest) for first, rest in wordings]
         wordings = named if any(map(_fits, named)) else wordings
+        if view.state in BRIEF and sum(one.state in BRIEF for one in servers) > 1:
+            wordings = together(servers, view, wordings, around.now)
     fitting = [wording for wording in wordings if _fits(wording)]
     first, rest = fitting[0] if fitting else wordings[-1]
-    return Sentence(chip, tone, first, rest[: max(0, LENGTH - len(first) - 1)].rstrip(), tuple(fitting[1:]))
+    turn = told(view, around) if chip == "SLOW" else None
+    return Sentence(
+        chip,
+        tone,
+        first,
+        rest[: max(0, LENGTH - len(first) - 1)].rstrip(),
+        tuple(fitting[1:]),
+        (view.url, turn.id) if turn is not None else None,
+    )
 
 
 def _fits(wording: Wording) -> bool:

@@ -122,7 +122,6 @@ class EngineLine:
     running: int | None = None
     waiting: int | None = None
     ttft_p50_s: float | None = None
-    ttft_n: int | None = None
     kv_cache_usage_share: float | None = None
     age_s: float | None = None
     selected: bool = False
@@ -142,6 +141,8 @@ class Sentence:
     """Why, then what it cost."""
     shorter: tuple[tuple[str, str], ...] = ()
     """The same in fewer words, (first, rest), longest first: for a header in which this one breaks badly."""
+    turn: tuple[str, int] | None = None
+    """(URL of its server, id) of the turn that it tells of."""
 
     @property
     def text(self) -> str:

@@ -51,12 +51,22 @@ def slow_turn(view: ServerView, around: Around) -> Turn | None:
     return max(slow, key=lambda t: t.ttft_s or 0.0, default=None)
 
 
-def _waiting_now(view: ServerView, around: Around) -> Made | None:
+def waiting_turn(view: ServerView, around: Around) -> Turn | None:
     """A request that has been read for long and has no first token yet, where the counters tell when it came."""
     began = [t for t in view.turns if t.state == "in_flight" and t.phase == "reads" and t.started_at is not None]
     turn = min(began, key=lambda t: t.started_at or 0.0, default=None)
     if turn is None or turn.started_at is None or around.now - turn.started_at < around.slow_ttft_s:
         return None
+    return turn
+
+
+def told(view: ServerView, around: Around) -> Turn | None:
+    """The turn that is spoken of: one that waits now, else the one that waited longest, if there is one."""
+    return waiting_turn(view, around) or slow_turn(view, around)
+
+
+def _waiting_now(turn: Turn, around: Around) -> Made:
+    assert turn.started_at is not None
     wait = nb(lasted(around.now - turn.started_at))
     who = f"turn {turn.id}" if turn.n == 1 else f"{turn.n} requests"
     first = f"{who} waits for {wait}:" if turn.n == 1 else f"{who} wait for {wait}:"
@@ -68,13 +78,12 @@ def _waiting_now(view: ServerView, around: Around) -> Made | None:
 
 
 def slow(view: ServerView, around: Around) -> Made | None:
-    """What is said of one that waits now, else of the one that waited longest, if there is one."""
-    now = _waiting_now(view, around)
-    if now is not None:
-        return now
-    turn = slow_turn(view, around)
-    if turn is None or turn.ended_at is None:
+    """What is said of the turn that is spoken of."""
+    turn = told(view, around)
+    if turn is None:
         return None
+    if turn.ended_at is None:
+        return _waiting_now(turn, around)
     first = f"turn {turn.id} waited {nb(secs(turn.ttft_s))}:"
     if turn.n > 1:
         first = f"turn {turn.id}, {turn.n} requests, waited {nb(secs(turn.ttft_s))} on average:"

@@ -19,13 +19,13 @@ from kvtop.model.box import (
     WaitingByReason,
     Window,
 )
+from kvtop.model.by_source import by_source
 from kvtop.model.engine_config import config
 from kvtop.model.growth import Growth, ratio, whole
 from kvtop.model.histogram import latency
 from kvtop.model.offload import offload
 from kvtop.model.possible import share
 from kvtop.model.samples import Quantity, Samples, cut_short, lost_some, samples
-from kvtop.model.sources import by_source
 from kvtop.readings import Scrape, State
 
 _LOST = "its last line was dropped, and the last family of series is left out"

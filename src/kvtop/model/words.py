@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 DASH = "–"
 """Unknown: never 0, never blank."""
@@ -141,6 +142,14 @@ def per_second(b_per_s: float | None) -> str:
 def flow(b_per_s: float | None, window_key: str) -> str:
     """The mean flow of a window, in the unit that suits its length: a second's for 10 s, an hour's for the others."""
     return per_second(b_per_s) if window_key == "10s" else per_hour(b_per_s)
+
+
+def short_labels(labels: Sequence[str]) -> list[str]:
+    """The labels of servers side by side; only their ports where all are of one host."""
+    parts = [label.rpartition(":") for label in labels]
+    if len({host for host, _, _ in parts}) == 1 and all(host and port.isdigit() for host, _, port in parts):
+        return [f":{port}" for _, _, port in parts]
+    return list(labels)
 
 
 def hms(at: float | None) -> str:

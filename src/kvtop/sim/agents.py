@@ -56,7 +56,7 @@ class Conversation:
         self._prompter = Prompter(block_tokens)
         self._head: list[Part] = []
         self._parts: list[Part] = []
-        self._generation = Part("", generation_prompt())
+        self._generation = Part(generation_prompt())
 
     @property
     def system(self) -> str:
@@ -87,7 +87,7 @@ class Conversation:
     def add(self, message: Message) -> None:
         """Append a message; what stands before it stays as it is."""
         self.messages.append(message)
-        self._parts.append(message_part(message, len(self.messages)))
+        self._parts.append(message_part(message))
 
     def user(self, text: str) -> None:
         self.add({"role": "user", "content": text})

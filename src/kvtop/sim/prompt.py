@@ -1,4 +1,4 @@
-"""A chat body -> the token ids that the box reads, part by part, with a pointer to where each part came from.
+"""A chat body -> the token ids that the box reads, part by part.
 
 The template prints what a ChatML template with tools prints: system text, one line of JSON a tool, the messages.
 """
@@ -21,9 +21,8 @@ Tool = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of the prompt and the JSON pointer of what it was made from."""
+    """A stretch of the prompt."""
 
-    pointer: str
     ids: array[int]
 
 
@@ -55,21 +54,21 @@ def content_text(message: Message) -> str:
     return "\n".join(lines)
 
 
-def message_part(message: Message, index: int) -> Part:
+def message_part(message: Message) -> Part:
     """One message between its control tokens."""
     before, after = _wrap(str(message.get("role", "user")))
-    return Part(f"/messages/{index}", before + tokenize(content_text(message)) + after)
+    return Part(before + tokenize(content_text(message)) + after)
 
 
 def head_parts(system: str, tools: Sequence[Tool]) -> list[Part]:
     """System text and tools: everything that stands before the first message."""
     before, after = _wrap("system")
-    parts = [Part("/messages/0", before + tokenize(system))]
+    parts = [Part(before + tokenize(system))]
     if tools:
-        parts.append(Part("/tools", tokenize("\n\n# Tools\n") + array("I", [TOOLS_OPEN])))
-        parts += [Part(f"/tools/{i}", tokenize(f"\n{json.dumps(tool)}")) for i, tool in enumerate(tools)]
-        parts.append(Part("/tools", array("I", [TOOLS_CLOSE])))
-    parts.append(Part("/messages/0", after))
+        parts.append(Part(tokenize("\n\n# Tools\n") + array("I", [TOOLS_OPEN])))
+        parts += [Part(tokenize(f"\n{json.dumps(tool)}")) for tool in tools]
+        parts.append(Part(array("I", [TOOLS_CLOSE])))
+    parts.append(Part(after))
     return parts
 
 
@@ -79,9 +78,9 @@ def parts_of(body: Mapping[str, Any]) -> list[Part]:
     first = messages[:1] if messages and messages[0].get("role") == "system" else []
     tools = [t for t in body.get("tools") or () if isinstance(t, Mapping)]
     parts = head_parts(content_text(first[0]) if first else "", tools) if first or tools else []
-    parts += [message_part(m, i) for i, m in enumerate(messages) if i >= len(first)]
+    parts += [message_part(m) for m in messages[len(first) :]]
     if body.get("add_generation_prompt", True):
-        parts.append(Part("", generation_prompt()))
+        parts.append(Part(generation_prompt()))
     return parts
 
 

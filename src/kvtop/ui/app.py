@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import App
 from textual.binding import BindingType
 from textual.filter import Monochrome, NoColor
-from textual.worker import Worker, WorkerState
+from textual.worker import Worker, WorkerError, WorkerState
 
 from kvtop import config
 from kvtop.config import Settings
 from kvtop.errors import KvtopError, Problem
+from kvtop.live.worker import Hangs
+from kvtop.live.worker import Worker as Beside
+from kvtop.model.view import BoxView
+from kvtop.sources.url import normalise
 from kvtop.ui import keys
 from kvtop.ui import themes as theme_files
 from kvtop.ui.messages import Changed, OtherUrl
@@ -37,6 +44,13 @@ PROBLEM_S = 8.0
 PROBLEMS_AT_ONCE = 3
 """Of them, where the screen has room: on a low one it is one."""
 LOW_ROWS = 24
+CHECK_S = 2.0
+"""Problems are said after so long, whatever does not answer."""
+EXPORT_S = 10.0
+"""A folder that takes longer for an export is given up."""
+STILL_WRITING = "the last export is still being written: nothing was exported now"
+QUIT_S = 2.0
+"""So long an export that is being written holds the end up."""
 DEMO = "demo"
 """What the app returns where its user wants the simulated box instead."""
 LOG = logging.getLogger("kvtop.ui")
@@ -67,21 +81,27 @@ class KvtopApp(App[str]):
         settings: Settings | None = None,
         *,
         problems: Sequence[Problem] = (),
+        check: Callable[[], Sequence[Problem]] | None = None,
+        typed: Sequence[str] = (),
         now: Callable[[], float] = time.time,
         tracebacks: bool = False,
     ) -> None:
+        """`check` finds further problems; it may ask the disk. `typed`: the URLs of the command line."""
         self.tracebacks = tracebacks
         self.settings = settings or Settings()
         self.themes = theme_files.load()
         super().__init__(driver_class=Terminal)
-        self.watch_box, self.now = watch, now
+        self.watch_box, self.now, self.check = watch, now, check
         self.keymap, refused = keys.resolve(self.settings.keys)
         refusals = keys.problems(refused, config.path()) if refused else ()
         self.problems = (*problems, *refusals, *theme_files.problems(self.themes, self.settings.theme))
         self.dashboard = Dashboard(watch, self.settings, self.keymap, now)
+        self.dashboard.typed = frozenset(map(normalise, typed))
         self._unseen = False
         self._drawn_at = 0.0
         self._wake: asyncio.TimerHandle | None = None
+        self._writer = Beside("export")
+        self._exporting: Worker[None] | None = None
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_files.variable_defaults(self.themes)
@@ -93,9 +113,21 @@ class KvtopApp(App[str]):
         self.theme = theme_files.register(self, self.themes, wanted)
         self.set_keymap(self.keymap.overrides())
         self.push_screen(self.dashboard)
-        self.call_after_refresh(self._say_problems)
+        if self.check is None:
+            self.call_after_refresh(self._say_problems)
+        else:
+            self.run_worker(self._check_and_say(self.check), name="look at files", exit_on_error=False)
         self.run_worker(self.watch_box.run(self._changed), name="collector", exit_on_error=False)
         self.set_interval(1.0, self._second)
+
+    async def _check_and_say(self, check: Callable[[], Sequence[Problem]]) -> None:
+        """Beside the loop: what config.toml names may lie on a network that hangs."""
+        try:
+            self.problems += tuple(await Beside("check").call(check, CHECK_S))
+        except TimeoutError:
+            what = f"the files and folders that it names have not answered for {CHECK_S:g} s"
+            self.problems += (Problem("config", what, "look at the disk or network that they are on", config.path()),)
+        self._say_problems()
 
     def _say_problems(self) -> None:
         """What kvtop goes on without, for a few seconds: the header keeps its line, `doctor` keeps the list."""
@@ -135,7 +167,8 @@ class KvtopApp(App[str]):
         if view is None:
             return
         if from_noserver and view.servers:
-            self.pop_screen()
+            if not getattr(self.screen, "typing", False):  # the next key would be a command
+                self.pop_screen()
         elif not from_noserver and not view.servers and view.discovery is not None:
             self._no_server()
 
@@ -149,27 +182,35 @@ class KvtopApp(App[str]):
         page = NoServerScreen(
             self.keymap,
             view,  # type: ignore[arg-type]
-            self._watch_url,
+            partial(self._watch_url, instead_of=url if url in self.dashboard.typed else ""),
             lambda: self.exit(DEMO),
             now=self.now,
             url=url,
         )
         self.push_screen(page)
 
-    def _watch_url(self, url: str) -> None:
+    def _watch_url(self, url: str, *, instead_of: str = "") -> None:
+        """Watch one that was given; `instead_of`: the one of the command line whose place it takes."""
         try:
             self.watch_box.add_url(url)
         except KvtopError as error:
             self.notify(error.what, severity="error", markup=False)
             return
-        self.dashboard.given = url
+        if not instead_of:
+            self.dashboard.given = url
+        elif url != instead_of:
+            self.watch_box.drop_url(instead_of)
+            self.dashboard.typed |= {url}
+            self.dashboard.choose_url(url)
         self._changed()
 
     def on_other_url(self, message: OtherUrl) -> None:
-        self.watch_box.drop_url(message.url)
-        self.dashboard.given = ""
-        self.dashboard.look()
-        self._no_server(message.given)
+        """One of the command line stays till another takes its place; one that was given on the page goes."""
+        if message.url not in self.dashboard.typed:
+            self.watch_box.drop_url(message.url)
+            self.dashboard.given = ""
+            self.dashboard.look()
+        self._no_server(message.url)
 
     def _second(self) -> None:
         if self.dashboard.moves_by_itself():
@@ -234,20 +275,47 @@ class KvtopApp(App[str]):
         self.dashboard.set_window(key)
 
     def action_export(self) -> None:
+        """The picture is taken here and now, and written beside the loop: the folder may be on a network that hangs."""
+        if self._is_exporting:
+            self.notify(STILL_WRITING, severity="error", markup=False)
+            return
+        view = self.dashboard.made.view if self.dashboard.made else None
+        work = partial(self._export, self.export_screenshot(), view, self.now())
+        self._exporting = self.run_worker(work, name="export", group="export", exit_on_error=False)
+
+    @property
+    def _is_exporting(self) -> bool:
+        return self._exporting is not None and not self._exporting.is_finished
+
+    async def _export(self, picture: str, view: BoxView | None, at: float) -> None:
         from kvtop.ui import export
 
-        view = self.dashboard.made.view if self.dashboard.made else None
+        def written() -> tuple[Path, ...]:
+            return export.write(export.folder_of(self.settings.export_dir), picture, view, at, self.problems)
+
+        wrong = ""
         try:
-            folder = export.folder_of(self.settings.export_dir)
-            made = export.write(folder, self.export_screenshot(), view, self.now(), self.problems)
+            made = await self._writer.call(written, EXPORT_S)
+        except Hangs:
+            wrong = STILL_WRITING
+        except TimeoutError:
+            wrong = f"the folder of exports has not answered for {EXPORT_S:g} s: perhaps nothing was exported"
         except export.ExportError as error:
-            self.notify(error.what, severity="error", markup=False)
+            wrong = error.what
         except Exception as error:  # a picture is not worth the dashboard
             LOG.exception("the export failed")
-            what = f"kvtop's own export failed ({type(error).__name__}): nothing was exported; --debug tells more"
-            self.notify(what, severity="error", markup=False)
+            wrong = f"kvtop's own export failed ({type(error).__name__}): nothing was exported; --debug tells more"
+        if wrong:
+            self.notify(wrong, severity="error", markup=False)
         else:
             self.notify(export.said(made), markup=False)
+
+    async def action_quit(self) -> None:
+        """An export that was asked for is written first, unless its folder hangs."""
+        if self._exporting is not None and self._is_exporting:
+            with contextlib.suppress(TimeoutError, WorkerError):
+                await asyncio.wait_for(self._exporting.wait(), QUIT_S)
+        self.exit()
 
 
 def run(
@@ -255,11 +323,16 @@ def run(
     settings: Settings,
     *,
     problems: Sequence[Problem] = (),
+    check: Callable[[], Sequence[Problem]] | None = None,
+    typed: Sequence[str] = (),
     on_demo: Callable[[], int] | None = None,
     tracebacks: bool = False,
 ) -> int:
-    """The dashboard until its user leaves; the exit code. `on_demo` runs where they want the simulated box instead."""
-    app = KvtopApp(watch, settings, problems=problems, tracebacks=tracebacks)
+    """The dashboard until its user leaves; the exit code.
+
+    `check` and `typed`: as for the app. `on_demo` runs where its user wants the simulated box instead.
+    """
+    app = KvtopApp(watch, settings, problems=problems, check=check, typed=typed, tracebacks=tracebacks)
     wish = app.run()
     if wish == DEMO and on_demo is not None:
         return on_demo()

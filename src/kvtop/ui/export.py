@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -125,6 +126,24 @@ def folder_of(setting: str) -> Path:
     except (OSError, RuntimeError):
         what = f"there is no home folder for '{printable(setting, 40)}'" if setting else "the current folder is gone"
         raise ExportError(f"{what}; nothing was exported") from None
+
+
+def problems(setting: str, file: Path) -> tuple[Problem, ...]:
+    """What is wrong with `export_dir` of this config.toml; nothing where it is not set. It asks the disk."""
+    if not setting:
+        return ()
+    shown = printable(setting, 200)
+    try:
+        folder = Path(setting).expanduser()
+        is_folder = stat.S_ISDIR(folder.stat().st_mode)
+    except (OSError, RuntimeError, ValueError) as error:  # no such folder, no such home, no name of one
+        why = getattr(error, "strerror", None) or "no name of a folder"
+    else:
+        if is_folder and os.access(folder, os.W_OK | os.X_OK):
+            return ()
+        why = "you may not write to it" if is_folder else "Not a directory"
+    what = f"export_dir {shown}: {why}; nothing can be exported"
+    return (Problem("config", what, "make that folder, or name another one", file),)
 
 
 def said(made: tuple[Path, ...]) -> str:

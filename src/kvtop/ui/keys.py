@@ -89,7 +89,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("longer", ("right",), "longer", "a shorter, a longer span of time", _HISTORY, group="History"),
     Action("give-url", ("u",), "give a URL", "watch the server at a URL", frozenset({NO_SERVER}), group="No server",
            footer=90),
-    Action("other-url", ("u",), "other URL", "another URL for one given with u that never answered", _DASHBOARD,
+    Action("other-url", ("u",), "other URL", "another URL for one that you gave and that never answered", _DASHBOARD,
            group="No server", footer=98),
     Action("demo", ("D",), "demo", "look at a simulated box", frozenset({NO_SERVER}), group="No server", footer=80),
     Action("window", ("w",), "window", "the next window: 10 s, 1 min, 5 min, 1 hour, since start", _DASHBOARD,

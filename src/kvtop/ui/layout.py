@@ -30,14 +30,20 @@ class Rect(NamedTuple):
 
 
 def plan(w: int, h: int, shown: Collection[str], gpus: int = 0, lines: int = 0) -> dict[str, Rect]:
-    """Rectangles by name: head, strip, facts, the six panels, preview, foot. What is not there is not shown.
+    """Rectangles by name: head, strip, facts, the six panels, preview, foot; hidden, where no panel is shown.
 
+    What is not there is not shown.
     gpus: cards to show (0: one line that says why there is none). lines: rows that the strip of servers or engines
     would like to have.
     """
-    if w < COMPACT_WIDTH or h < COMPACT_HEIGHT:
-        return _compact(w, h, shown, lines)
-    return _full(w, h, shown, gpus, lines)
+    compact = w < COMPACT_WIDTH or h < COMPACT_HEIGHT
+    out = _compact(w, h, shown, lines) if compact else _full(w, h, shown, gpus, lines)
+    if not shown:
+        top = max(rect.y + rect.h for name, rect in out.items() if name != "foot")
+        room = (out["foot"].y if "foot" in out else h) - top
+        if room > 0:
+            out["hidden"] = Rect(0, top, w, room)
+    return out
 
 
 def _compact(w: int, h: int, shown: Collection[str], lines: int) -> dict[str, Rect]:

@@ -94,9 +94,16 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "TTFT",
         (
-            ("p50 (2.5–5)", "half came sooner. A histogram knows the bucket; the value is a straight line inside it"),
+            (
+                "p50 (2.5–5)",
+                "half came sooner. A histogram knows the bucket; the value is a straight line inside it: ~ "
+                "where the bucket has no room",
+            ),
             ("p95, p99", "need n ≥ 20 and n ≥ 100"),
-            ("queue to decode", "means of the requests that finished"),
+            (
+                "queue to decode",
+                "means of the requests that finished; p50 and mean count first tokens, so other requests",
+            ),
             ("writes", "speed of one answer: 1 over the mean gap"),
             ("gap", "between two tokens of an answer"),
             ("drafts", "of a speculator: how much of them was accepted"),

@@ -15,7 +15,7 @@ class Changed(Message):
 class OtherUrl(Message):
     """The URL that was given is not the one: ask for another."""
 
-    def __init__(self, url: str, given: str) -> None:
-        """`url`: as the view names the server; `given`: as it was given."""
+    def __init__(self, url: str) -> None:
+        """`url`: as the view names the server."""
         super().__init__()
-        self.url, self.given = url, given
+        self.url = url

@@ -36,8 +36,6 @@ class Watching(Protocol):
 class Recording(Protocol):
     """A collector that also remembers: what the history screen draws."""
 
-    def series(
-        self, name: str, span_s: float, columns: int, selected: int = 0, engine: str | None = None
-    ) -> Sequence[float | None]:
-        """Equal columns of time that end now, oldest first; None is a gap."""
+    def series(self, name: str, span_s: float, columns: int, selected: int = 0) -> Sequence[float | None]:
+        """Equal columns of time that end now, oldest first; None is a gap. Of all engines of the server together."""
         ...

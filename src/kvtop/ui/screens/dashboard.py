@@ -27,6 +27,7 @@ from kvtop.ui.widgets.facts import Facts
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.gpu import GpuPanel
 from kvtop.ui.widgets.head import Head
+from kvtop.ui.widgets.hidden import Hidden
 from kvtop.ui.widgets.offload import OffloadPanel
 from kvtop.ui.widgets.preview import Preview
 from kvtop.ui.widgets.queue import QueuePanel
@@ -46,17 +47,18 @@ class Dashboard(Screen[None]):
     Dashboard { layers: base; overflow: hidden; background: $background; }
     """
 
-    def __init__(
-        self, watch: Watching, settings: Settings, keymap: Keymap, now: Callable[[], float], notice: str = ""
-    ) -> None:
+    def __init__(self, watch: Watching, settings: Settings, keymap: Keymap, now: Callable[[], float]) -> None:
         super().__init__()
         self.watch_box, self.settings, self.keymap, self.now = watch, settings, keymap, now
-        self.notice = notice
+        self.notice = ""
+        """What kvtop has to say of itself, in place of what is watched."""
         self.window_key = settings.window if settings.window in {key for key, _, _ in WINDOWS} else "5m"
         self.selected = 0
         self.engine: str | None = None
         self.given = ""
         """The URL that was given on the no-server screen; empty: none was."""
+        self.typed: frozenset[str] = frozenset()
+        """The URLs of the command line, and what was given in their place."""
         self.cursor: TurnKey | None = None
         self.words = ""
         """The filter of the turns."""
@@ -68,8 +70,8 @@ class Dashboard(Screen[None]):
 
     # ---- drawing
     def compose(self) -> ComposeResult:
-        yield Head(id="head")
-        yield Strip(id="strip")
+        yield Head(self.keymap, id="head")
+        yield Strip(self.keymap, id="strip")
         yield CachePanel(id="cache")
         yield OffloadPanel(id="offload")
         yield QueuePanel(id="queue")
@@ -77,7 +79,8 @@ class Dashboard(Screen[None]):
         yield GpuPanel(id="gpu")
         yield Facts(id="facts")
         yield TurnsPanel(id="turns")
-        yield Preview(id="preview")
+        yield Preview(self.keymap, id="preview")
+        yield Hidden(self.keymap, id="hidden")
         yield Foot(self.keymap, keys.DASHBOARD, id="foot")
 
     def on_mount(self) -> None:
@@ -251,6 +254,13 @@ class Dashboard(Screen[None]):
             engines = len(view.servers) <= 1
             self.choose_line(-1 if engines and chosen == len(view.lines) - 1 else (chosen + 1) % len(view.lines))
 
+    def choose_url(self, url: str) -> None:
+        """The server at this URL; the first one where it is not watched."""
+        servers = self.watch_box.view(self.window_key).servers
+        self.selected = next((i for i, server in enumerate(servers) if server.url == url), 0)
+        self.engine = self.cursor = None
+        self._thaw()
+
     def choose_line(self, index: int) -> None:
         """A line of the strip: a server, or an engine (-1: all engines together)."""
         view = self.made.view if self.made else None
@@ -308,12 +318,14 @@ class Dashboard(Screen[None]):
     # ---- elsewhere
     def _unanswered(self) -> str | None:
         """The server at the URL that was given, where it was asked and has never answered."""
-        server = self.made.server if self.made and self.given else None
-        return server.url if server is not None and nothing_yet(server) and server.failed_tries else None
+        server = self.made.server if self.made else None
+        if server is None or server.url not in {self.given, *self.typed}:
+            return None
+        return server.url if nothing_yet(server) and server.failed_tries else None
 
     def action_other_url(self) -> None:
         if (url := self._unanswered()) is not None:
-            self.post_message(OtherUrl(url, self.given))
+            self.post_message(OtherUrl(url))
 
     def action_history(self) -> None:
         server, watch = self.made.server if self.made else None, self.watch_box
@@ -321,13 +333,15 @@ class Dashboard(Screen[None]):
             return
         from kvtop.ui.screens.history import HistoryScreen
 
-        selected, engine = self.selected, self.engine
+        selected = self.selected
+        title = "History" if server.engine is None else "History, all engines"
         self.app.push_screen(
             HistoryScreen(
                 self.keymap,
-                lambda name, span_s, columns: watch.series(name, span_s, columns, selected, engine),
+                lambda name, span_s, columns: watch.series(name, span_s, columns, selected),
                 server.label,
                 self.now,
+                title=title,
             )
         )
 

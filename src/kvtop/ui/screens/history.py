@@ -107,11 +107,11 @@ class HistoryScreen(Page):
 
     def __init__(
         self, keymap: Keymap, series: SeriesSource, label: str = "", now: Callable[[], float] = time.time,
-        span: int = 1,
+        *, span: int = 1, title: str = "History",
     ) -> None:  # fmt: skip
-        """`series` gives the columns; `label` is the server's, shown at the right end of the title."""
+        """`series` gives the columns; `label` is the server's, shown at the right end of the title where it fits."""
         super().__init__(keymap, now)
-        self.series, self.label = series, label
+        self.series, self.label, self.title_words = series, label, title
         self.span = span
         """Index into SPANS."""
         self.metric: str | None = None
@@ -169,7 +169,7 @@ class HistoryScreen(Page):
         metrics = _tabs(self.choices, self.chosen, w - 2)
         spans = _tabs([s for _, s in SPANS], words, w - 2)
         return [
-            rule("History", w, [(pick(context, w - 16), "d")]),
+            rule(self.title_words, w, [(pick(context, w - cells(self.title_words) - 9), "d")]),
             *([[(" ", "t"), *metrics]] if w >= 60 else [[(" ", "t"), *fit(metrics, w - 1)]]),
             [(" ", "t"), *spans],
         ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import ClassVar
 
@@ -14,15 +15,22 @@ from textual.widgets import Input
 from kvtop.errors import UsageError
 from kvtop.model.here import is_local
 from kvtop.model.view import BoxView, Sentence
-from kvtop.readings import GpuReading, HostReading
+from kvtop.readings import HostReading
 from kvtop.sources.url import parse
 from kvtop.ui import keys
-from kvtop.ui.draw import Line, columns, fit, safe, wrap
+from kvtop.ui.draw import Line, cells, fit, ljust, pick_line, safe, width, wrap
+from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
-from kvtop.ui.numbers import gib, span
-from kvtop.ui.screens.page import Body, Page, headline
+from kvtop.ui.messages import Changed
+from kvtop.ui.numbers import exact, gib, span
+from kvtop.ui.scene import nothing_yet
+from kvtop.ui.screens.page import Body, Page
+from kvtop.ui.widgets import gpu
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.panel import rule
+
+NARROW = 60
+"""On fewer cells names have no column of their own."""
 
 
 class UrlInput(Input):
@@ -89,18 +97,33 @@ class NoServerScreen(Page):
         box.add_class("open")
         box.focus()
         self._say("")
+        self.tick()
 
     def action_demo(self) -> None:
         self.on_demo()
 
     def close_input(self) -> None:
-        """Back to the page."""
+        """Back to the page, and from there to what is watched, if anything is."""
         box = self.query_one(UrlInput)
         box.remove_class("open")
         box.value = ""
         self.set_focus(None)
         self.asked = None
         self._say("")
+        self.tick()
+        self.post_message(Changed())
+
+    @property
+    def typing(self) -> bool:
+        """The line for a URL is open."""
+        return self.query_one(UrlInput).has_class("open")
+
+    def prompt(self) -> list[Line]:
+        """What the keys do while a URL is typed; all others are text."""
+        if not self.typing:
+            return []
+        named = (("enter", "watch it"), ("esc", "close"), ("ctrl+c", "quit"))
+        return [[part for key, word in named[:n] for part in ((key, "t bold"), (f" {word}  ", "d"))] for n in (3, 2)]
 
     def on_input_changed(self) -> None:
         self.asked = None
@@ -132,21 +155,31 @@ class NoServerScreen(Page):
     # ---- painting
     def head(self, w: int) -> list[Line]:
         view = self.view()
+        contexts: list[str]
         looked = view.discovery.at if view and view.discovery else None
-        if looked is None:
+        if view is not None and view.servers:
+            if any(server.url == self.url and nothing_yet(server) for server in view.servers):
+                said = f"{self.url} has never answered."
+                sentence = Sentence("NO ANSWER", "warn", said, "Another URL takes its place.")
+            else:
+                sentence = Sentence("OK", "ok", "Another server is there now.", "esc shows it.")
+            contexts = []
+        elif view is None or looked is None:
             sentence = Sentence("NO SERVER", "warn", "Looking for a vLLM server on this box.")
-            contexts: list[str] = []
+            contexts = []
         else:
             sentence = Sentence("NO SERVER", "warn", "No vLLM server found on this box.", "kvtop goes on looking.")
             ago = span(max(0.0, self.now() - looked))
             contexts = [f"last looked {ago} ago", f"{ago} ago"]
+            if view.looks > 1:
+                contexts.insert(0, f"looked {exact(view.looks)} times, last {ago} ago")
         return headline(sentence, contexts, w)
 
     def lines(self, w: int, h: int) -> list[Line]:
         if self.said:
             return [
                 rule("Give a URL", w),
-                *_padded(wrap([("! ", "warn"), (safe(self.said), "bright")], w - 2)),
+                *([(" ", "t"), *row] for row in wrap([("! ", "warn"), (safe(self.said), "bright")], w - 1)),
                 *self._found_and_known(w),
             ]
         return self._found_and_known(w)
@@ -160,43 +193,84 @@ class NoServerScreen(Page):
         looked = view.discovery.looked if view and view.discovery else ()
         if not looked:
             return []
-        place_w = min(max(len(place) for place, _ in looked) + 1, 26, max(8, w // 3))
-        rows: list[Line] = [rule("Where kvtop looked", w)]
-        for place, seen in looked:
-            names, parts = wrap([(safe(place), "t")], place_w), wrap([(safe(seen), "d")], max(8, w - place_w - 4))
-            empty: Line = []
-            for name, part in zip_longest(names, parts, fillvalue=empty):
-                rows.append([(" ", "t"), *columns([name, part], [place_w, w - place_w - 3])])
-        return rows
+        widest = max(cells(safe(place)) for place, _ in looked) + 3
+        name_w = max(min(widest, w - max(cells(safe(seen)) for _, seen in looked) - 1), min(widest, w // 3))
+        rows = [Fact([], safe(place), [[(safe(seen), "d")]]) for place, seen in looked]
+        return [rule("Where kvtop looked", w), *told(rows, w, name_w)]
 
     def _offers(self, w: int) -> list[Line]:
-        offers = [
+        offers = (
             (
                 self.keymap.shown("give-url"),
                 "give a URL",
                 "kvtop http://host:8000 does the same; a host that is not this box is asked for once",
+                "kvtop http://host:8000 does the same",
+                "as kvtop http://host:8000",
             ),
-            (self.keymap.shown("demo"), "look at a demo", "a simulated box: no GPU, no server, no network"),
-            ("", "name one", '[[server]] url = "http://..." in config.toml is watched at each start'),
-            ("", "ask the doctor", "kvtop doctor says what it sees here, and what would let it see more"),
+            (
+                self.keymap.shown("demo"),
+                "look at a demo",
+                "a simulated box: no GPU, no server, no network",
+                "a simulated box",
+            ),
+            (
+                "",
+                "name one",
+                '[[server]] url = "http://..." in config.toml is watched at each start',
+                "a [[server]] of config.toml is watched at each start",
+                "[[server]] in config.toml",
+            ),
+            (
+                "",
+                "ask the doctor",
+                "kvtop doctor says what it sees here, and what would let it see more",
+                "kvtop doctor says what it sees and what it lacks",
+                "kvtop doctor",
+            ),
+        )
+        keys_w = max(cells(key) for key, *_ in offers) + 2
+        rows = [
+            Fact([(ljust(key, keys_w), "t bold")], name, [[(text, "d")] for text in texts])
+            for key, name, *texts in offers
         ]
-        name_w = 17 if w >= 60 else 15
-        rows: list[Line] = [rule("What you can do", w)]
-        for key, name, text in offers:
-            for i, part in enumerate(wrap([(text, "d")], max(10, w - name_w - 5))):
-                shown: Line = [(name, "t")] if i == 0 else []
-                rows.append([(f" {key if i == 0 else '':<3}", "t bold"), *fit(shown, name_w), *part])
-        return rows
+        return [rule("What you can do", w), *told(rows, w, keys_w + 17)]
 
 
-def _padded(rows: list[Line]) -> list[Line]:
-    return [[(" ", "t"), *row] for row in rows]
+@dataclass(frozen=True)
+class Fact:
+    """A line of the page: what stands before the name, the name, and what there is to say, longest wording first."""
+
+    lead: Line
+    name: str
+    texts: list[Line]
+
+
+def told(facts: Sequence[Fact], w: int, name_w: int) -> list[Line]:
+    """Names in a column of `name_w` cells and beside it the longest wording that fits in a row, else the last one.
+
+    On a narrow page a column of text would be a few cells wide: there each fact is a paragraph of its own.
+    """
+    rows: list[Line] = []
+    for fact in facts:
+        head: Line = [*fact.lead, (fact.name, "t")]
+        if w < NARROW:
+            start = width(fact.lead) or 2
+            room = w - 1 - width(head) - 2
+            text = pick_line(fact.texts, room)
+            rows += [[(" ", "t"), *row] for row in wrap([*head, (": ", "d"), *text], w - 1, start)]
+            continue
+        beside = wrap(pick_line(fact.texts, w - name_w - 1), w - name_w - 1)
+        names = [[*fact.lead, *row] for row in wrap([(fact.name, "t")], name_w - width(fact.lead) - 2)]
+        empty: Line = []
+        for name, part in zip_longest(names, beside, fillvalue=empty):
+            rows.append([(" ", "t"), *fit(name, name_w), *part])
+    return rows
 
 
 def _this_box(view: BoxView | None, w: int) -> list[Line]:
     if view is None:
         return []
-    facts = [("GPU", gpu_words(view.gpu), ""), ("host", host_words(view.host), "")]
+    facts = [("GPU", gpu.in_words(view.gpu), ""), ("host", host_words(view.host), "")]
     host = view.host
     if host is not None:
         for process in host.processes:
@@ -207,34 +281,8 @@ def _this_box(view: BoxView | None, w: int) -> list[Line]:
             if file.stale:
                 text = f"{file.path}, {gib(file.bytes)}, no process holds it: kvtop doctor says how to remove it"
                 facts.append(("left over", text, "! "))
-    rows: list[Line] = [rule("This box", w)]
-    for name, text, mark in facts:
-        for i, part in enumerate(wrap([(mark, "warn"), (safe(text), "t")], max(10, w - 13))):
-            rows.append([(" ", "t"), *fit([(name, "d")] if i == 0 else [], 11), *part])
-    return rows
-
-
-def gpu_words(reading: GpuReading | None) -> str:
-    """`2 × RTX 3090, 24.0 GiB each, both free; driver 580.65`."""
-    if reading is None:
-        return "not read yet"
-    if reading.error:
-        return reading.error
-    if not reading.gpus:
-        return "none"
-    groups: dict[tuple[str, int | None], int] = {}
-    for gpu in reading.gpus:
-        name = gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-        groups[name, gpu.memory_total_bytes] = groups.get((name, gpu.memory_total_bytes), 0) + 1
-    words = []
-    for (name, total), n in groups.items():
-        size = f", {gib(total, 0)}{' each' if n > 1 else ''}" if total else ""
-        words.append(f"{f'{n} × ' if n > 1 else ''}{name}{size}")
-    used = [g.memory_used_bytes for g in reading.gpus]
-    known = [u for u in used if u is not None]
-    state = f", {gib(sum(known))} in use" if len(known) == len(used) else ""
-    driver = f"; driver {reading.driver}" if reading.driver else ""
-    return " and ".join(words) + state + driver
+    rows = [Fact([], name, [[(mark, "warn"), (safe(text), "t")]]) for name, text, mark in facts]
+    return [rule("This box", w), *told(rows, w, 11)]
 
 
 def host_words(reading: HostReading | None) -> str:

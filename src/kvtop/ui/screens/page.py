@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.screen import Screen
 
-from kvtop.model.view import Sentence
-from kvtop.model.words import NBSP, nb
-from kvtop.ui.draw import Line, pick, safe, spread, width, wrap
+from kvtop.ui.draw import Line
 from kvtop.ui.keys import Keymap
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.panel import Panel
-
-
-def headline(sentence: Sentence, contexts: list[str], w: int) -> list[Line]:
-    """Two rows or more: chip, first clause in bold, the rest, and a context in the longest wording that fits."""
-    chip = f"{NBSP}{nb(safe(sentence.chip))}{NBSP}"
-    lead: Line = [(chip, f"{sentence.tone} rev bold"), (" ", "t"), (safe(sentence.first), "bright bold")]
-    indent = width(lead[:2]) if w >= 60 else 0
-    rows = wrap([*lead, (" ", "t"), (safe(sentence.rest), "t")] if sentence.rest else lead, w, indent)
-    if len(rows) < 2:
-        rows.append([(" " * indent, "t")])
-    said = pick([*contexts, ""], w - max(width(rows[1]) + 3, indent))
-    if said:
-        alone = width(rows[1]) <= indent
-        rows[1] = [(" " * indent, "t"), (said, "d")] if alone else spread(rows[1], [(said, "d")], w)
-    return rows
 
 
 class Body(Panel):
@@ -89,6 +72,10 @@ class Page(Screen[None]):
         """A row over the scrolled part that says what of it is seen; None: no such row."""
         return None
 
+    def prompt(self) -> Sequence[Line]:
+        """What stands in the place of the keys while something is typed, longest first; empty: the keys."""
+        return ()
+
     def clicked(self, x: int, y: int) -> None:
         """A click into a cell of the body, which begins with the head."""
 
@@ -104,7 +91,7 @@ class Page(Screen[None]):
     def tick(self) -> None:
         """Once a second: the clock, and whatever the subclass adds."""
         if self.is_current:
-            self.query_one(Foot).set(clock=self.now())
+            self.query_one(Foot).set(clock=self.now(), prompt=self.prompt())
 
     def redraw(self) -> None:
         """Make the lines anew and paint those that changed."""

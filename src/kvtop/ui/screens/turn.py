@@ -10,10 +10,10 @@ from textual.binding import BindingType
 from kvtop.model.view import Sentence, Turn
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, pick, wrap
+from kvtop.ui.headline import headline as page_headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import exact, hms, short
 from kvtop.ui.screens.page import Page
-from kvtop.ui.screens.page import headline as page_headline
 from kvtop.ui.turn_words import (
     APART,
     UNTOLD,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvtop.config import Thresholds
 from kvtop.model.box import Cached
-from kvtop.model.view import Chart, ServerView
+from kvtop.model.view import Chart, ServerView, Turn
 from kvtop.ui.digits import big
 from kvtop.ui.draw import Line, area, cells, edge, fit, lj, ljust, pick, rj, spread, stack, width
 from kvtop.ui.numbers import DASH, exact, pct, secs, tok, whole_shares
@@ -82,11 +82,8 @@ class CachePanel(BoxPanel):
 
     def depends(self) -> object:
         server, now = self.server, self.now
-        slow = (
-            next(((t.id, int(self.at - (t.ended_at or 0)) // 5) for t in server.turns if t.waited), None)
-            if server
-            else None
-        )
+        marked = self._marked()
+        slow = (marked.id, int(self.at - (marked.ended_at or 0)) // 5) if marked is not None else None
         chart, savings = (server.share_chart, server.savings) if server else (None, None)
         return *self.state(), now.cached, now.latency.ttft.n, self._lifetime(), savings, chart, slow
 
@@ -153,10 +150,11 @@ class CachePanel(BoxPanel):
         config = self.now.config
         if server and config.match_unit_tokens is None:
             config = server.config
+        saved = savings.prefill_s if savings else None
         facts: list[tuple[str, str]] = [
             ("since start", pct(self._lifetime(), 1)),
             ("tokens saved", tok(savings.tokens if savings else None)),
-            ("prefill saved", secs(savings.prefill_s if savings else None)),
+            ("prefill saved", f"~{secs(saved)}" if saved is not None else DASH),
         ]
         if h >= 12:
             speed = tok(savings.prefill_tokens_per_s if savings else None)
@@ -183,14 +181,23 @@ class CachePanel(BoxPanel):
             mark = "100 %" if i == 0 else "0 %" if i == h - 1 and h > 1 else "50 %" if h >= 4 and i == h // 2 else ""
             out.append([(mark.rjust(gutter - 1) + " ", "d"), *row])
         if axis:
-            out.append([(" " * gutter, "t"), *self._axis(server, chart, max(1, w - gutter))])
+            out.append([(" " * gutter, "t"), *self._axis(chart, max(1, w - gutter))])
         return out
 
-    def _axis(self, server: ServerView | None, chart: Chart, w: int) -> Line:
-        """Left end, the latest slow turn, now."""
+    def _marked(self) -> Turn | None:
+        """The slow turn that the sentence tells of; where it tells of none of this server, the latest one."""
+        server, scene = self.server, self.scene
+        if server is None or scene is None:
+            return None
+        url, told = scene.view.sentence.turn or ("", 0)
+        waited = (t for t in server.turns if t.waited and t.ended_at is not None)
+        return next((t for t in waited if url != server.url or t.id == told), None)
+
+    def _axis(self, chart: Chart, w: int) -> Line:
+        """Left end, the slow turn, now."""
         left = span_words(chart.span_s) + (", 1 min mean" if w >= 50 else "")
         line: Line = [(left, "d")]
-        slow = next((t for t in server.turns if t.waited and t.ended_at is not None), None) if server else None
+        slow = self._marked()
         if slow is not None and slow.ended_at is not None and chart.span_s > 0:
             x = w - 1 - round((self.at - slow.ended_at) / chart.span_s * w)
             label = f"turn {slow.id} ▴"

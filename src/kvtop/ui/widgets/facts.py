@@ -11,7 +11,7 @@ from kvtop.ui.widgets.box import BoxPanel
 from kvtop.ui.widgets.cache import share_rows, share_tone
 from kvtop.ui.widgets.gpu import degrees, why_none
 from kvtop.ui.widgets.offload import ways
-from kvtop.ui.widgets.ttft import value
+from kvtop.ui.widgets.ttft import estimate
 
 GIVES_WAY = ("gpu", "offload", "queue", "ttft")
 """Which fact goes first where there is no room."""
@@ -83,9 +83,10 @@ class Facts(BoxPanel):
     def _ttft(self, w: int) -> Line:
         ttft = self.now.latency.ttft
         label: Line = [(SUPER[4], "d"), ("TTFT  ", "t bold")]
-        p50: Line = [(value(ttft.p50), "t"), (" p50", "d")]
-        more: Line = [("  p95 ", "d"), (value(ttft.p95), "t"), ("  mean ", "d"), (short(ttft.mean_s), "t")]
-        return pick_line([[*label, *p50, *more], [*label, *p50]], w)
+        p50: Line = [(estimate(ttft.p50, ttft.n), "t"), (" p50", "d")]
+        p95: Line = [("  p95 ", "d"), (estimate(ttft.p95, ttft.n), "t")]
+        mean: Line = [("  mean ", "d"), (short(ttft.mean_s), "t")]
+        return pick_line([[*label, *p50, *p95, *mean], [*label, *p50, *p95], [*label, *p50]], w)
 
     def _gpu(self, w: int) -> Line:
         label: Line = [(SUPER[5], "d"), ("GPU   ", "t bold")]

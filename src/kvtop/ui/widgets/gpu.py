@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from kvtop.model.here import is_local
@@ -25,10 +26,23 @@ def short_name(name: str) -> str:
 
 def names(reading: GpuReading) -> str:
     """'2 × RTX 3090'; different cards one after the other."""
-    kinds: dict[str, int] = {}
-    for card in reading.gpus:
-        kinds[short_name(card.name)] = kinds.get(short_name(card.name), 0) + 1
+    kinds = Counter(short_name(card.name) for card in reading.gpus)
     return ", ".join(f"{n} × {name}" if n > 1 or len(kinds) == 1 else name for name, n in kinds.items())
+
+
+def in_words(reading: GpuReading | None) -> str:
+    """`2 × RTX 3090, 24 GiB each, 48.0 GiB in use; driver 580.65`, or why there is nothing to say."""
+    if reading is None or reading.error or not reading.gpus:
+        return safe(reading.error) if reading is not None and reading.error else why_none(reading)[0]
+    kinds = Counter((short_name(card.name), card.memory_total_bytes) for card in reading.gpus)
+    words = []
+    for (name, total), n in kinds.items():
+        size = f", {gib(total, 0)}{' each' if n > 1 else ''}" if total else ""
+        words.append(f"{f'{n} × ' if n > 1 else ''}{name}{size}")
+    used = [card.memory_used_bytes for card in reading.gpus if card.memory_used_bytes is not None]
+    state = f", {gib(sum(used))} in use" if len(used) == len(reading.gpus) else ""
+    driver = f"; driver {safe(reading.driver)}" if reading.driver else ""
+    return " and ".join(words) + state + driver
 
 
 def memory_share(card: Gpu) -> float | None:

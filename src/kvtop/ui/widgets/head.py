@@ -2,54 +2,43 @@
 
 from __future__ import annotations
 
-from kvtop.model.words import NBSP, nb
-from kvtop.ui.draw import Line, cells, pick, safe, spread, width, wrap
+from kvtop.ui import headline
+from kvtop.ui.draw import Line, safe
+from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import hms, secs
 from kvtop.ui.scene import Scene
 from kvtop.ui.widgets.box import BoxPanel
+
+ALONE_FROM = 100
+"""From so many cells on, what is watched begins under the sentence where it has a row to itself."""
 
 
 class Head(BoxPanel):
     """The first rows of the screen."""
 
+    def __init__(self, keymap: Keymap, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.keymap = keymap
+
     def depends(self) -> object:
         s = self.scene
-        return (s.view.sentence, contexts(s), s.view.demo, s.frozen_at) if s else None
+        return (s.view.sentence, contexts(s, self.keymap), s.view.demo, s.frozen_at) if s else None
 
     def all_lines(self, w: int, h: int) -> list[Line]:
         if self.scene is None:
             return []
         sentence = self.scene.view.sentence
-        chip: Line = [
-            (f"{NBSP}{nb(safe(sentence.chip))}{NBSP}", f"{sentence.tone} rev bold"),
-            (" ", "t"),
-        ]
-        indent = width(chip) if w >= 60 else 0
+        start = headline.indent(sentence, w)
         wordings = ((sentence.first, sentence.rest), *sentence.shorter)
-        made = [self._wrapped(chip, first, rest, w, indent) for first, rest in wordings]
+        made = [headline.written(sentence, first, rest, w) for first, rest in wordings]
         holding = [rows for rows in made if len(rows) <= h]
         rows = next((rows for rows in holding if not _orphan(rows)), holding[0] if holding else made[-1])
-        if h >= 2 and w >= 60:
+        if h >= 2 and w >= headline.HANGING:
             rows += [[]] * (2 - len(rows))
-            rows[1] = self._with_context(rows[1], w, indent)
+            style = "warn" if self.scene.frozen_at is not None or self.scene.notice else "d"
+            said = contexts(self.scene, self.keymap)
+            rows[1] = headline.beside(rows[1], said, w, start, style=style, alone_from=ALONE_FROM)
         return rows[:h]
-
-    @staticmethod
-    def _wrapped(chip: Line, first: str, rest: str, w: int, indent: int) -> list[Line]:
-        text: Line = [(safe(first), "bright bold")]
-        if rest:
-            text += [(" ", "t"), (safe(rest), "t")]
-        return wrap(chip + text, w, indent)
-
-    def _with_context(self, row: Line, w: int, indent: int) -> Line:
-        assert self.scene is not None
-        style = "warn" if self.scene.frozen_at is not None or self.scene.notice else "d"
-        words = pick([*contexts(self.scene), ""], w - max(width(row) + 3, indent))
-        if not words:
-            return row
-        if width(row) <= indent and cells(words) + indent <= w and w >= 100:
-            return [(" " * indent, "t"), (words, style)]
-        return spread(row, [(words, style)], w)
 
 
 def _orphan(rows: list[Line]) -> bool:
@@ -57,11 +46,12 @@ def _orphan(rows: list[Line]) -> bool:
     return len(rows) > 1 and " " not in "".join(text for text, _ in rows[-1]).strip()
 
 
-def contexts(scene: Scene) -> list[str]:
+def contexts(scene: Scene, keymap: Keymap) -> list[str]:
     """What is being watched, longest first."""
     if scene.frozen_at is not None:
         since = hms(scene.frozen_at)
-        return [f"frozen since {since}: reading goes on, space shows it", f"frozen since {since}", "frozen"]
+        shows = f"reading goes on, {keymap.shown('freeze')} shows it"
+        return [f"frozen since {since}: {shows}", f"frozen since {since}", "frozen"]
     if scene.notice:
         return [safe(scene.notice)]
     server = scene.server

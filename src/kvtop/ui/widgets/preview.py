@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from kvtop.ui.draw import Line, pick
+from kvtop.ui.draw import Line, cells, pick
+from kvtop.ui.keys import Keymap
 from kvtop.ui.turn_words import about, preview
 from kvtop.ui.widgets.box import BoxPanel
 
 
 class Preview(BoxPanel):
+    def __init__(self, keymap: Keymap, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.keymap = keymap
+
     def heading_name(self) -> str:
         turn = self.scene.turn if self.scene else None
         return f"Turn {turn.id}" if turn else "Turn"
@@ -16,7 +21,8 @@ class Preview(BoxPanel):
         turn = self.scene.turn if self.scene else None
         if turn is None:
             return []
-        return [(pick([f"{about(turn, None, w - 18)}, enter opens it", "enter opens it", ""], w), "d")]
+        opens = f"{self.keymap.shown('turn')} opens it"
+        return [(pick([f"{about(turn, None, w - cells(opens) - 4)}, {opens}", opens, ""], w), "d")]
 
     def body(self, w: int, h: int) -> list[Line]:
         turn = self.scene.turn if self.scene else None

@@ -6,8 +6,10 @@ from textual import events
 from textual.message import Message
 
 from kvtop.model.view import EngineLine
+from kvtop.model.words import short_labels
 from kvtop.readings import State
 from kvtop.ui.draw import Line, cells, clip, fit, ljust, pick, rj, safe, width
+from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import DASH, exact, lasted, pct, short
 from kvtop.ui.widgets.box import BoxPanel
 
@@ -27,8 +29,8 @@ WORDS: dict[State, tuple[str, str]] = {
     State.NOT_VLLM: ("not vllm", "bad"),
     State.NO_STATS: ("no stats", "warn"),
 }
-STATE_W = 17
-"""'unauthorized 42 s': what it is, and how old its numbers are."""
+STATE_W = 18
+"""'unauthorized 142 s': what it is, and how old its numbers are."""
 
 
 class Strip(BoxPanel):
@@ -41,8 +43,9 @@ class Strip(BoxPanel):
             super().__init__()
             self.index = index
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, keymap: Keymap, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self.keymap = keymap
         self._rows: list[int | None] = []
 
     def all_lines(self, w: int, h: int) -> list[Line]:
@@ -57,18 +60,18 @@ class Strip(BoxPanel):
         room = h - len(warning)
         first = self._window(view.lines, room)
         shown = view.lines[first : first + room]
-        names = short_labels(view.lines)
+        names = _names(view.lines)
         label_w = min(max(map(cells, names)), max(8, w - 72))
         self._rows = [first + i for i in range(len(shown))]
         hidden = len(view.lines) - len(shown)
-        note = f"+{hidden} more, tab" if hidden else ""
-        rooms = [w] * (len(shown) - 1) + [w - len(note) - 2 if note else w]
+        note = f"+{hidden} more, {self.keymap.shown('next-server')}" if hidden else ""
+        rooms = [w] * (len(shown) - 1) + [w - cells(note) - 2 if note else w]
         out = [
             self._row(line, room_w, name, label_w)
             for line, room_w, name in zip(shown, rooms, names[first:], strict=False)
         ]
         if note and out:
-            out[-1] = [*fit(out[-1], w - len(note)), (note, "d")]
+            out[-1] = [*fit(out[-1], w - cells(note)), (note, "d")]
         return out + warning
 
     @staticmethod
@@ -82,13 +85,13 @@ class Strip(BoxPanel):
         mark: Line = [("▸" if line.selected else " ", "bright")]
         mark.append((ljust(clip(name, label_w), label_w), "t bold" if line.selected else "t"))
         word, style = WORDS[line.state]
-        old = line.age_s is not None and line.age_s >= 3
+        old = line.age_s is not None and (line.age_s >= 3 or not line.state.good)
         number = "d" if old or not line.state.good else "t"
         parts: list[Line] = [
-            [(ljust(f"{word} {lasted(line.age_s)}" if old else word, STATE_W), style)],
+            [(ljust(f"{word} {_age(line.age_s)}" if old else word, STATE_W), style)],
             [("cached ", "d"), *rj(pct(line.share), 5, number)],
             [("run ", "d"), *rj(_n(line.running), 3, number), (" wait ", "d"), *rj(_n(line.waiting), 3, number)],
-            [("TTFT ", "d"), *rj(short(line.ttft_p50_s), 6, number)],
+            [("TTFT ", "d"), *rj(_about(line.ttft_p50_s), 6, number)],
             [("KV pool ", "d"), *rj(pct(line.kv_cache_usage_share), 5, number)],
         ]
         for part in parts:
@@ -101,7 +104,7 @@ class Strip(BoxPanel):
         """One row for all: labels with their shares, from the chosen one on where not all fit."""
         self._rows = [next((i for i, line in enumerate(lines) if line.selected), 0)]
         tabs: list[Line] = []
-        for line, name in zip(lines, short_labels(lines), strict=True):
+        for line, name in zip(lines, _names(lines), strict=True):
             word, style = WORDS[line.state]
             fact = pct(line.share) if line.state.good else word
             tabs.append(
@@ -128,13 +131,18 @@ class Strip(BoxPanel):
             self.post_message(self.Chosen(index))
 
 
-def short_labels(lines: tuple[EngineLine, ...]) -> list[str]:
-    """The labels; only their ports where all are of one host."""
-    names = [safe(line.label) for line in lines]
-    parts = [name.rpartition(":") for name in names]
-    if len({host for host, _, _ in parts}) == 1 and all(host and port.isdigit() for host, _, port in parts):
-        return [f":{port}" for _, _, port in parts]
-    return names
+def _names(lines: tuple[EngineLine, ...]) -> list[str]:
+    return short_labels([safe(line.label) for line in lines])
+
+
+def _age(seconds: float | None) -> str:
+    """In five cells: 0 s, 42 s, 161 s, 17 m."""
+    return lasted(seconds) if seconds is None or seconds < 119.5 else short(seconds)
+
+
+def _about(seconds: float | None) -> str:
+    """A quantile whose bucket has no room beside it."""
+    return DASH if seconds is None else f"~{short(seconds)}"
 
 
 def _n(value: int | None) -> str:

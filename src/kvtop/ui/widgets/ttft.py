@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from kvtop.model.box import EngineWindow, Latency, Quantile
-from kvtop.ui.draw import Line, lj, pick, pick_line, rj, stack, width
+from kvtop.ui.draw import Line, cells, lj, pick, pick_line, rj, stack
 from kvtop.ui.numbers import DASH, bound, bucket, exact, ms, pct, rate, short
 from kvtop.ui.scene import second_row, window_words
 from kvtop.ui.widgets.box import BoxPanel
 
 P95_NEEDS = 20
+BAR_AT_LEAST = 8
+"""Cells of the bar, whatever stands beside it."""
 
 
 def value(q: Quantile | None) -> str:
@@ -16,6 +18,11 @@ def value(q: Quantile | None) -> str:
     if q is None:
         return DASH
     return short(q.value_s) if q.value_s is not None else f"> {bound(q.above_s)}"
+
+
+def estimate(q: Quantile | None, n: int | None) -> str:
+    """The same where its bucket does not stand beside it: ~4.3 s. Of a single observation it is exact."""
+    return f"~{value(q)}" if q is not None and q.value_s is not None and n != 1 else value(q)
 
 
 def bounds(q: Quantile | None) -> str:
@@ -39,18 +46,33 @@ class TtftPanel(BoxPanel):
 
     def _small(self, w: int) -> list[Line]:
         ttft = self.now.latency.ttft
-        first: Line = [("p50 ", "d"), (value(ttft.p50), "t bold")]
+        exactly: Line = [("p50 ", "d"), (value(ttft.p50), "t bold")]
         if ttft.p50 is not None:
-            first.append((f" ({bounds(ttft.p50)})", "d"))
-        rest: Line = [("  p95 ", "d"), (value(ttft.p95), "t"), ("  mean ", "d"), (short(ttft.mean_s), "t")]
-        if width(first) + width(rest) > w:
-            rest = rest[:2]
-        return [[*first, *rest], self._bar(w), self._phases(w)]
+            exactly.append((f" ({bounds(ttft.p50)})", "d"))
+        about: Line = [("p50 ", "d"), (estimate(ttft.p50, ttft.n), "t bold")]
+        p95: Line = [("  p95 ", "d"), (estimate(ttft.p95, ttft.n), "t")]
+        mean: Line = [("  mean ", "d"), (short(ttft.mean_s), "t")]
+        return [
+            pick_line([[*exactly, *p95, *mean], [*exactly, *p95], [*about, *p95]], w),
+            self._bar(w),
+            self._phases(w),
+        ]
 
     def _bar(self, w: int) -> Line:
+        """What the requests that finished spent their time on, and how many they were.
+
+        The means above are of first tokens: other requests, so that the two need not agree.
+        """
         latency = self.now.latency
         parts = ((latency.queue, "queue"), (latency.prefill, "prefill"), (latency.decode, "decode"))
-        return stack([(phase.mean_s, style) for phase, style in parts], w)
+        n = latency.prefill.n
+        if n is None:
+            words = ""
+        elif n:
+            words = pick([f"  mean of {exact(n)} finished", f"  {exact(n)} finished", ""], w - BAR_AT_LEAST)
+        else:
+            words = pick(["  none finished", ""], w - BAR_AT_LEAST)
+        return [*stack([(phase.mean_s, style) for phase, style in parts], w - cells(words)), (words, "d")]
 
     def _phases(self, w: int) -> Line:
         latency = self.now.latency
@@ -62,9 +84,6 @@ class TtftPanel(BoxPanel):
             brief = words
         options = [_row_of_phases(words, field, gap) for field, gap in ((6, 3), (6, 1), (5, 1))]
         options.append(_row_of_phases(brief, 4, 2))
-        n = latency.prefill.n
-        if n:
-            options.insert(0, [*options[0], (f"  mean of {exact(n)}", "d")])
         return pick_line([*options, _row_of_phases(brief, 0, 1)], w)
 
     def _large(self, w: int, h: int) -> list[Line]:
@@ -90,15 +109,15 @@ class TtftPanel(BoxPanel):
 
     def _columns(self, w: int) -> Line:
         heads: Line = [(" " * 6, "d"), *rj("p50", 6, "d"), *rj("bucket", 8, "d"), *rj("p95", 7, "d")]
-        return [*heads, *(rj("mean", 7, "d") if w >= 34 else []), *(rj("n", 6, "d") if w >= 40 else [])]
+        return [*heads, *(rj("mean", 7, "d") if w >= 40 else []), *(rj("n", 6, "d") if w >= 33 else [])]
 
     def _row(self, name: str, window: EngineWindow, w: int) -> Line:
         ttft = window.latency.ttft
         line = [*lj(_short_span(name), 6, "d"), *rj(value(ttft.p50), 6, "t bold"), *rj(bounds(ttft.p50), 8, "d")]
-        line += rj(value(ttft.p95), 7)
-        if w >= 34:
-            line += rj(short(ttft.mean_s), 7)
+        line += rj(estimate(ttft.p95, ttft.n), 7)
         if w >= 40:
+            line += rj(short(ttft.mean_s), 7)
+        if w >= 33:
             line += rj(exact(ttft.n), 6)
         if w >= 62:
             line.append((_about(ttft), "d"))
@@ -109,10 +128,17 @@ class TtftPanel(BoxPanel):
         gap = self.now.latency.inter_token
         speed = rate(1 / gap.mean_s if gap.mean_s else None)
         line: Line = [("writes ", "d"), *lj(speed if speed == DASH else f"{speed} tok/s", 11)]
-        line += [(" gap p50 ", "d"), *lj(ms(gap.p50.value_s if gap.p50 else None), 6)]
+        line += [(" gap p50 ", "d"), *lj(_gap(gap.p50, gap.n), 7)]
         if w >= 50:
-            line += [("  p95 ", "d"), (ms(gap.p95.value_s if gap.p95 else None), "t")]
+            line += [(" p95 ", "d"), (_gap(gap.p95, gap.n), "t")]
         return line
+
+
+def _gap(q: Quantile | None, n: int | None) -> str:
+    """Between tokens: ~26 ms. No bucket has room beside it."""
+    if q is None or q.value_s is None:
+        return DASH
+    return ms(q.value_s) if n == 1 else f"~{ms(q.value_s)}"
 
 
 def _row_of_phases(words: list[str], field: int, gap: int) -> Line:
