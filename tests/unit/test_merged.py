@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.model.merged import merge, of_window
+from kvtop.model.merged import merge, tokens_of
 from kvtop.model.view import Turn
 
 
@@ -69,9 +69,9 @@ def test_in_flight_the_captured_stand_alone_and_the_rest_is_one_row() -> None:
 def test_the_tokens_of_a_window_are_those_whose_first_token_came_in_it() -> None:
     streamed = tap(1, 50.0, prompt=100, started_at=38.0, ttft_s=4.0)
     whole = tap(2, 45.0, prompt=30)
-    assert of_window([streamed, whole], 40.0, 60.0) == 130
-    assert of_window([streamed, whole], 42.5, 60.0) == 30
-    assert of_window([tap(3, None, prompt=9)], 0.0, 60.0) == 0
+    assert tokens_of([streamed, whole], 40.0, 60.0) == 130
+    assert tokens_of([streamed, whole], 42.5, 60.0) == 30
+    assert tokens_of([tap(3, None, prompt=9)], 0.0, 60.0) == 0
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.integers(1, 5), st.integers(1, 3)), max_size=25), st.data())

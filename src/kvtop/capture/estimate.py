@@ -1,4 +1,4 @@
-"""What a request in flight is going to be, from bytes alone: nothing is tokenised while the server is busy."""
+"""What a request is going to be, from bytes alone: nothing is tokenised while the server is busy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _V = TypeVar("_V")
 
 CONTINUES = frozenset({"next", "retry", "branch"})
 """Relations in which the parent's prompt is the head of this one, whole or in part."""
-REMEMBERED = 2_000
+REMEMBERED = 10_000
 """Conversations and turns that are kept in mind."""
 
 
@@ -35,10 +35,11 @@ class Sizes:
         """Turn -> its prompt tokens."""
 
     def learn(self, turn: Captured) -> None:
+        """Take in a turn; one that told no prompt tokens teaches nothing."""
         if not turn.prompt_tokens or not turn.request_bytes:
             return
         ratio = turn.request_bytes / turn.prompt_tokens
-        self._of_model[turn.upstream, turn.model] = ratio
+        _keep(self._of_model, (turn.upstream, turn.model), ratio)
         if turn.conversation:
             _keep(self._of_conversation, turn.conversation, ratio)
         _keep(self._prompts, turn.id, turn.prompt_tokens)
@@ -49,8 +50,12 @@ class Sizes:
         if not ratio or not turn.request_bytes:
             return None
         prompt = max(1, round(turn.request_bytes / ratio))
-        before = self._prompts.get(turn.parent or 0) if turn.relation in CONTINUES else None
+        before = self.before(turn)
         return Guess(prompt, None if before is None else min(before, prompt))
+
+    def before(self, turn: Captured) -> int | None:
+        """Prompt tokens of the turn that it continues; None where there is none, or it told none."""
+        return self._prompts.get(turn.parent or 0) if turn.relation in CONTINUES else None
 
 
 def _keep(known: dict[_K, _V], key: _K, value: _V) -> None:

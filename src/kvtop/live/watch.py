@@ -10,23 +10,23 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 
 from kvtop.clock import Clock, SystemClock
 from kvtop.config import Server, Settings
 from kvtop.errors import UsageError
-from kvtop.live.captures import Captures, Moment
+from kvtop.live.captures import Captures
 from kvtop.live.endpoint import Endpoint, Sleep, Surroundings
 from kvtop.live.factories import Factories, FinderLike, ServerLike, real
+from kvtop.live.joined import Joined
 from kvtop.live.machine import GpuWatch, HostWatch
+from kvtop.live.taps import Taps
 from kvtop.model import fleet, sentence
 from kvtop.model.downs import Around
 from kvtop.model.here import server_of
 from kvtop.model.history import ServerHistory
 from kvtop.model.judge import Thresholds
-from kvtop.model.merged import merge, of_window
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import BoxView, ServerView, TapView, Turn
+from kvtop.model.view import BoxView, ServerView, TurnKey
 from kvtop.readings import Discovery, SourceDown, State
 from kvtop.sources.url import normalise
 
@@ -76,13 +76,16 @@ class Watch:
         self._gpu = GpuWatch(self._factories.gpu, worker("gpu"), poll, self._clock, sleep)
         self._host = HostWatch(self._factories.host, worker("host"), poll, self._clock, sleep)
         self._captures = Captures(self._factories.captures, worker("captures"), sleep)
-        self._merged: dict[tuple[str, str], tuple[ServerView, tuple[object, ...], ServerView]] = {}
+        self._taps = Taps(self._factories.taps, worker("taps"), sleep)
+        limits = settings.thresholds
+        judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
+        self._joined = Joined(self._captures, self._taps, judged)
         self._finder_worker = worker("import-finder")
         self._discovery: Discovery | None = None
         self._looks = 0
         self._no_servers: set[str] = set()
         """Found, and no vLLM."""
-        self._opened: frozenset[tuple[str, int]] = frozenset()
+        self._opened: frozenset[tuple[str, TurnKey]] = frozenset()
         for url in urls or list(self._configured):
             self.add_url(url)
         self._discovers = not self._endpoints
@@ -106,7 +109,7 @@ class Watch:
             self._forget(endpoint)
         self._tell()
 
-    def opened(self, url: str, turn: int) -> None:
+    def opened(self, url: str, turn: TurnKey) -> None:
         """The user has looked at this slow turn: the sentence speaks of it no more."""
         self._opened |= {(url, turn)}
 
@@ -175,7 +178,13 @@ class Watch:
             self._start(endpoint)
         others = [
             self._task(loop)
-            for loop in (self._watch_gpu(), self._watch_host(), self._watch_captures(), self._discover())
+            for loop in (
+                self._watch_gpu(),
+                self._watch_host(),
+                self._watch_captures(),
+                self._watch_taps(),
+                self._discover(),
+            )
         ]
         try:
             await self._fault
@@ -207,6 +216,10 @@ class Watch:
     async def _watch_captures(self) -> None:
         await self._head_start()
         await self._captures.run(self._changed)
+
+    async def _watch_taps(self) -> None:
+        await self._head_start()
+        await self._taps.run(self._changed)
 
     def _host_changed(self) -> None:
         host = self._host.reading
@@ -281,7 +294,7 @@ class Watch:
         now = self._clock.wall()
         selected = max(0, min(selected, len(self._endpoints) - 1))
         servers = tuple(
-            self._with_captures(e.history.view(now, window_key, engine if i == selected else None), now)
+            self._joined.view(e.history.view(now, window_key, engine if i == selected else None), now)
             for i, e in enumerate(self._endpoints)
         )
         host = self._host.reading
@@ -310,35 +323,6 @@ class Watch:
             window_key=window_key,
             looks=self._looks,
         )
-
-    def _with_captures(self, view: ServerView, now: float) -> ServerView:
-        """The same server with what was captured of it; worked out once a change."""
-        captured, key = self._captures.count(view.url), (view.url, view.window_key)
-        if view.engine is not None or not (captured or self._captures.problem):
-            return view  # which engine a captured turn ran on is not known
-        mark = (self._captures.version, self._captures.problem, int(now))
-        known = self._merged.get(key)
-        if known is not None and known[0] is view and known[1] == mark:
-            return known[2]
-        limits, requests = self._settings.thresholds, view.window.all.requests
-        judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
-        all_wait = bool(requests.waiting) and not requests.running
-        rate = view.savings.prefill_tokens_per_s
-        turns = self._captures.turns(view.url, Moment(now, rate, all_wait, judged))
-        share, passed_by = _through(view, turns)
-        tap = TapView(captured, share, passed_by, self._captures.no_details(view.url), self._captures.problem)
-        made = replace(view, turns=merge(turns, view.turns), tap=tap)
-        self._merged[key] = (view, mark, made)
-        return made
-
-
-def _through(view: ServerView, captured: Sequence[Turn]) -> tuple[float | None, int | None]:
-    """(Share of the window's prompt tokens that went through the tap, those that did not)."""
-    prompt, seconds, end = view.window.all.cached.prompt_tokens, view.window.window_s, view.last_good_at
-    if prompt is None or prompt <= 0 or seconds is None or end is None:
-        return None, None
-    seen = of_window(captured, end - seconds, end)
-    return min(1.0, seen / prompt), max(0, round(prompt - seen))
 
 
 def _warning(servers: Sequence[ServerView], selected: int, share_poor: float) -> str:

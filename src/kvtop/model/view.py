@@ -28,9 +28,14 @@ class Chart:
     span_s: float = 1800.0
 
 
+TurnKey = tuple[str, int]
+"""What a turn is known by among those of its server: captured, flight (a counted one in flight) or counted, and its id.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a captured turn in flight is going to be, from the sizes of its parts and the turns before it."""
+    """What a captured turn is that did not tell its tokens (yet), from its size and the turns before it."""
 
     prompt_tokens: int
     cached_tokens: int | None = None
@@ -92,12 +97,23 @@ class Turn:
     error: str | None = None
     """What an error body says, in one line."""
     estimate: Estimate | None = None
-    """Of a captured one in flight."""
+    """Of a captured one in flight, or of one whose usage nobody saw."""
+    cached_source: str | None = None
+    """Of a captured one: usage or metrics, who told its cached tokens."""
+    counted: int | None = None
+    """Of a captured one: the number of the counters' row that told of it too."""
+    past_tap: bool = False
+    """Of a counted one: a tap ran all the while, and did not see it."""
 
     @property
     def captured(self) -> bool:
         """Its request and its answer were seen, not only what the server counted."""
         return self.source != "metrics"
+
+    @property
+    def key(self) -> TurnKey:
+        """Captured and counted turns are numbered each for itself."""
+        return "captured" if self.captured else "flight" if self.state == "in_flight" else "counted", self.id
 
     @property
     def queue_ruled(self) -> bool:
@@ -141,8 +157,8 @@ class Sentence:
     """Why, then what it cost."""
     shorter: tuple[tuple[str, str], ...] = ()
     """The same in fewer words, (first, rest), longest first: for a header in which this one breaks badly."""
-    turn: tuple[str, int] | None = None
-    """(URL of its server, id) of the turn that it tells of."""
+    turn: tuple[str, TurnKey] | None = None
+    """(URL of its server, key) of the turn that it tells of."""
 
     @property
     def text(self) -> str:
@@ -165,9 +181,12 @@ class TapView:
     """What goes through a tap to one server."""
 
     captured: int
-    """Turns of this server in the store."""
+    """Turns of this server in the store, as far back as they are kept at hand."""
+    listens: tuple[str, ...] = ()
+    """host:port of the taps to this server that run now."""
     share: float | None = None
-    """Of the prompt tokens that the server counted in the window: those of captured turns. None: not known."""
+    """Of the prompt tokens that the server counted in the window: those of captured turns. None: not known, for
+    instance because no tap ran for the whole window."""
     passed_by_tokens: int | None = None
     """The others: prompt tokens of requests that did not go through the tap."""
     no_details: bool = False
