@@ -38,6 +38,11 @@ def config_dir() -> Path:
     return _base("config", "XDG_CONFIG_HOME", ".config")
 
 
+def data_dir() -> Path:
+    """turns.db."""
+    return _base("data", "XDG_DATA_HOME", ".local/share")
+
+
 def state_dir() -> Path:
     """Logs and run-time state."""
     return _base("state", "XDG_STATE_HOME", ".local/state")

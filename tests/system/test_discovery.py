@@ -9,6 +9,7 @@ from loopback import Exchange, Handler, routes, serving, vllm
 
 from fixed_clock import FixedClock
 from kvtop.readings import HostReading, VllmProcess
+from kvtop.sources import listeners
 from kvtop.sources.discovery import ASK_AGAIN_S, DiscoverySource
 
 
@@ -111,3 +112,23 @@ async def test_a_unix_socket_is_said() -> None:
     discovery = await DiscoverySource(ports=(), configured=2).read(HostReading(processes=(process,)))
     assert "/run/vllm.sock" in dict(discovery.looked)["process 41233"]
     assert dict(discovery.looked)["config.toml"] == "2 servers named"
+
+
+async def test_a_tap_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would record the question."""
+    monkeypatch.setattr(listeners, "_command", lambda pid: ["kvtop", "tap", "--upstream", "http://127.0.0.1:8000"])
+    async with serving(vllm()) as box:
+        discovery = await DiscoverySource(ports=(box.port,)).read(None)
+        assert discovery.found == ()
+        assert dict(discovery.looked)[f"port {box.port}"] == "a kvtop tap"
+        assert box.requests == []
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_another_users_tap_is_told_by_its_command_line(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(vllm()) as box:
+        port = box.port if own else box.port + 1
+        monkeypatch.setattr("kvtop.sources.discovery.listening", lambda: {box.port: None})
+        monkeypatch.setattr(listeners, "_command", lambda pid: ["kvtop", "tap", "--map", f"{port}=127.0.0.1:8000"])
+        discovery = await DiscoverySource(ports=(box.port,)).read(None)
+        assert [found.url for found in discovery.found] == ([] if own else [box.url])

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from textual.pilot import Pilot
 
-from kvtop.model.view import BoxView
+from kvtop.model.view import BoxView, TurnKey
 from kvtop.ui.app import KvtopApp
 
 
@@ -38,7 +38,7 @@ class Held:
         self.asked: list[tuple[str, int, str | None]] = []
         self.urls: list[str] = []
         self.dropped: list[str] = []
-        self.seen: list[tuple[str, int]] = []
+        self.seen: list[tuple[str, TurnKey]] = []
         self._changed: Callable[[], None] = lambda: None
         self.running = asyncio.Event()
 
@@ -62,7 +62,7 @@ class Held:
     def drop_url(self, url: str) -> None:
         self.dropped.append(url)
 
-    def opened(self, url: str, turn: int) -> None:
+    def opened(self, url: str, turn: TurnKey) -> None:
         self.seen.append((url, turn))
 
     def series(self, name: str, span_s: float, columns: int, selected: int = 0) -> Sequence[float | None]:

@@ -318,7 +318,7 @@ async def test_choosing_a_turn_and_its_page() -> None:
             "The counters cannot tell",
         ):
             assert words in page, words
-        assert held.seen == [(boxes.URL, 812)]
+        assert held.seen == [(boxes.URL, ("counted", 812))]
         await pilot.press("n")
         assert "Turn 811" in text(app)
         await pilot.press("N", "escape")
@@ -456,12 +456,12 @@ async def test_the_chart_marks_the_turn_that_the_sentence_tells_of() -> None:
     turns = (boxes.turn(815, 200, 20_000, 0, 0.0, 30, **slow), *boxes.turns()[3:])
     view = boxes.box(servers=(boxes.server(turns=turns),))
     assert "turn 815 ▴" in await look(view, 120, 36), "the latest one, where the sentence tells of none"
-    told = replace(view, sentence=replace(boxes.SLOW, turn=(boxes.URL, 812)))
+    told = replace(view, sentence=replace(boxes.SLOW, turn=(boxes.URL, ("counted", 812))))
     screen = await look(told, 120, 36)
     assert "turn 812 ▴" in screen and "turn 815 ▴" not in screen
-    waits = replace(view, sentence=replace(boxes.SLOW, turn=(boxes.URL, 816)))
+    waits = replace(view, sentence=replace(boxes.SLOW, turn=(boxes.URL, ("flight", 816))))
     assert "▴" not in await look(waits, 120, 36), "one in flight has no place on the chart yet"
-    other = replace(view, sentence=replace(boxes.SLOW, turn=("http://other:8000", 812)))
+    other = replace(view, sentence=replace(boxes.SLOW, turn=("http://other:8000", ("counted", 812))))
     assert "turn 815 ▴" in await look(other, 120, 36)
 
 

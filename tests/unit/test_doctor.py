@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kvtop.capture.running import Mapped, Running
 from kvtop.cli.checks import Check, checks
 from kvtop.cli.doctor import COLUMNS, report
 from kvtop.cli.evidence import Evidence, Terminal, problems
@@ -132,6 +133,27 @@ def test_every_bad_state_says_what_to_do(up: Evidence, state: State) -> None:
 def test_a_hidden_model_list_asks_for_the_key(up: Evidence) -> None:
     facts = ServerFacts("0.32.0", problems=("/v1/models: HTTP 401: wants an API key (...)",))
     assert "api_key_env" in rows(replace(up, facts=facts))["server"].fix
+
+
+def test_the_tap() -> None:
+    assert rows(EMPTY)["tap"] == Check(
+        "tap",
+        False,
+        "none runs: who asked, and what, is not known",
+        "kvtop tap --upstream http://127.0.0.1:8000 --detach, then kvtop tap --how AGENT",
+    )
+    here = Target("http://127.0.0.1:9000", "http://127.0.0.1:9000", lambda: None, "process 7")
+    assert "--upstream http://127.0.0.1:9000 " in rows(replace(EMPTY, target=here))["tap"].fix
+    runs = Running(
+        name="127.0.0.1:8001",
+        pid=77,
+        birth="x/1",
+        since="2026-01-01T00:00:00Z",
+        mappings=[Mapped("127.0.0.1:8001", "http://127.0.0.1:8000")],
+        drain_s=30.0,
+    )
+    made = rows(replace(EMPTY, taps=(runs,)))["tap"]
+    assert made == Check("tap", True, "http://127.0.0.1:8001 -> http://127.0.0.1:8000 (process 77)")
 
 
 def test_nothing_raw_is_printed() -> None:

@@ -436,7 +436,7 @@ def test_slow_holds_for_the_window_and_until_somebody_looked() -> None:
     assert said(view).chip == "SLOW"
     assert said(replace(view, window_key="1m")).chip == "OK"
     assert said(replace(view, window_key="start")).chip == "SLOW"
-    assert said(view, replace(AROUND, opened=frozenset({(UP.url, 812)}))).chip == "OK"
+    assert said(view, replace(AROUND, opened=frozenset({(UP.url, ("counted", 812))}))).chip == "OK"
 
 
 def test_a_long_wait_is_told_even_where_the_counters_expect_it() -> None:
@@ -455,7 +455,7 @@ def test_the_longest_wait_is_told() -> None:
     short = turn(ttft_s=12.0).turns[0]
     long = replace(short, id=813, ttft_s=20.0)
     made = said(replace(UP, turns=(short, long)))
-    assert made.first.startswith("turn 813") and made.turn == (UP.url, 813)
+    assert made.first.startswith("turn 813") and made.turn == (UP.url, ("counted", 813))
     assert said(UP).turn is None
 
 
@@ -609,7 +609,7 @@ def flying(**more: object) -> ServerView:
 
 def test_a_wait_is_told_while_it_lasts() -> None:
     made = said(flying())
-    assert (made.chip, made.tone, made.turn) == ("SLOW", "warn", (UP.url, 813))
+    assert (made.chip, made.tone, made.turn) == ("SLOW", "warn", (UP.url, ("flight", 813)))
     assert plain(made) == "turn 813 waits for 42 s: 72,704 of 78,800 prompt tokens are read anew, no first token yet"
     assert plain(said(flying(prompt_tokens=None, new_tokens=None))) == "turn 813 waits for 42 s: no first token yet"
     assert said(flying(started_at=NOW - 9.9)).chip == "OK"

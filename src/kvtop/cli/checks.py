@@ -35,6 +35,7 @@ def checks(seen: Evidence) -> Iterator[Check]:
     yield _terminal(seen)
     yield from _files(seen)
     yield _server(seen)
+    yield _tap(seen)
     if isinstance(seen.scrape, Scrape):
         yield from _series(seen, seen.scrape)
         yield from _routes(seen)
@@ -114,6 +115,15 @@ def _server(seen: Evidence) -> Check:
         if "API key" in problem:
             return Check("server", True, f"{words}; {problem}", _SERVER_FIX[State.UNAUTHORIZED])
     return Check("server", True, words)
+
+
+def _tap(seen: Evidence) -> Check:
+    if not seen.taps:
+        there = seen.target.shown if seen.target is not None else "http://127.0.0.1:8000"
+        fix = f"kvtop tap --upstream {there} --detach, then kvtop tap --how AGENT"
+        return Check("tap", False, "none runs: who asked, and what, is not known", fix)
+    ways = [f"{mapped.line} (process {tap.pid})" for tap in seen.taps for mapped in tap.mappings]
+    return Check("tap", True, ", ".join(ways))
 
 
 def _has(scrape: Scrape, *families: str) -> bool:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from kvtop.capture import running
+from kvtop.capture.running import Running
 from kvtop.cli.dashboard import named as named_files
 from kvtop.cli.once import read_gpu, read_host, source
 from kvtop.cli.target import Target, discovered, named
@@ -46,6 +48,8 @@ class Evidence:
     host: HostReading
     gpu: GpuReading
     discovery: Discovery
+    taps: tuple[Running, ...] = ()
+    """Of this user."""
     target: Target | None = None
     scrape: Scrape | SourceDown | None = None
     facts: ServerFacts | SourceDown | None = None
@@ -63,7 +67,7 @@ async def gather(url: str | None) -> Evidence:
     size = shutil.get_terminal_size()
     terminal = Terminal(sys.stdout.isatty(), size.columns, size.lines, dict(os.environ))
     count, wrong = problems(config)
-    seen = Evidence(terminal, config, count, wrong, host, gpu, discovery)
+    seen = Evidence(terminal, config, count, wrong, host, gpu, discovery, tuple(running.alive()))
     if target is None:
         return seen
     server = source(target, config.settings)

@@ -14,6 +14,7 @@ from kvtop.errors import KvtopError, UsageError
 COMMANDS = {
     "demo": "the dashboard on a simulated box: no GPU, no server, no network",
     "snapshot": "two scrapes of a server, one document (or one line for a status bar)",
+    "tap": "between agents and server: passes every byte on, records every turn",
     "turns": "single requests, told apart from the counters",
     "doctor": "what kvtop can and cannot see here, and what would let it",
 }

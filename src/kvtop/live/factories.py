@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from kvtop import paths
 from kvtop.config import Server, Settings
 from kvtop.live.worker import Caller, Worker
 from kvtop.model.states import explain
 from kvtop.readings import Discovery, GpuReading, HostReading, Scrape, ServerFacts, SourceDown
 
 if TYPE_CHECKING:
+    from kvtop.capture.running import Running
+    from kvtop.capture.turn import Captured
     from kvtop.clock import Clock
 
 
@@ -39,6 +42,24 @@ class FinderLike(Protocol):
     async def read(self, host: HostReading | None) -> Discovery: ...
 
 
+class StoreLike(Protocol):
+    """The turns on disk; all of it may block."""
+
+    def revision(self) -> int: ...
+
+    def count(self) -> int: ...
+
+    def turns(self, *, last: int = 100, since_id: int = 0, before_id: int | None = None) -> list[Captured]: ...
+
+    def turn(self, id: int) -> Captured | None: ...
+
+    def request_body(self, id: int) -> bytes | None: ...
+
+    def response_body(self, id: int) -> bytes | None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Factories:
     """All but `server` may block and import: they are called beside the event loop.
@@ -50,6 +71,10 @@ class Factories:
     gpu: Callable[[], GpuLike]
     host: Callable[[], HostLike]
     finder: Callable[[], FinderLike]
+    captures: Callable[[], StoreLike | None] = lambda: None
+    """The store of captured turns, opened for reading; None where there is none yet."""
+    taps: Callable[[], Sequence[Running]] = tuple
+    """The taps that run on this machine."""
     explain: Callable[[SourceDown, str, HostReading | None], SourceDown] = explain
     """What the machine knows about a server that does not answer."""
     worker: Callable[[str], Caller] = Worker
@@ -95,4 +120,20 @@ def real(settings: Settings, clock: Clock) -> Factories:
 
         return DiscoverySource(configured=len(settings.server), clock=clock)
 
-    return Factories(server, gpu, host, finder)
+    def captures() -> StoreLike | None:
+        path = paths.data_dir() / "turns.db"
+        if not path.exists():
+            return None  # nothing of SQLite is imported where nothing was ever captured
+        from kvtop.capture.store import NoStore, Store
+
+        try:
+            return Store.open(path)
+        except NoStore:
+            return None
+
+    def taps() -> Sequence[Running]:
+        from kvtop.capture import running
+
+        return running.alive()
+
+    return Factories(server, gpu, host, finder, captures, taps)

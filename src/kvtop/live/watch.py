@@ -14,15 +14,19 @@ from collections.abc import Callable, Coroutine, Sequence
 from kvtop.clock import Clock, SystemClock
 from kvtop.config import Server, Settings
 from kvtop.errors import UsageError
+from kvtop.live.captures import Captures
 from kvtop.live.endpoint import Endpoint, Sleep, Surroundings
 from kvtop.live.factories import Factories, FinderLike, ServerLike, real
+from kvtop.live.joined import Joined
 from kvtop.live.machine import GpuWatch, HostWatch
+from kvtop.live.taps import Taps
 from kvtop.model import fleet, sentence
 from kvtop.model.downs import Around
 from kvtop.model.here import server_of
 from kvtop.model.history import ServerHistory
+from kvtop.model.judge import Thresholds
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import BoxView, ServerView
+from kvtop.model.view import BoxView, ServerView, TurnKey
 from kvtop.readings import Discovery, SourceDown, State
 from kvtop.sources.url import normalise
 
@@ -71,12 +75,17 @@ class Watch:
         poll, worker = settings.poll, self._factories.worker
         self._gpu = GpuWatch(self._factories.gpu, worker("gpu"), poll, self._clock, sleep)
         self._host = HostWatch(self._factories.host, worker("host"), poll, self._clock, sleep)
+        self._captures = Captures(self._factories.captures, worker("captures"), sleep)
+        self._taps = Taps(self._factories.taps, worker("taps"), sleep)
+        limits = settings.thresholds
+        judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
+        self._joined = Joined(self._captures, self._taps, judged)
         self._finder_worker = worker("import-finder")
         self._discovery: Discovery | None = None
         self._looks = 0
         self._no_servers: set[str] = set()
         """Found, and no vLLM."""
-        self._opened: frozenset[tuple[str, int]] = frozenset()
+        self._opened: frozenset[tuple[str, TurnKey]] = frozenset()
         for url in urls or list(self._configured):
             self.add_url(url)
         self._discovers = not self._endpoints
@@ -100,7 +109,7 @@ class Watch:
             self._forget(endpoint)
         self._tell()
 
-    def opened(self, url: str, turn: int) -> None:
+    def opened(self, url: str, turn: TurnKey) -> None:
         """The user has looked at this slow turn: the sentence speaks of it no more."""
         self._opened |= {(url, turn)}
 
@@ -167,7 +176,16 @@ class Watch:
         self._fault = asyncio.get_running_loop().create_future()
         for endpoint in self._endpoints:
             self._start(endpoint)
-        others = [self._task(loop) for loop in (self._watch_gpu(), self._watch_host(), self._discover())]
+        others = [
+            self._task(loop)
+            for loop in (
+                self._watch_gpu(),
+                self._watch_host(),
+                self._watch_captures(),
+                self._watch_taps(),
+                self._discover(),
+            )
+        ]
         try:
             await self._fault
         finally:
@@ -194,6 +212,14 @@ class Watch:
     async def _watch_host(self) -> None:
         await self._head_start()
         await self._host.run(self._host_changed)
+
+    async def _watch_captures(self) -> None:
+        await self._head_start()
+        await self._captures.run(self._changed)
+
+    async def _watch_taps(self) -> None:
+        await self._head_start()
+        await self._taps.run(self._changed)
 
     def _host_changed(self) -> None:
         host = self._host.reading
@@ -268,7 +294,8 @@ class Watch:
         now = self._clock.wall()
         selected = max(0, min(selected, len(self._endpoints) - 1))
         servers = tuple(
-            e.history.view(now, window_key, engine if i == selected else None) for i, e in enumerate(self._endpoints)
+            self._joined.view(e.history.view(now, window_key, engine if i == selected else None), now)
+            for i, e in enumerate(self._endpoints)
         )
         host = self._host.reading
         settings = self._settings

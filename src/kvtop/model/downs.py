@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kvtop.errors import printable
 from kvtop.model.here import host_of, port_of, server_of
-from kvtop.model.view import ServerView
+from kvtop.model.view import ServerView, TurnKey
 from kvtop.model.words import gib, hms, lasted, nb, short_labels
 from kvtop.readings import HostReading, State
 
@@ -31,7 +31,7 @@ class Around:
     """A cached share below it is a fault, where reading anew takes time."""
     slow_ttft_s: float = 10.0
     """A wait for the first token that is told while it lasts."""
-    opened: frozenset[tuple[str, int]] = frozenset()
+    opened: frozenset[tuple[str, TurnKey]] = frozenset()
     """(URL, id) of the slow turns that the user has looked at: they are told no more."""
 
 

@@ -41,6 +41,15 @@ def is_local(url: str, names: Collection[str] = ()) -> bool:
     return address.is_loopback or address.is_unspecified or (mapped is not None and mapped.is_loopback)
 
 
+def same_port_here(url: str) -> str:
+    """The URL, or where it is of this machine's usual loopback addresses one way to write them all: to compare by."""
+    name = host_of(url)
+    if name not in (*_NAMES, "127.0.0.1", "::1"):
+        return url
+    parts = urlsplit(url)
+    return f"{parts.scheme}://localhost:{port_of(url)}{parts.path.rstrip('/')}"
+
+
 def is_here(url: str, host: HostReading, names: Collection[str] = ()) -> bool:
     """As `is_local`, or it names an address that a server of this machine was told to bind."""
     bound = {p.host for p in host.processes if p.host and not p.contained}

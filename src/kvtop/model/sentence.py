@@ -53,7 +53,7 @@ def make(servers: Sequence[ServerView], selected: int, around: Around, discovery
         first,
         rest[: max(0, LENGTH - len(first) - 1)].rstrip(),
         tuple(fitting[1:]),
-        (view.url, turn.id) if turn is not None else None,
+        (view.url, turn.key) if turn is not None else None,
     )
 
 

@@ -28,18 +28,36 @@ class Chart:
     span_s: float = 1800.0
 
 
+TurnKey = tuple[str, int]
+"""What a turn is known by among those of its server: captured, flight (a counted one in flight) or counted, and its id.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a captured turn is that did not tell its tokens (yet), from its size and the turns before it."""
+
+    prompt_tokens: int
+    cached_tokens: int | None = None
+    """What the turn that it continues left in the cache, if nothing was lost."""
+    new_tokens: int | None = None
+    left_s: float | None = None
+    """Seconds to its first token, at this server's own prefill rate."""
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A request, or n requests that could not be told apart, as far as the counters tell. Keys as in `turns --json`."""
 
     id: int
-    """Running number of this session, from 1."""
+    """Running number of this session, from 1; of a captured one its number in the store."""
     ended_at: float | None
     """Unix time of the scrape that saw the finish; None while in flight or for saved texts."""
     n: int = 1
     """Requests in this row; more than 1: every number is a mean of them."""
-    state: str = "done"
-    """in_flight or done."""
+    state: str | None = "done"
+    """in_flight or done; of a captured one also aborted (by the client), failed, cut (the answer broke off), or None:
+    nobody saw its end."""
     phase: str | None = None
     """Of one in flight: 'waits', 'reads' or 'writes'."""
     started_at: float | None = None
@@ -53,7 +71,7 @@ class Turn:
     prefill_s: float | None = None
     decode_s: float | None = None
     ttft_s: float | None = None
-    """queue + prefill: marked ~."""
+    """queue + prefill: marked ~. Of a captured one what its client waited, exactly."""
     duration_s: float | None = None
     inter_token_s: float | None = None
     """Mean gap between tokens."""
@@ -64,6 +82,38 @@ class Turn:
     verdict: str | None = None
     """no_fault, new_tokens, queued or None: what the counters alone can prove."""
     engine: str | None = None
+    source: str = "metrics"
+    """metrics: worked out from the counters; tap or import: captured, and exact."""
+    record: str = "complete"
+    """Of a captured one: complete or truncated (ours, not the traffic's)."""
+    route: str | None = None
+    model: str | None = None
+    agent: str | None = None
+    conversation: str | None = None
+    relation: str | None = None
+    """Of a captured one, to its conversation: first, next, retry, branch, side, subagent or compaction."""
+    status: int | None = None
+    """HTTP."""
+    error: str | None = None
+    """What an error body says, in one line."""
+    estimate: Estimate | None = None
+    """Of a captured one in flight, or of one whose usage nobody saw."""
+    cached_source: str | None = None
+    """Of a captured one: usage or metrics, who told its cached tokens."""
+    counted: int | None = None
+    """Of a captured one: the number of the counters' row that told of it too."""
+    past_tap: bool = False
+    """Of a counted one: a tap ran all the while, and did not see it."""
+
+    @property
+    def captured(self) -> bool:
+        """Its request and its answer were seen, not only what the server counted."""
+        return self.source != "metrics"
+
+    @property
+    def key(self) -> TurnKey:
+        """Captured and counted turns are numbered each for itself."""
+        return "captured" if self.captured else "flight" if self.state == "in_flight" else "counted", self.id
 
     @property
     def queue_ruled(self) -> bool:
@@ -107,8 +157,8 @@ class Sentence:
     """Why, then what it cost."""
     shorter: tuple[tuple[str, str], ...] = ()
     """The same in fewer words, (first, rest), longest first: for a header in which this one breaks badly."""
-    turn: tuple[str, int] | None = None
-    """(URL of its server, id) of the turn that it tells of."""
+    turn: tuple[str, TurnKey] | None = None
+    """(URL of its server, key) of the turn that it tells of."""
 
     @property
     def text(self) -> str:
@@ -124,6 +174,25 @@ class Savings:
     """tokens over this server's own measured prefill rate; None until a rate was measured."""
     prefill_tokens_per_s: float | None = None
     """That rate, from the window, else from the last hour, else since start."""
+
+
+@dataclass(frozen=True, slots=True)
+class TapView:
+    """What goes through a tap to one server."""
+
+    captured: int
+    """Turns of this server in the store, as far back as they are kept at hand."""
+    listens: tuple[str, ...] = ()
+    """host:port of the taps to this server that run now."""
+    share: float | None = None
+    """Of the prompt tokens that the server counted in the window: those of captured turns. None: not known, for
+    instance because no tap ran for the whole window."""
+    passed_by_tokens: int | None = None
+    """The others: prompt tokens of requests that did not go through the tap."""
+    no_details: bool = False
+    """The newest turns have usage without cached tokens: the server runs without --enable-prompt-tokens-details."""
+    problem: str = ""
+    """Why the store cannot be read; empty where it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +249,8 @@ class ServerView:
     """Unix time of the first scrape that was read."""
     last_busy_at: float | None = None
     """Unix time at which something was last seen to run, to wait or to be counted."""
+    tap: TapView | None = None
+    """None: nothing of this server was captured."""
     last_traffic: Window | None = None
     """While nobody asks anything: the last 5 minutes in which somebody did."""
 

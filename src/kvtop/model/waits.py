@@ -39,11 +39,13 @@ def slow_turn(view: ServerView, around: Around) -> Turn | None:
     seconds = window_s(view)
     slow = []
     for turn in view.turns:
-        if turn.ttft_s is None or turn.ended_at is None or (view.url, turn.id) in around.opened:
+        if turn.ended_at is None:
+            continue
+        if seconds is not None and around.now - turn.ended_at > seconds:
+            break  # those that ended are in the order of their ends
+        if not turn.waited or turn.ttft_s is None or (view.url, turn.key) in around.opened:
             continue
         told_s = seconds
-        if not turn.waited:
-            continue
         if turn.verdict == "new_tokens" and not turn.slow:
             told_s = min(seconds or NEWS_FOR_S, NEWS_FOR_S)
         if told_s is None or around.now - turn.ended_at <= told_s:

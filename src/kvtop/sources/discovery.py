@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Sequence
 
 import msgspec
-import psutil
 
 from kvtop.clock import Clock, SystemClock
 from kvtop.readings import Discovery, Found, HostReading, VllmProcess
 from kvtop.sources.http import HttpClient, HttpFailure
-from kvtop.sources.processes import UNTOLD, option
+from kvtop.sources.listeners import is_tap, listening
+from kvtop.sources.processes import option
 from kvtop.sources.url import parse
 
 USUAL_PORTS = (8000, 8001, 8080, 30000)
@@ -65,7 +65,7 @@ class DiscoverySource:
                 found.setdefault(url, Found(url, f"process {pid}{waits}", pid))
         known = {port for process in processes for port in (*process.ports, process.port) if port is not None}
         published = host.published_ports if host else ()
-        sockets = await asyncio.to_thread(_listening)
+        sockets = {port: (port, pid) for port, pid in (await asyncio.to_thread(listening)).items()}
         candidates = [port for port in dict.fromkeys((*self._ports, *published)) if port not in known]
         verdicts = dict(zip(candidates, await self._ask(candidates, sockets), strict=True))
         for port, verdict in verdicts.items():
@@ -87,7 +87,7 @@ class DiscoverySource:
                 earlier = self._answers.get(sockets[port])
                 if earlier is None or now - earlier[0] >= ASK_AGAIN_S:
                     asked.append(port)
-        answers = await asyncio.gather(*(_who(port) for port in asked))
+        answers = await asyncio.gather(*(_who(*sockets[port]) for port in asked))
         for port, verdict in zip(asked, answers, strict=True):
             self._answers[sockets[port]] = (now, verdict)
         live = set(sockets.values())
@@ -124,18 +124,10 @@ class DiscoverySource:
 
 
 _VLLM = "vLLM"
+_TAP = "a kvtop tap"
 _OTHER = "answers, not vLLM"
 _SILENT = "listens, no answer"
 _REFUSED = "refused"
-
-
-def _listening() -> dict[int, _Socket]:
-    """What listens on this machine, by port."""
-    try:
-        rows = psutil.net_connections(kind="tcp")
-    except UNTOLD:
-        return {}
-    return {row.laddr.port: (row.laddr.port, row.pid) for row in rows if row.status == psutil.CONN_LISTEN and row.laddr}
 
 
 def _urls(process: VllmProcess) -> tuple[str, ...]:
@@ -152,8 +144,17 @@ def _urls(process: VllmProcess) -> tuple[str, ...]:
     return tuple(f"http://{host}:{port}" for port in ports)
 
 
-async def _who(port: int) -> str:
-    """What answers on a loopback port."""
+async def _who(port: int, pid: int | None) -> str:
+    """What is behind a loopback port. kvtop's own tap answers as the server behind it, and is not asked where its
+    process can be seen: it would record the question."""
+    if pid is not None and await asyncio.to_thread(is_tap, port, pid):
+        return _TAP
+    verdict = await _answer(port)
+    return _TAP if verdict == _VLLM and pid is None and await asyncio.to_thread(is_tap, port, None) else verdict
+
+
+async def _answer(port: int) -> str:
+    """What answers there."""
     client = HttpClient(parse(f"127.0.0.1:{port}"), timeout_s=PROBE_TIMEOUT_S, max_bytes=1_000_000)
     try:
         models = await client.get("/v1/models")

@@ -64,24 +64,30 @@ def role(command: Sequence[str]) -> str | None:
     for title, name in _TITLES:
         if command[0].startswith(title):
             return name
-    program = Path(command[0]).name
-    rest = list(command[1:])
-    if _PYTHON.match(program):
-        while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
-            # -W and -X take a value.
-            rest = rest[2:] if rest[0] in ("-W", "-X") else rest[1:]
-        if len(rest) > 1 and rest[0] == "-m":
-            if _MODULE.match(rest[1]):
-                return "api"
-            if rest[1] != "vllm":
-                return None
-            rest = rest[1:]
-        if not rest:
-            return None
-        program, rest = Path(rest[0]).name, rest[1:]
+    program, rest = program_of(command)
+    if _MODULE.match(program):
+        return "api"
     if program == "vllm":
         return "api" if rest[:1] == ["serve"] else None
     return "api" if program == "vllm-rs" else None
+
+
+def program_of(command: Sequence[str]) -> tuple[str, list[str]]:
+    """The program's name, or that of the script or module that a Python runs, and its arguments; '' for none."""
+    if not command:
+        return "", []
+    program = Path(command[0]).name
+    rest = list(command[1:])
+    if not _PYTHON.match(program):
+        return program, rest
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
+        # -W and -X take a value.
+        rest = rest[2:] if rest[0] in ("-W", "-X") else rest[1:]
+    if rest[:1] == ["-c"]:
+        return "", []
+    if rest[:1] == ["-m"]:
+        return (rest[1], rest[2:]) if len(rest) > 1 else ("", [])
+    return (Path(rest[0]).name, rest[1:]) if rest else ("", [])
 
 
 def option(command: Sequence[str], name: str) -> str | None:

@@ -43,8 +43,7 @@ class Endpoint:
     @property
     def authority(self) -> str:
         """host:port as the Host header and the screen write it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return authority(self.host, self.port)
 
     @property
     def url(self) -> str:
@@ -123,6 +122,33 @@ def _ascii(host: str, given: str) -> str:
     except UnicodeError:
         pass
     raise _nonsense(given, "host name with letters that it cannot have; write it in ASCII (xn--...)")
+
+
+_LISTEN = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.%\w]+\]|[\w.-]+)?:)?(?P<port>[0-9]{1,5})", re.ASCII)
+
+
+def listen_address(given: str) -> tuple[str, int]:
+    """Where to listen, as a person wrote it: `8001`, `:8001`, `127.0.0.1:8001`, `[::1]:8001`, with http:// or without.
+
+    (host, port): the host without brackets, 127.0.0.1 where none is named. Unlike `parse`, 0.0.0.0 stays what it is:
+    here it means every address. Raises UsageError, one line.
+    """
+    text = given.strip()
+    if text.lower().startswith("http://"):
+        text = text[len("http://") :].rstrip("/")
+    found = _LISTEN.fullmatch(text)
+    port = int(found["port"]) if found else 0
+    if found is None or not 0 < port < 65536:
+        raise UsageError(
+            f"not an address to listen on: '{printable(discreet(given), 80)}'; for instance 127.0.0.1:8001, [::1]:8001 "
+            "or 8001"
+        )
+    return (found["host"] or "127.0.0.1").strip("[]"), port
+
+
+def authority(host: str, port: int) -> str:
+    """host:port, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def normalise(url: str) -> str:

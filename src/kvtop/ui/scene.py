@@ -7,18 +7,52 @@ from dataclasses import dataclass, replace
 from kvtop.config import Thresholds
 from kvtop.model.box import EngineWindow
 from kvtop.model.here import server_of
-from kvtop.model.view import WINDOWS, BoxView, ServerView, Turn
+from kvtop.model.view import WINDOWS, BoxView, ServerView, Turn, TurnKey
 from kvtop.readings import State, VllmProcess
 from kvtop.ui.filter import matches
 from kvtop.ui.layout import PANELS
 from kvtop.ui.numbers import lasted, span
 
-TurnKey = tuple[bool, int]
-"""(in flight, id): what a row is known by while the table moves."""
+
+class Rows:
+    """The rows of the table and their places. The places are looked up from the top, and only as far as is needed:
+    there may be thousands of rows, and mostly one looks at the first ones."""
+
+    def __init__(self, turns: tuple[Turn, ...]) -> None:
+        self.turns = turns
+        self._places: dict[TurnKey, int] = {}
+        self._counted: dict[int, int] = {}
+        self._known = 0
+        """So many rows were looked at."""
+
+    def place(self, key: TurnKey | None) -> int | None:
+        """The row of that key, or the one that has taken its place: a counted one in flight ends, and a counted one
+        is found to be a captured one. None: there is no such row."""
+        if key is None:
+            return None
+        kind, id = key
+        names = [key] if kind == "captured" else [key, ("counted", id)]
+        while True:
+            for name in names:
+                if (found := self._places.get(name)) is not None:
+                    return found
+            if kind != "captured" and (found := self._counted.get(id)) is not None:
+                return found
+            if self._known >= len(self.turns):
+                return None
+            self._look_on()
+
+    def _look_on(self) -> None:
+        for i in range(self._known, min(self._known + LOOK_ROWS, len(self.turns))):
+            turn = self.turns[i]
+            self._places.setdefault(turn.key, i)
+            if turn.counted is not None:
+                self._counted.setdefault(turn.counted, i)
+            self._known = i + 1
 
 
-def key_of(turn: Turn) -> TurnKey:
-    return turn.state == "in_flight", turn.id
+LOOK_ROWS = 100
+"""Rows that are looked at in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +64,7 @@ class Scene:
     shown: frozenset[str] = frozenset(PANELS)
     cursor: TurnKey | None = None
     filter: str = ""
-    rows: tuple[Turn, ...] = ()
+    table: Rows = Rows(())
     """The turns that the filter lets through."""
     frozen_at: float | None = None
     """Unix time at which the picture was held; data go on being collected."""
@@ -42,9 +76,14 @@ class Scene:
         return self.view.server
 
     @property
+    def rows(self) -> tuple[Turn, ...]:
+        return self.table.turns
+
+    @property
     def turn(self) -> Turn | None:
         """The turn under the cursor."""
-        return next((t for t in self.rows if key_of(t) == self.cursor), None)
+        place = self.table.place(self.cursor)
+        return None if place is None else self.rows[place]
 
     @property
     def process(self) -> VllmProcess | None:
@@ -52,17 +91,28 @@ class Scene:
         return server_of(self.server.url, self.view.host) if self.server is not None else None
 
 
-def choose(made: Scene) -> Scene:
-    """The scene with its rows filtered and its cursor on a row: where a row in flight has ended, on its end."""
-    server = made.server
-    turns = server.turns if server else ()
-    rows = tuple(t for t in turns if matches(t, made.filter)) if made.filter.strip() else turns
-    keys = {key_of(t) for t in rows}
-    cursor = made.cursor
-    if cursor not in keys:
-        ended = (False, cursor[1]) if cursor else None
-        cursor = ended if ended in keys else key_of(rows[0]) if rows else None
-    return replace(made, rows=rows, cursor=cursor)
+class Chooser:
+    """Gives scenes their rows; remembers the last ones, so that what did not change is not gone through again."""
+
+    def __init__(self) -> None:
+        self._of: tuple[tuple[Turn, ...], str] = ((), "")
+        self._table = Rows(())
+
+    def choose(self, made: Scene) -> Scene:
+        """The scene with its rows filtered and its cursor on a row: where the chosen one has ended, on its end; where
+        it is gone, on the one that stands in its place now."""
+        server, words = made.server, made.filter.strip()
+        turns = server.turns if server else ()
+        before, table = self._table, self._table
+        same_filter = words == self._of[1]
+        if turns is not self._of[0] or not same_filter:
+            table = Rows(tuple(t for t in turns if matches(t, words)) if words else turns)
+            self._of, self._table = (turns, words), table
+        place = table.place(made.cursor)
+        if place is None:
+            stood = before.place(made.cursor) if same_filter else None
+            place = min(stood or 0, len(table.turns) - 1)
+        return replace(made, table=table, cursor=table.turns[place].key if place >= 0 else None)
 
 
 # ---------------------------------------------------------------- wordings that several panels share

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from kvtop.model.view import BoxView
+from kvtop.model.view import BoxView, TurnKey
 
 
 class Watching(Protocol):
@@ -27,7 +27,7 @@ class Watching(Protocol):
         """Watch that server no more. One that is not watched is no error."""
         ...
 
-    def opened(self, url: str, turn: int) -> None:
+    def opened(self, url: str, turn: TurnKey) -> None:
         """Its user has looked at this turn: the sentence need not speak of it any more."""
         ...
 

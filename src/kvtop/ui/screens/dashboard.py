@@ -11,14 +11,14 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from kvtop.config import Settings
-from kvtop.model.view import WINDOWS, BoxView
+from kvtop.model.view import WINDOWS, BoxView, TurnKey
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, cells, safe
 from kvtop.ui.filter import HINTS, misread
 from kvtop.ui.keys import Keymap
 from kvtop.ui.layout import PANELS, Rect, plan
 from kvtop.ui.messages import OtherUrl
-from kvtop.ui.scene import Scene, TurnKey, age, choose, key_of, nothing_yet
+from kvtop.ui.scene import Chooser, Scene, age, nothing_yet
 from kvtop.ui.turn_words import flying
 from kvtop.ui.watching import Recording, Watching
 from kvtop.ui.widgets.box import BoxPanel
@@ -67,6 +67,7 @@ class Dashboard(Screen[None]):
         self.frozen: BoxView | None = None
         self.made: Scene | None = None
         self._placed: object = None
+        self._chooser = Chooser()
 
     # ---- drawing
     def compose(self) -> ComposeResult:
@@ -109,7 +110,7 @@ class Dashboard(Screen[None]):
     def _draw(self) -> None:
         if self.made is None or not self.is_mounted:
             return
-        self.made = scene = choose(self.made)
+        self.made = scene = self._chooser.choose(self.made)
         if self.cursor is not None:
             self.cursor = scene.cursor
         with self.app.batch_update():
@@ -176,8 +177,8 @@ class Dashboard(Screen[None]):
         rows = self.made.rows if self.made else ()
         if not rows or self.made is None:
             return
-        at = next((i for i, t in enumerate(rows) if key_of(t) == self.made.cursor), 0)
-        self.choose_turn(key_of(rows[max(0, min(at + n, len(rows) - 1))]))
+        at = self.made.table.place(self.made.cursor) or 0
+        self.choose_turn(rows[max(0, min(at + n, len(rows) - 1))].key)
 
     def choose_turn(self, key: TurnKey) -> None:
         """Put the cursor on this row and show it."""
@@ -208,9 +209,9 @@ class Dashboard(Screen[None]):
         if turn is not None:
             from kvtop.ui.screens.turn import TurnScreen
 
-            self.cursor = key_of(turn)
+            self.cursor = turn.key
             if self.made and self.made.server:
-                self.watch_box.opened(self.made.server.url, turn.id)
+                self.watch_box.opened(self.made.server.url, turn.key)
             self.app.push_screen(TurnScreen(self.keymap, self, self.now))
 
     def on_turns_panel_chosen(self, message: TurnsPanel.Chosen) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from kvtop.config import Thresholds
 from kvtop.model.box import Cached
 from kvtop.model.view import Chart, ServerView, Turn
@@ -189,9 +191,11 @@ class CachePanel(BoxPanel):
         server, scene = self.server, self.scene
         if server is None or scene is None:
             return None
-        url, told = scene.view.sentence.turn or ("", 0)
-        waited = (t for t in server.turns if t.waited and t.ended_at is not None)
-        return next((t for t in waited if url != server.url or t.id == told), None)
+        url, told = scene.view.sentence.turn or ("", None)
+        oldest = self.at - server.share_chart.span_s
+        ended = takewhile(lambda t: t.ended_at is None or t.ended_at >= oldest, server.turns)
+        waited = (t for t in ended if t.waited and t.ended_at is not None)
+        return next((t for t in waited if url != server.url or t.key == told), None)
 
     def _axis(self, chart: Chart, w: int) -> Line:
         """Left end, the slow turn, now."""

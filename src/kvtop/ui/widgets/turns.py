@@ -5,11 +5,11 @@ from __future__ import annotations
 from textual import events
 from textual.message import Message
 
-from kvtop.model.view import Turn
+from kvtop.model.view import Turn, TurnKey
 from kvtop.ui.draw import SUPER, Line, clip, fit, meter, pick, rj, safe, wrap
 from kvtop.ui.filter import misread
 from kvtop.ui.numbers import DASH, exact, hm, hms, lasted, pct, rate, short, tok
-from kvtop.ui.scene import TurnKey, key_of, starting
+from kvtop.ui.scene import Rows, starting
 from kvtop.ui.turn_words import flying, moment, since, speed, verdict
 from kvtop.ui.widgets.box import BoxPanel
 
@@ -73,28 +73,26 @@ class TurnsPanel(BoxPanel):
 
     def scroll_rows(self, n: int) -> None:
         """Up (negative) or down by n rows."""
-        rows = self.scene.rows if self.scene else ()
-        self._settle(rows)
+        if self.scene is None:
+            return
+        rows = self.scene.rows
+        self._settle(self.scene.table)
         self._first = max(0, min(self._first + n, len(rows) - self.room))
-        self._anchor = key_of(rows[self._first]) if self._first and rows else None
+        self._anchor = rows[self._first].key if self._first and rows else None
         self.redraw()
 
     def reveal(self, key: TurnKey | None) -> None:
         """Scroll as little as shows this row, at the next drawing."""
         self._follow = key
 
-    def _settle(self, rows: tuple[Turn, ...]) -> None:
-        keys = [key_of(t) for t in rows]
-        if self._anchor is not None:
-            ended = (False, self._anchor[1])
-            found = self._anchor if self._anchor in keys else ended
-            self._first = keys.index(found) if found in keys else self._first
-        if self._follow in keys:
-            i = keys.index(self._follow)
+    def _settle(self, table: Rows) -> None:
+        if (place := table.place(self._anchor)) is not None:
+            self._first = place
+        if (i := table.place(self._follow)) is not None:
             self._first = min(self._first, i) if i < self._first else max(self._first, i - self.room + 1)
         self._follow = None
-        self._first = max(0, min(self._first, len(rows) - self.room))
-        self._anchor = keys[self._first] if self._first and keys else None
+        self._first = max(0, min(self._first, len(table.turns) - self.room))
+        self._anchor = table.turns[self._first].key if self._first and table.turns else None
 
     # ---- words
     def heading_name(self) -> str:
@@ -137,7 +135,7 @@ class TurnsPanel(BoxPanel):
             return []
         if not scene.rows:
             return self._nothing(w, h)
-        self._settle(scene.rows)
+        self._settle(scene.table)
         cols = columns_of(w - 1, bool(self.server and self.server.engines and self.server.engine is None))
         gap = 1 if w - 1 < 60 else 2
         fixed = sum(width for _, width in cols) + sum(_gap(cols, i, gap) for i in range(1, len(cols)))
@@ -149,7 +147,7 @@ class TurnsPanel(BoxPanel):
                 if i:
                     line.append((" " * _gap(cols, i, gap), "t"))
                 line += self._cell(turn, name, width)
-            if key_of(turn) == scene.cursor:
+            if turn.key == scene.cursor:
                 out.append([("▸", "bright @cursor"), *((text, f"{style} @cursor") for text, style in fit(line, w - 1))])
             else:
                 out.append([(" ", "t"), *line])
@@ -263,7 +261,7 @@ class TurnsPanel(BoxPanel):
         i = event.y - (1 if self._compact(*self.size) else 2) + self._first
         if event.y >= (1 if self._compact(*self.size) else 2) and 0 <= i < len(rows):
             event.stop()
-            key = key_of(rows[i])
+            key = rows[i].key
             self.post_message(self.Chosen(key, self.scene is not None and key == self.scene.cursor))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:

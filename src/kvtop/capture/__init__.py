@@ -1,0 +1,1 @@
+"""Real requests: the byte splice between agents and vLLM, the recorder beside it, and the turns on disk."""

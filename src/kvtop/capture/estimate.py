@@ -1,0 +1,65 @@
+"""What a request is going to be, from bytes alone: nothing is tokenised while the server is busy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kvtop.capture.turn import Captured
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+CONTINUES = frozenset({"next", "retry", "branch"})
+"""Relations in which the parent's prompt is the head of this one, whole or in part."""
+REMEMBERED = 10_000
+"""Conversations and turns that are kept in mind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Tokens, each an estimate."""
+
+    prompt_tokens: int
+    cached_tokens: int | None = None
+    """The parent's prompt, which the cache still holds if nothing was lost; None: there is no parent to go by."""
+
+
+class Sizes:
+    """Learns bytes a token from turns that ended, by conversation and by model."""
+
+    def __init__(self) -> None:
+        self._of_conversation: dict[str, float] = {}
+        self._of_model: dict[tuple[str, str | None], float] = {}
+        self._prompts: dict[int, int] = {}
+        """Turn -> its prompt tokens."""
+
+    def learn(self, turn: Captured) -> None:
+        """Take in a turn; one that told no prompt tokens teaches nothing."""
+        if not turn.prompt_tokens or not turn.request_bytes:
+            return
+        ratio = turn.request_bytes / turn.prompt_tokens
+        _keep(self._of_model, (turn.upstream, turn.model), ratio)
+        if turn.conversation:
+            _keep(self._of_conversation, turn.conversation, ratio)
+        _keep(self._prompts, turn.id, turn.prompt_tokens)
+
+    def guess(self, turn: Captured) -> Guess | None:
+        """None while nothing of this conversation or model has ended."""
+        ratio = self._of_conversation.get(turn.conversation or "") or self._of_model.get((turn.upstream, turn.model))
+        if not ratio or not turn.request_bytes:
+            return None
+        prompt = max(1, round(turn.request_bytes / ratio))
+        before = self.before(turn)
+        return Guess(prompt, None if before is None else min(before, prompt))
+
+    def before(self, turn: Captured) -> int | None:
+        """Prompt tokens of the turn that it continues; None where there is none, or it told none."""
+        return self._prompts.get(turn.parent or 0) if turn.relation in CONTINUES else None
+
+
+def _keep(known: dict[_K, _V], key: _K, value: _V) -> None:
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > REMEMBERED:
+        del known[next(iter(known))]

@@ -1,0 +1,285 @@
+"""The file turns.db: its tables, their versions, and how it is opened. SQLite in WAL mode."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from kvtop.errors import KvtopError, printable
+from kvtop.paths import make_private
+
+APPLICATION_ID = 0x6B767470
+"""'kvtp' in the header of the file."""
+
+PATIENCE_S = 5.0
+"""How long another writer may hold the file."""
+
+_V1 = """
+create table turn(
+  id integer primary key autoincrement,
+  added_at real not null,
+  tap text not null,
+  source text not null,
+  state text,
+  record text not null,
+  started_at real not null,
+  conversation text not null,
+  agent text not null,
+  route text not null,
+  model text,
+  brief blob not null,
+  detail blob not null
+);
+create index turn_added on turn(added_at);
+create index turn_conversation on turn(conversation);
+create index turn_in_flight on turn(tap) where state = 'in_flight';
+create table part(id integer primary key, hash blob not null unique, data blob not null);
+create table shared(part integer primary key, extra integer not null);
+create table body(
+  id integer primary key,
+  turn integer not null references turn(id),
+  role integer not null,
+  size integer not null,
+  digest blob not null,
+  skeleton integer,
+  runs blob,
+  parent integer references body(id),
+  head integer,
+  tail integer,
+  refs blob,
+  depth integer not null default 0,
+  whole blob,
+  unique(turn, role)
+);
+create index body_parent on body(parent) where parent is not null;
+create table meta(key text primary key, value integer not null) without rowid;
+insert into meta values('generation', 0);
+"""
+
+
+def _v1(db: sqlite3.Connection) -> None:
+    for statement in _V1.split(";"):
+        db.execute(statement)
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_v1,)
+"""The nth makes version n (from 1) of the version before. Each runs inside a transaction; none is ever changed."""
+
+
+class StoreError(KvtopError):
+    """The captured turns cannot be read or written: which file, why, and what to do."""
+
+
+class NoStore(StoreError):
+    """There is none yet."""
+
+
+class Damaged(Exception):
+    """What is on disk is not what was written."""
+
+
+def primary(error: sqlite3.Error) -> int:
+    """SQLite's result code without its extension; 0 for an error that is Python's own."""
+    return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+
+
+def is_damage(error: BaseException) -> bool:
+    """The file itself is broken, or is no database."""
+    if isinstance(error, sqlite3.Error):
+        return primary(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return isinstance(error, Damaged)
+
+
+def told(path: Path, error: Exception) -> StoreError:
+    """An error of SQLite or of the system as one that a user can act on."""
+    name = printable(str(path), 300)
+    if is_damage(error):
+        return StoreError(
+            f"{name} is damaged: {printable(str(error))}",
+            "kvtop turns --check tells how much; the tap moves it aside, and begins a new one, when it meets the fault",
+        )
+    if isinstance(error, sqlite3.Error):
+        code = primary(error)
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StoreError(f"{name} is held by another program", "try again when it is done: fuser -v shows which")
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            return StoreError(f"{name} cannot be written or read: {printable(str(error))}", "is its disk full? df -h")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return StoreError(f"{name}: {printable(reason)}", "make it a file, in a folder, that you may read and write")
+
+
+def open_writer(path: Path, patience_s: float = PATIENCE_S) -> tuple[sqlite3.Connection, list[str]]:
+    """A connection that may write, to a file of this version, and notes for the user, one line each.
+
+    Makes the file (0600) and its folder (0700) where there are none, and brings an older file to this version. A file
+    that is damaged, or none of SQLite's, is moved aside. Raises StoreError.
+    """
+    notes: list[str] = []
+    try:
+        for _ in range(3):
+            make_private(path.parent)
+            _make_file(path)
+            db = _connect(path, "mode=rw", patience_s)
+            try:
+                _prepare(db, path, patience_s)
+                return db, notes
+            except Exception as error:
+                db.close()
+                if not is_damage(error):
+                    raise
+                notes.append(move_aside(path))
+    except (sqlite3.Error, OSError) as error:
+        raise told(path, error) from error
+    raise StoreError(f"{printable(str(path), 300)} is damaged each time it is made anew", "is its disk broken?")
+
+
+def open_reader(path: Path, patience_s: float = PATIENCE_S) -> sqlite3.Connection:
+    """A connection that cannot write. Makes and changes nothing. Raises NoStore where there is no file, StoreError."""
+    if not path.exists():
+        raise NoStore(f"no turns were captured yet: there is no {printable(str(path), 300)}", "kvtop tap captures them")
+    try:
+        try:
+            return _read_only(path, "mode=ro", patience_s)
+        except sqlite3.OperationalError as error:
+            # WAL needs its -shm file, which cannot be made here: without a -wal file the database is whole as it is
+            if primary(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or not os.access(path, os.R_OK):
+                raise
+            if _size(_beside(path, "-wal")):
+                raise StoreError(
+                    f"{printable(str(path), 300)} was left by a writer that ended suddenly, and its folder cannot be "
+                    "written to",
+                    "copy it, with its -wal file, to a folder of your own (KVTOP_HOME), or start the tap",
+                ) from error
+            return _read_only(path, "mode=ro&immutable=1", patience_s)
+    except (sqlite3.Error, OSError) as error:
+        raise told(path, error) from error
+
+
+def move_aside(path: Path) -> str:
+    """Renames the file, and what SQLite keeps beside it; the note that tells of it. Deletes nothing."""
+    stem = time.strftime(f"{path.name}.broken-%Y%m%dT%H%M%SZ", time.gmtime())
+    target, n = path.with_name(stem), 1
+    while target.exists():
+        n += 1
+        target = path.with_name(f"{stem}-{n}")
+    for end in ("-wal", "-shm", ""):
+        with contextlib.suppress(FileNotFoundError):
+            _beside(path, end).rename(_beside(target, end))
+    return f"{printable(str(path), 300)} was damaged: it is now {target.name}, and a new one was begun"
+
+
+def _beside(path: Path, end: str) -> Path:
+    return path.with_name(path.name + end)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _make_file(path: Path) -> None:
+    """SQLite gives -wal and -shm the mode of the file itself."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(handle).st_mode & 0o077:
+            os.fchmod(handle, 0o600)
+    finally:
+        os.close(handle)
+
+
+def _connect(path: Path, how: str, patience_s: float) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path.absolute()))}?{how}"
+    return sqlite3.connect(uri, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False)
+
+
+def _number(db: sqlite3.Connection, pragma: str) -> int:
+    return int(db.execute(f"pragma {pragma}").fetchone()[0])
+
+
+def _version(db: sqlite3.Connection, path: Path) -> int:
+    """0: nothing in it yet. Raises StoreError for a file of a newer kvtop, or of another program."""
+    application, version = _number(db, "application_id"), _number(db, "user_version")
+    if application != APPLICATION_ID:
+        if application or version or db.execute("select 1 from sqlite_master").fetchone():
+            name = printable(str(path), 300)
+            raise StoreError(f"{name} is a database of another program", "move it away, or set KVTOP_HOME elsewhere")
+        return 0
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"{printable(str(path), 300)} was written by a newer kvtop (version {version} of the file; this kvtop "
+            f"knows up to {len(MIGRATIONS)})",
+            "update kvtop, or set KVTOP_HOME to another folder",
+        )
+    return version
+
+
+def _prepare(db: sqlite3.Connection, path: Path, patience_s: float) -> None:
+    if _version(db, path) == 0:
+        db.execute("pragma auto_vacuum = incremental")  # only before the first table
+    _patiently(lambda: db.execute("pragma journal_mode = wal").fetchone(), patience_s)
+    for setting in ("synchronous = normal", "foreign_keys = on", "journal_size_limit = 8388608", "temp_store = memory"):
+        db.execute(f"pragma {setting}").fetchone()
+    whole = _number(db, "page_count") * _number(db, "page_size")
+    if not _size(_beside(path, "-wal")) and _size(path) < whole:
+        raise Damaged(f"{whole - _size(path)} bytes are missing at its end")
+    migrate(db, path)
+    db.execute("select max(id) from turn").fetchone()
+
+
+def migrate(
+    db: sqlite3.Connection, path: Path, to: Sequence[Callable[[sqlite3.Connection], None]] = MIGRATIONS
+) -> None:
+    """Bring the file to the newest version, in one transaction: a process that ends midway changes nothing."""
+    if _number(db, "user_version") == len(to):
+        return
+    db.execute("begin immediate")
+    try:
+        for version in range(_number(db, "user_version"), len(to)):  # another process may have been faster
+            to[version](db)
+        db.execute(f"pragma application_id = {APPLICATION_ID}")
+        db.execute(f"pragma user_version = {len(to)}")
+        db.execute("commit")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            db.execute("rollback")
+        raise
+
+
+def _read_only(path: Path, how: str, patience_s: float) -> sqlite3.Connection:
+    db = _connect(path, how, patience_s)
+    try:
+        db.execute("pragma query_only = on")
+        version = _version(db, path)
+        if version == 0:
+            raise NoStore(
+                f"no turns were captured yet: {printable(str(path), 300)} is empty", "kvtop tap captures them"
+            )
+        if version < len(MIGRATIONS):
+            raise StoreError(
+                f"{printable(str(path), 300)} was written by an older kvtop (version {version} of the file)",
+                "start kvtop tap once: it brings the file up to date",
+            )
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _patiently(work: Callable[[], object], patience_s: float) -> None:
+    """SQLite does not wait for others when it changes the journal mode."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            work()
+            return
+        except sqlite3.OperationalError as error:
+            if primary(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or time.monotonic() > until:
+                raise
+            time.sleep(0.02)

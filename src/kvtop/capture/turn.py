@@ -1,0 +1,191 @@
+"""One captured request: what is known of it, whoever recorded it. Unknown is None."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Route(StrEnum):
+    """Which API was asked."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    EMBEDDINGS = "embeddings"
+    OTHER = "other"
+
+
+class TurnState(StrEnum):
+    """How it ended."""
+
+    IN_FLIGHT = "in_flight"
+    DONE = "done"
+    ABORTED = "aborted"
+    """By the client, before the answer was complete."""
+    FAILED = "failed"
+    """The upstream answered with an error status, or an error in the stream, or took no connection."""
+    CUT = "cut"
+    """The answer broke off on the upstream's side."""
+
+
+class Record(StrEnum):
+    """Whether all of it was recorded: about us, not about the traffic."""
+
+    COMPLETE = "complete"
+    TRUNCATED = "truncated"
+
+
+class Source(StrEnum):
+    """Who told of it."""
+
+    TAP = "tap"
+    IMPORT = "import"
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One piece of the prompt, in the order in which a chat template prints them: tools, system, messages."""
+
+    kind: str
+    """tool, system, message, prompt (completions, embeddings) or other (response_format, ...)."""
+    size: int
+    """Bytes of its JSON as it was sent."""
+    digest: str
+    """16 hex digits over its content in canonical form (`kvtop.capture.routes`): equal content, equal digest, whatever
+    the formatting of its JSON, and without what reaches no prompt (cache_control)."""
+    role: str = ""
+    """Of a message: user, assistant, tool, system, developer."""
+    name: str = ""
+    """Of a tool."""
+
+
+class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The upstream's counters at one moment of a turn: what a verdict needs later. Sums over the engines."""
+
+    at: float
+    """Unix time."""
+    started_at: float | None = None
+    """process_start_time_seconds: another value is another process."""
+    prompt_tokens: float | None = None
+    cached_tokens: float | None = None
+    by_source: dict[str, float] = {}
+    """Prompt tokens by source (0.16 and newer), lifetime values."""
+    queries: float | None = None
+    hits: float | None = None
+    external_hits: float | None = None
+    generation_tokens: float | None = None
+    finished: float | None = None
+    preempted: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    kv_cache_usage_share: float | None = None
+    load_bytes: float | None = None
+    store_bytes: float | None = None
+
+
+class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One turn. Times are Unix seconds, sizes bytes, `*_s` seconds. `msgspec.structs.replace` makes a later one."""
+
+    id: int = 0
+    """Given by the store: 1, 2, 3 ..., never used twice."""
+    source: Source = Source.TAP
+    state: TurnState | None = TurnState.IN_FLIGHT
+    """None: it was in flight when its recorder died, and nobody saw the end."""
+    record: Record = Record.COMPLETE
+
+    upstream: str = ""
+    """Base URL without user and password; for an import what the format tells, else empty."""
+    method: str = ""
+    path: str = ""
+    """Path and query as asked, values that look like secrets taken out."""
+    route: Route = Route.OTHER
+    stream: bool | None = None
+    """The client asked for a stream."""
+    model: str | None = None
+
+    started_at: float = 0.0
+    """First byte of the request."""
+    sent_at: float | None = None
+    """Last byte of the request."""
+    first_byte_at: float | None = None
+    """First byte of the answer."""
+    first_token_at: float | None = None
+    """First piece of the answer that holds content, reasoning or a tool call; of an answer that is no stream, None."""
+    ended_at: float | None = None
+
+    status: int | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    """What an error body says, in one line of at most 300 characters, fit to be shown."""
+    response_id: str | None = None
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    cached_source: str | None = None
+    """usage or metrics: who told cached_tokens."""
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    usage: dict[str, object] = {}
+    """The usage object as it came."""
+
+    queue_s: float | None = None
+    """From vLLM's own `metrics` object, or from the counters where the turn was alone."""
+    prefill_s: float | None = None
+    inter_token_p50_s: float | None = None
+    inter_token_p95_s: float | None = None
+    inter_token_n: int = 0
+    """Gaps between stream events that the two stand on."""
+    coalesced: bool = False
+    """Several events came in one read: gaps between tokens are then coarser than the server's."""
+
+    request_bytes: int = 0
+    response_bytes: int = 0
+    request_headers: list[tuple[str, str]] = []
+    """In order, secrets taken out."""
+    response_headers: list[tuple[str, str]] = []
+
+    agent: str = "unknown"
+    """Program that asked, from the user-agent, else from session headers."""
+    agent_version: str | None = None
+    hints: dict[str, str] = {}
+    """Session hints as they came: session headers, metadata.user_id, user, prompt_cache_key, ..."""
+    outline: list[Part] = []
+    prompt_unproven: str = ""
+    """Of an import: what the format cannot prove, for instance 'no tools, no system prompt'."""
+
+    conversation: str | None = None
+    """Id of the conversation it belongs to: that of its first turn, 'c' and the turn's id."""
+    parent: int | None = None
+    """The turn that it continues."""
+    relation: str | None = None
+    """How: first, next, retry, branch, side or compaction (`kvtop.capture.conversations`)."""
+
+    samples: list[Sample] = []
+    """Just before, each second while in flight (thinned to 64), just after."""
+    alone: bool | None = None
+    """Nothing else ran on the upstream while it did, as far as the counters tell."""
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Request sent (its last byte, else its first) to first token; of an answer that is no stream None."""
+        if self.first_token_at is None:
+            return None
+        return max(0.0, self.first_token_at - (self.sent_at or self.started_at))
+
+    @property
+    def duration_s(self) -> float | None:
+        return None if self.ended_at is None else max(0.0, self.ended_at - self.started_at)
+
+    @property
+    def new_tokens(self) -> int | None:
+        if self.prompt_tokens is None or self.cached_tokens is None:
+            return None
+        return self.prompt_tokens - self.cached_tokens
+
+    @property
+    def cached_share(self) -> float | None:
+        if not self.prompt_tokens or self.cached_tokens is None:
+            return None
+        return self.cached_tokens / self.prompt_tokens

@@ -1,0 +1,96 @@
+"""What the tap tells its recorder: one frame for each thing that happened on a connection, over a socket pair.
+
+A frame is a header and its payload. Times are CLOCK_MONOTONIC, which both processes share.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+HEADER = struct.Struct("<IBQI")
+"""Connection (a running number of this tap), kind, time in ns of CLOCK_MONOTONIC, bytes of the payload."""
+
+
+class Kind(IntEnum):
+    """What happened."""
+
+    OPEN = 1
+    """A client connected and the upstream took the connection. Payload: `Opened` as JSON."""
+    CLIENT = 2
+    """Bytes that the client sent, in order, as they were passed on."""
+    SERVER = 3
+    """Bytes that the upstream sent."""
+    CLIENT_END = 4
+    """The client will send no more (FIN)."""
+    SERVER_END = 5
+    CLIENT_RESET = 6
+    """The client's side broke (RST)."""
+    SERVER_RESET = 7
+    CLOSE = 8
+    """Both sides are gone: the last frame of a connection."""
+    GAP = 9
+    """Bytes were not handed over because the recorder was too far behind, or was not there. Payload: `Lost` as JSON."""
+    REFUSED = 10
+    """A client connected, the upstream did not take it. Payload: `Opened` as JSON; no CLOSE follows."""
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Between whom a connection is."""
+
+    upstream: str
+    """Base URL, for instance http://127.0.0.1:8000."""
+    listen: str
+    """host:port the client connected to."""
+    peer: str
+    """host:port of the client."""
+    why: str = ""
+    """Of REFUSED: what the system said."""
+    resumed: bool = False
+    """The connection is older than this recorder: what went before is lost."""
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How much of each direction is missing at this place."""
+
+    client_bytes: int = 0
+    server_bytes: int = 0
+
+
+class Frame(NamedTuple):
+    """One frame, read."""
+
+    conn: int
+    kind: Kind
+    at_ns: int
+    data: bytes
+
+
+def head(conn: int, kind: Kind, at_ns: int, size: int) -> bytes:
+    """The bytes before a payload of that size."""
+    return HEADER.pack(conn, kind, at_ns, size)
+
+
+class Frames:
+    """Takes the stream in pieces of any size and gives the whole frames back. Raises ValueError for what is none."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are complete with these bytes. To be used up before the next call."""
+        rest = self._rest
+        rest += data
+        at, end = 0, len(rest)
+        while end - at >= HEADER.size:
+            conn, kind, at_ns, size = HEADER.unpack_from(rest, at)
+            stop = at + HEADER.size + size
+            if stop > end:
+                break
+            yield Frame(conn, Kind(kind), at_ns, bytes(rest[at + HEADER.size : stop]))
+            at = stop
+        del rest[:at]

@@ -1,0 +1,118 @@
+"""`kvtop tap --status` and `--stop`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from kvtop.capture import running
+from kvtop.capture.running import Running
+from kvtop.cli import stdio
+from kvtop.cli.tap_run import count
+from kvtop.errors import KvtopError, UsageError, printable
+from kvtop.sources.listeners import open_connections
+from kvtop.sources.url import listen_address
+
+START = "start one: kvtop tap --upstream http://127.0.0.1:8000 --detach"
+_NONE = "no tap runs"
+
+
+def status(as_json: bool) -> int:
+    """Print the taps that run; 1 where none does."""
+    rows = [_row(record) for record in running.alive()]
+    if as_json:
+        print(json.dumps(rows))
+    elif not rows:
+        print(f"{_NONE}; {START}")
+    for row in () if as_json else rows:
+        _print(row)
+    return 0 if rows else 1
+
+
+def _row(record: Running) -> dict[str, Any]:
+    ports = [listen_address(mapped.listen)[1] for mapped in record.mappings]
+    return {
+        "name": record.name,
+        "pid": record.pid,
+        "since": record.since,
+        "mappings": [{"listen": mapped.listen, "upstream": mapped.upstream} for mapped in record.mappings],
+        "open_connections": open_connections(record.pid, ports),
+        "detached": record.log is not None,
+        "store": record.store,
+        "log": record.log,
+    }
+
+
+def _print(row: dict[str, Any]) -> None:
+    held = row["open_connections"]
+    facts = [
+        f"process {row['pid']}{', detached' if row['detached'] else ''}",
+        f"since {row['since']}",
+        "open connections not known" if held is None else f"{count(held, 'open connection')}",
+        f"records to {row['store']}" if row["store"] else "records nothing",
+    ]
+    print(printable(f"{row['name']}: {'; '.join(facts)}", 1000))
+    for mapped in row["mappings"]:
+        print(printable(f"  http://{mapped['listen']} -> {mapped['upstream']}", 400))
+    if row["log"]:
+        print(printable(f"  log: {row['log']}", 1000))
+
+
+def stop(which: str, drain_s: float | None) -> int:
+    """End the tap of that name or address, or all; '' means the only one. 1 where one does not end."""
+    chosen = _chosen(which, running.alive())
+    with ThreadPoolExecutor(len(chosen)) as pool:
+        ends = list(pool.map(lambda record: _end(record, drain_s), chosen))
+    return 0 if all(ends) else 1
+
+
+def _chosen(which: str, here: Sequence[Running]) -> Sequence[Running]:
+    """Raises KvtopError where none runs, UsageError where it is not clear which one is meant."""
+    names = ", ".join(printable(record.name, 80) for record in here)
+    if not here:
+        raise KvtopError(_NONE, START)
+    if which == "all":
+        return here
+    if not which:
+        if len(here) > 1:
+            raise UsageError(f"{len(here)} taps run: {names}", "name one, or all: kvtop tap --stop NAME")
+        return here
+    found = [record for record in here if record.name == which] or [r for r in here if _listens(r, which)]
+    if len(found) != 1:
+        few = "no tap" if not found else "more than one tap"
+        raise UsageError(f"{few} is called or listens on '{printable(which, 80)}'; there {_are(here)}: {names}")
+    return found
+
+
+def _are(here: Sequence[Running]) -> str:
+    return "is" if len(here) == 1 else "are"
+
+
+def _listens(record: Running, which: str) -> bool:
+    try:
+        host, port = listen_address(which)
+    except UsageError:
+        return False
+    places = [listen_address(mapped.listen) for mapped in record.mappings]
+    return (host, port) in places or (which.isdecimal() and port in [place[1] for place in places])
+
+
+def _end(record: Running, drain_s: float | None) -> bool:
+    name = printable(record.name, 80)
+    limit = record.drain_s + running.STOP_GRACE_S if drain_s is None else drain_s
+    try:
+        gone, ending = running.stop(record, limit)
+    except PermissionError:
+        stdio.tell(f"kvtop: the tap {name} is another user's (process {record.pid})")
+        return False
+    if not gone:
+        stdio.tell(f"kvtop: the tap {name} does not end; kill -9 {record.pid} does it, and cuts what is open")
+        return False
+    if ending is None:
+        cut = "it said nothing of its connections"
+    else:
+        cut = f"{count(ending.cut, 'open connection')} cut" if ending.cut else "nothing was cut"
+    print(f"{name} ended: {cut}", flush=True)
+    return True

@@ -1,0 +1,83 @@
+"""The tap itself, run in this process: says when it listens, leaves its state file, says how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvtop.capture import running
+from kvtop.capture.running import Ending, Mapped, Running
+from kvtop.cli import stdio
+from kvtop.cli.tap_plan import Leg
+from kvtop.errors import UsageError, printable
+
+_IN_MEMORY_ONLY = "it runs, but --status and --stop will not know it"
+
+
+def foreground(name: str, ways: Sequence[Leg], store: Path | None, drain_s: float) -> int:
+    """Run until a signal ends it."""
+
+    def listening(record: Running, problem: str) -> None:
+        for mapped in record.mappings:
+            print(line(mapped), flush=True)
+        if problem:
+            stdio.tell(f"kvtop: {problem}")
+
+    ending = serve(name, ways, store=store, drain_s=drain_s, log=None, on_listening=listening)
+    stdio.tell(f"kvtop tap ended: {count(ending.served, 'connection')} served, {ending.cut} cut")
+    return 0
+
+
+def line(mapped: Mapped) -> str:
+    """What is printed for each way once the tap listens."""
+    return f"kvtop tap listens: {printable(mapped.line, 300)}"
+
+
+def count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def serve(
+    name: str,
+    ways: Sequence[Leg],
+    *,
+    store: Path | None,
+    drain_s: float,
+    log: Path | None,
+    on_listening: Callable[[Running, str], None],
+) -> Ending:
+    """Serve until a signal ends it. `on_listening` gets the record, and what is wrong with its file, if anything.
+
+    Raises what the tap raises where it cannot listen.
+    """
+    tap: Any = importlib.import_module("kvtop.capture.tap")
+    mappings = [
+        tap.Mapping(way.listen_host, way.listen_port, way.connect_host, way.upstream.port, way.upstream.url)
+        for way in ways
+    ]
+    record = running.myself(
+        name, [Mapped(way.listen, way.upstream.url) for way in ways], drain_s=drain_s, store=store, log=log
+    )
+
+    def listening(_: Sequence[tuple[str, int]]) -> None:
+        on_listening(record, _claimed(record))
+
+    ended = tap.serve(mappings, store=store, name=name, on_listening=listening, drain_s=drain_s)
+    ending = Ending(served=ended.served, cut=ended.cut)
+    with contextlib.suppress(OSError, UsageError):
+        running.ended(record, ending)
+    return ending
+
+
+def _claimed(record: Running) -> str:
+    """What is wrong with the state file, if anything: traffic does not wait for it."""
+    try:
+        running.claim(record)
+    except running.Taken as taken:
+        return f"another tap is called {printable(record.name, 80)} (process {taken.record.pid}); {_IN_MEMORY_ONLY}"
+    except OSError as error:
+        return f"{error.filename or running.folder()}: {error.strerror or error}; {_IN_MEMORY_ONLY}"
+    return ""

@@ -1,0 +1,336 @@
+"""The turns that taps captured, read from the store beside the loop, as the dashboard shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from kvtop.capture.estimate import Sizes
+from kvtop.capture.turn import Captured, TurnState
+from kvtop.errors import KvtopError
+from kvtop.live.endpoint import Sleep
+from kvtop.live.factories import StoreLike
+from kvtop.live.worker import Caller, Hangs
+from kvtop.model.here import same_port_here
+from kvtop.model.judge import Thresholds
+from kvtop.model.view import Estimate, Turn
+
+LOOK_S = 0.5
+"""Between two looks whether the store has changed; a look costs a tenth of a millisecond."""
+ABSENT_S = 5.0
+"""The same while there is no store."""
+READ_S = 5.0
+KEPT = 5_000
+"""Turns that are kept at hand; older ones are in the store."""
+PAGE = 500
+"""Turns that are read at once, so that the screen can be drawn between two pages."""
+AGAIN = 32
+"""So many of the newest turns are read anew with every change: the counters complete some after their end."""
+ANEW_S = 5.0
+"""All turns are read anew, because some were forgotten, at most so often."""
+LOST_S = 60.0
+"""A turn in flight that began so long ago while no tap runs: nobody will see its end."""
+DETAILS_OF = 3
+"""Turns in a row whose usage tells no cached tokens, from which on the server is said to tell none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is known of the server now, for what its captured turns are judged by."""
+
+    at: float
+    """Unix time."""
+    rate: float | None
+    """Its prefill rate, tokens a second."""
+    limits: Thresholds
+    running: int | None = None
+    waiting: int | None = None
+    recorded: bool = True
+    """A tap to it runs, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    rows: list[Captured]
+    """New or changed."""
+    all: bool = False
+    """They are all that there is."""
+
+
+@dataclass
+class _Kept:
+    """The turns of one server."""
+
+    flying: dict[int, Captured] = field(default_factory=dict)
+    ended: dict[int, Captured] = field(default_factory=dict)
+    shown: dict[int, Turn] = field(default_factory=dict)
+    """Those of `ended` that were worked out."""
+    rows: tuple[Turn, ...] | None = None
+    """Newest end first; None: to be made."""
+    rated: bool = False
+    """A prefill rate was known when they were worked out."""
+    lost: tuple[int, ...] = ()
+    """Of `flying` those that nobody records any more: they are in `rows`."""
+
+
+class Captures:
+    """`run` until cancelled. `in_flight(url)` and `ended(url)` are what it knows of one server."""
+
+    def __init__(self, opened: Callable[[], StoreLike | None], worker: Caller, sleep: Sleep) -> None:
+        """`opened` returns None where there is no store yet. Raises KvtopError where there is one that is unfit."""
+        self.version = 0
+        """Grows with every change."""
+        self.problem = ""
+        """Why the store cannot be read, in words; empty where it can, or where there is none."""
+        self._opened, self._worker, self._sleep = opened, worker, sleep
+        self._store: StoreLike | None = None
+        self._revision: int | None = None
+        self._count = 0
+        """Turns in the store at the last look."""
+        self._below: int | None = None
+        """Turns with a smaller number are still to be read; None: all are."""
+        self._forgotten = False
+        """Some of those that are kept are not in the store any more."""
+        self._anew_in_s = 0.0
+        self._places: dict[int, str] = {}
+        """Turn -> its server, of all that are kept."""
+        self._kept: dict[str, _Kept] = {}
+        self._sizes = Sizes()
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        while True:
+            before = self.problem
+            try:
+                news = await self._worker.call(self._look, READ_S)
+                if self._store is not None:
+                    self.problem = ""
+            except (TimeoutError, Hangs):
+                news, self.problem = None, "the store of captured turns does not answer"
+            except Exception as error:  # noqa: BLE001  a store that is unfit is a line on the screen, never its end
+                news, self.problem = None, _words(error)
+            if news is not None:
+                self._take(news)
+            if news is not None or self.problem != before:
+                changed()
+            pause = ABSENT_S if self._store is None else 0.0 if self._below is not None else LOOK_S
+            self._anew_in_s -= pause
+            await self._sleep(pause)
+
+    # -- reading, in the worker's thread
+
+    def _look(self) -> _News | None:
+        """None where nothing has changed."""
+        try:
+            return self._read()
+        except Exception as error:
+            self._store, self._revision, self._below = None, None, None
+            if _is_absent(error):
+                return _News([], all=True)
+            raise
+
+    def _read(self) -> _News | None:
+        if self._store is None:
+            self._store = self._opened()
+            if self._store is None:
+                return _News([], all=True) if self._places else None
+        store = self._store
+        if self._below is not None:
+            return self._page(store, self._below)
+        revision = store.revision()
+        anew = self._forgotten and self._anew_in_s <= 0
+        if revision == self._revision and not anew:
+            return None
+        first, self._revision = self._revision is None, revision
+        count, known = store.count(), self._count
+        self._count = count
+        if not self._places:
+            return self._page(store, None)
+        if first or anew:
+            self._anew_in_s, self._forgotten = ANEW_S, False
+            return _News(store.turns(last=KEPT), all=True)
+        newest = max(self._places)
+        rows = store.turns(last=KEPT, since_id=max(0, newest - AGAIN))
+        self._forgotten = self._forgotten or count != known + sum(row.id > newest for row in rows)
+        seen = {row.id for row in rows}
+        old = [id for kept in self._kept.values() for id in kept.flying if id not in seen]
+        return _News([*rows, *(turn for id in old if (turn := store.turn(id)) is not None)])
+
+    def _page(self, store: StoreLike, below: int | None) -> _News:
+        rows = store.turns(last=PAGE, before_id=below)
+        whole = len(rows) < PAGE or len(self._places) + len(rows) >= KEPT
+        self._below = None if whole else rows[-1].id
+        return _News(rows)
+
+    # -- keeping
+
+    def _take(self, news: _News) -> None:
+        if news.all:
+            self._places, self._kept = {}, {}
+        for turn in sorted(news.rows, key=lambda turn: turn.id):
+            self._sizes.learn(turn)
+            place = self._places[turn.id] = same_port_here(turn.upstream)
+            kept = self._kept.setdefault(place, _Kept())
+            if turn.state is TurnState.IN_FLIGHT:
+                kept.flying[turn.id] = turn
+                continue
+            kept.flying.pop(turn.id, None)
+            if kept.ended.get(turn.id) != turn:
+                kept.ended[turn.id] = turn
+                kept.shown.pop(turn.id, None)
+                kept.rows = None
+        if len(self._places) > KEPT:
+            for id in sorted(self._places)[:-KEPT]:
+                kept = self._kept[self._places.pop(id)]
+                kept.flying.pop(id, None)
+                kept.shown.pop(id, None)
+                if kept.ended.pop(id, None) is not None:
+                    kept.rows = None
+        self.version += 1
+
+    # -- showing
+
+    def count(self, url: str) -> int:
+        """Turns of this server that are kept at hand."""
+        kept = self._kept.get(same_port_here(url))
+        return len(kept.flying) + len(kept.ended) if kept is not None else 0
+
+    def no_details(self, url: str) -> bool:
+        """The last few turns that ended well have usage, but nothing about cached tokens in it."""
+        kept = self._kept.get(same_port_here(url))
+        told: list[Captured] = []
+        for turn in reversed(kept.ended.values()) if kept is not None else ():
+            if turn.prompt_tokens is not None:
+                told.append(turn)
+            if len(told) == DETAILS_OF:
+                return all(turn.cached_source != "usage" for turn in told)
+        return False
+
+    def ended(self, url: str, now: Moment) -> tuple[Turn, ...]:
+        """Of the server with this base URL those that ended, newest first. The same tuple as long as nothing changed:
+        there may be thousands."""
+        kept = self._kept.get(same_port_here(url))
+        if kept is None:
+            return ()
+        if now.rate and not kept.rated:
+            kept.rated, kept.rows, kept.shown = True, None, {}  # they can be judged better now
+        lost = _lost(kept, now)
+        if kept.rows is None or lost != kept.lost:
+            shown, kept.lost = kept.shown, lost
+            for id, turn in kept.ended.items():
+                if id not in shown:
+                    shown[id] = self._ended(turn, now)
+            unseen = [replace(_shown(kept.flying[id]), state=None) for id in lost]
+            kept.rows = tuple(sorted([*shown.values(), *unseen], key=_end, reverse=True))
+        return kept.rows
+
+    def in_flight(self, url: str, now: Moment) -> tuple[Turn, ...]:
+        """Of the same server those in flight, newest first."""
+        kept = self._kept.get(same_port_here(url))
+        if kept is None or not kept.flying:
+            return ()
+        lost = _lost(kept, now)
+        flying = [kept.flying[id] for id in sorted(kept.flying, reverse=True) if id not in lost]
+        phases = _phases(flying, now)
+        return tuple(self._flying(turn, phases[turn.id], now) for turn in flying)
+
+    def _flying(self, turn: Captured, phase: str | None, now: Moment) -> Turn:
+        guess = self._sizes.guess(turn) if turn.prompt_tokens is None else None
+        estimate = None
+        if guess is not None:
+            new = None if guess.cached_tokens is None else guess.prompt_tokens - guess.cached_tokens
+            left = None
+            if new is not None and now.rate and phase == "reads":
+                left = new / now.rate - (now.at - (turn.sent_at or turn.started_at))
+            estimate = Estimate(guess.prompt_tokens, guess.cached_tokens, new, left if left and left > 0 else None)
+        return replace(_shown(turn), phase=phase, estimate=estimate)
+
+    def _ended(self, turn: Captured, now: Moment) -> Turn:
+        shown = _shown(turn)
+        if turn.prompt_tokens is None and (guess := self._sizes.guess(turn)) is not None:
+            shown = replace(shown, estimate=Estimate(guess.prompt_tokens))
+        if turn.ttft_s is None:
+            return shown
+        expected = self._expected_s(turn, now.rate)
+        slow = now.limits.slow(turn.ttft_s, expected)
+        long = turn.ttft_s >= now.limits.no_rate_s
+        fine = turn.ttft_s <= (now.limits.no_rate_s if expected is None else now.limits.extra_s)
+        ok = fine and turn.state is TurnState.DONE
+        return replace(shown, slow=slow, waited=slow or long, verdict="no_fault" if ok else None)
+
+    def _expected_s(self, turn: Captured, rate: float | None) -> float | None:
+        """What its prompt takes to read at this rate, without what the turn before it left in the cache."""
+        before = self._sizes.before(turn)
+        if not rate or turn.prompt_tokens is None:
+            return None
+        if before is not None:
+            return max(0, turn.prompt_tokens - before) / rate
+        return turn.new_tokens / rate if turn.new_tokens is not None else None
+
+
+def _end(turn: Turn) -> float:
+    return turn.ended_at or turn.started_at or 0.0
+
+
+def _lost(kept: _Kept, now: Moment) -> tuple[int, ...]:
+    """Turns in flight that no tap records: their tap ended suddenly, and none has put that right since."""
+    if now.recorded:
+        return ()
+    return tuple(id for id, turn in kept.flying.items() if now.at - turn.started_at > LOST_S)
+
+
+def _is_absent(error: Exception) -> bool:
+    """There is no store any more: no problem of it."""
+    from kvtop.capture.schema import NoStore  # SQLite was imported when the store was opened
+
+    return isinstance(error, NoStore)
+
+
+def _words(error: Exception) -> str:
+    return error.what if isinstance(error, KvtopError) else f"the captured turns cannot be read: {error}"
+
+
+def _phases(flying: Sequence[Captured], now: Moment) -> dict[int, str | None]:
+    """What each one does, newest first; None where it cannot be told: an answer that is no stream has no first token,
+    and of requests that wait and others that are read only the server knows which is which."""
+    writes = [turn for turn in flying if turn.first_token_at is not None]
+    rest = [turn for turn in flying if turn.first_token_at is None]
+    out: dict[int, str | None] = {turn.id: "writes" for turn in writes}
+    waiting, running = now.waiting or 0, now.running or 0
+    if not waiting:
+        return out | {turn.id: "reads" if turn.stream else None for turn in rest}
+    if not running:
+        return out | {turn.id: "waits" for turn in rest}
+    if running + waiting != len(flying):
+        return out | {turn.id: None for turn in rest}
+    late = {turn.id for turn in rest[:waiting]}  # first come, first served: the server's rule unless it is told another
+    return out | {turn.id: "waits" if turn.id in late else "reads" if turn.stream else None for turn in rest}
+
+
+def _shown(turn: Captured) -> Turn:
+    return Turn(
+        id=turn.id,
+        ended_at=turn.ended_at,
+        state=None if turn.state is None else str(turn.state),
+        started_at=turn.started_at,
+        prompt_tokens=turn.prompt_tokens,
+        cached_tokens=turn.cached_tokens,
+        cached_source=turn.cached_source,
+        new_tokens=turn.new_tokens,
+        completion_tokens=turn.completion_tokens,
+        queue_s=turn.queue_s,
+        prefill_s=turn.prefill_s,
+        decode_s=turn.ended_at - turn.first_token_at if turn.ended_at and turn.first_token_at else None,
+        ttft_s=turn.ttft_s,
+        duration_s=turn.duration_s,
+        inter_token_s=turn.inter_token_p50_s if not turn.coalesced else None,
+        finish_reason=turn.finish_reason,
+        source=str(turn.source),
+        record=str(turn.record),
+        route=str(turn.route),
+        model=turn.model,
+        agent=turn.agent,
+        conversation=turn.conversation,
+        relation=turn.relation,
+        status=turn.status,
+        error=turn.error,
+    )

@@ -1,0 +1,73 @@
+"""A server as its counters tell of it, joined with what taps captured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kvtop.live.captures import Captures, Moment
+from kvtop.live.taps import Taps
+from kvtop.model.judge import Thresholds
+from kvtop.model.merged import Ended, in_flight, tokens_of
+from kvtop.model.view import ServerView, TapView, Turn
+
+VIEWS = 16
+"""Views that are remembered."""
+
+
+class Joined:
+    """Cheap to ask again: what ended is joined once a change, what is in flight once a second."""
+
+    def __init__(self, captures: Captures, taps: Taps, limits: Thresholds) -> None:
+        self._captures, self._taps, self._limits = captures, taps, limits
+        self._ended: dict[str, Ended] = {}
+        self._views: dict[tuple[str, str, str | None], tuple[ServerView, tuple[object, ...], ServerView]] = {}
+
+    def view(self, view: ServerView, now: float) -> ServerView:
+        """The same server with its captured turns; as it is where there are none and no tap leads to it."""
+        url = self._taps.behind(view.url)
+        captured, listens = self._captures.count(url), self._taps.listens(url)
+        if not (captured or listens or self._captures.problem):
+            return view
+        mark = (self._captures.version, self._captures.problem, self._taps.version, int(now))
+        key = (view.url, view.window_key, view.engine)
+        known = self._views.get(key)
+        if known is not None and known[0] is view and known[1] == mark:
+            return known[2]
+        tap = TapView(captured, listens, problem=self._captures.problem)
+        unknown = replace(tap, captured=0)  # on which engine a captured turn ran is not known
+        made = self._made(view, url, tap, now) if view.engine is None else replace(view, tap=unknown)
+        if len(self._views) > VIEWS:
+            self._views.clear()
+        self._views[key] = (view, mark, made)
+        return made
+
+    def _made(self, view: ServerView, url: str, tap: TapView, now: float) -> ServerView:
+        requests = view.window.all.requests
+        moment = Moment(
+            now,
+            view.savings.prefill_tokens_per_s,
+            self._limits,
+            requests.running,
+            requests.waiting,
+            recorded=bool(tap.listens) or not self._taps.tried,
+        )
+        counted = [turn for turn in view.turns if turn.state != "in_flight"]
+        since = self._taps.since(url)
+        flying = in_flight(self._captures.in_flight(url, moment), view.turns)
+        merged = self._ended.setdefault(view.url, Ended())
+        turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since))
+        share, passed_by = _through(view, turns, since)
+        details = self._captures.no_details(url)
+        return replace(view, turns=turns, tap=replace(tap, share=share, passed_by_tokens=passed_by, no_details=details))
+
+
+def _through(view: ServerView, turns: Sequence[Turn], since: float | None) -> tuple[float | None, int | None]:
+    """(Share of the window's prompt tokens that went through the tap, those that did not), where one ran that long."""
+    prompt, seconds, end = view.window.all.cached.prompt_tokens, view.window.window_s, view.last_good_at
+    if prompt is None or prompt <= 0 or seconds is None or end is None:
+        return None, None
+    if since is None or since > end - seconds:
+        return None, None
+    seen = tokens_of(turns, end - seconds, end)
+    return (None, None) if seen is None else (min(1.0, seen / prompt), max(0, round(prompt - seen)))

@@ -1,0 +1,76 @@
+"""The taps that run on this machine, looked at beside the loop; and which of them lead to a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from kvtop.live.endpoint import Sleep
+from kvtop.live.worker import Caller, Hangs
+from kvtop.model.here import same_port_here
+
+if TYPE_CHECKING:
+    from kvtop.capture.running import Running
+
+LOOK_S = 2.0
+READ_S = 5.0
+
+
+class Taps:
+    """`run` until cancelled."""
+
+    def __init__(self, read: Callable[[], Sequence[Running]], worker: Caller, sleep: Sleep) -> None:
+        self.here: tuple[Running, ...] = ()
+        """Oldest first."""
+        self.tried = False
+        """They were looked at once."""
+        self.version = 0
+        """Grows with every change."""
+        self._read, self._worker, self._sleep = read, worker, sleep
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        while True:
+            try:
+                here = tuple(await self._worker.call(self._read, READ_S))
+            except (TimeoutError, Hangs):
+                here = self.here
+            except Exception:  # noqa: BLE001  state files that cannot be read: no tap is known
+                here = ()
+            if here != self.here or not self.tried:
+                self.here, self.tried = here, True
+                self.version += 1
+                changed()
+            await self._sleep(LOOK_S)
+
+    def listens(self, url: str) -> tuple[str, ...]:
+        """host:port of those that lead to the server with this base URL."""
+        place = same_port_here(url)
+        ways = (mapped for record in self.here for mapped in record.mappings)
+        return tuple(mapped.listen for mapped in ways if same_port_here(mapped.upstream) == place)
+
+    def behind(self, url: str) -> str:
+        """The server that is reached at this URL: where a tap listens there, the one behind it."""
+        place = same_port_here(url)
+        for record in self.here:
+            for mapped in record.mappings:
+                if same_port_here(f"http://{mapped.listen}") == place:
+                    return mapped.upstream
+        return url
+
+    def since(self, url: str) -> float | None:
+        """Unix time since when one that records leads to that server; None where none does."""
+        place = same_port_here(url)
+        began = [
+            _unix(record.since)
+            for record in self.here
+            if record.store is not None and any(same_port_here(m.upstream) == place for m in record.mappings)
+        ]
+        return min((at for at in began if at is not None), default=None)
+
+
+def _unix(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,208 @@
+"""Captured turns and the counters' rows of one server as one list: a request that both tell of stands once.
+
+The counters count every request; a tap sees those that go through it, and sees them exactly. So a counted row whose
+requests were all captured is left out, and what it alone knows (queue, prefill, decode) goes to its captured turn. What
+is left of the counted rows went past the tap.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from kvtop.model.view import Turn
+
+LATE_S = 3.0
+"""The counters tell of an end up to so long after the tap saw it: polls, and a server that counts once a step."""
+EARLY_S = 0.5
+"""They may also tell it before the last byte has reached the client."""
+UNTOLD_LATE_S = 1.5
+"""The same for a turn whose tokens nobody told: there only the time says that both are one request."""
+
+
+def merge(captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None = None) -> tuple[Turn, ...]:
+    """Both lists in flight first, then the newest end first; so is the result.
+
+    `tapped_since`: Unix time since when a tap runs, so that what is counted later and not captured went past it.
+    """
+    return (*in_flight(captured, counted), *Ended().of(_ended_of(captured), _ended_of(counted), tapped_since))
+
+
+def in_flight(captured: Sequence[Turn], counted: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Of both lists what is in flight; the lists begin with it."""
+    flying = tuple(_flying_of(captured))
+    return (*_not_seen(list(_flying_of(counted)), len(flying)), *flying)
+
+
+class Ended:
+    """Merges what ended, and remembers the last result: there may be thousands, and mostly nothing has changed."""
+
+    def __init__(self) -> None:
+        self._of: tuple[Sequence[Turn], Sequence[Turn], float | None] = ((), (), None)
+        self._made: tuple[Turn, ...] = ()
+
+    def of(self, captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None) -> tuple[Turn, ...]:
+        """Both lists of turns that ended, newest first, as one."""
+        known, rows, since = self._of
+        if captured is not known or counted != rows or since != tapped_since:
+            self._of = (captured, counted, tapped_since)
+            self._made = _merged(captured, counted, tapped_since)
+        return self._made
+
+
+def _flying_of(turns: Sequence[Turn]) -> Iterator[Turn]:
+    for turn in turns:
+        if turn.state != "in_flight":
+            return
+        yield turn
+
+
+def _ended_of(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    return tuple(turn for turn in turns if turn.state != "in_flight")
+
+
+def _merged(captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None) -> tuple[Turn, ...]:
+    ended = list(captured)
+    pairs = _Pairs(ended)
+    left = [row for row in counted if not pairs.exactly(row)]
+    left = [rest for row in left if (rest := pairs.by_time(row)) is not None]
+    if tapped_since is not None:
+        left = [_past(row, tapped_since) for row in left]
+    return tuple(sorted([*ended, *left], key=_end, reverse=True)) if left else tuple(ended)
+
+
+def _end(turn: Turn) -> float:
+    return turn.ended_at or turn.started_at or 0.0
+
+
+def _past(row: Turn, since: float) -> Turn:
+    """A row that no captured turn stands for went past the tap, where one ran from before its start on."""
+    began = row.started_at if row.started_at is not None else (row.ended_at or 0.0) - (row.duration_s or 0.0) - LATE_S
+    return replace(row, past_tap=True) if began >= since else row
+
+
+class _Pairs:
+    """Which captured turns a counted row is made of. Fills what the row knows into them, in place."""
+
+    def __init__(self, ended: list[Turn]) -> None:
+        self._ended = ended
+        self._times = [-_end(turn) for turn in ended]
+        self._taken: set[int] = set()
+
+    def exactly(self, row: Turn) -> bool:
+        """Captured turns with this row's tokens stand for it from now on."""
+        if row.ended_at is None or row.prompt_tokens is None:
+            return False
+        near = [i for i in self._near(row.ended_at, LATE_S) if self._ended[i].prompt_tokens is not None]
+        found: Iterable[int] = ()
+        if row.n == 1:
+            found = [i for i in near if _equal(self._ended[i], row)][:1]  # both lists are newest first
+        else:
+            total = round(row.prompt_tokens * row.n)
+            groups = (near[i : i + row.n] for i in range(len(near) - row.n + 1))
+            found = next((g for g in groups if sum(self._ended[i].prompt_tokens or 0 for i in g) == total), ())
+        return self._take(row, found)
+
+    def by_time(self, row: Turn) -> Turn | None:
+        """What is left of a row that the tokens did not tell: captured turns that ended just before, and belong to no
+        other row, are among its requests. None: they are all of them."""
+        if row.ended_at is None:
+            return row
+        if row.n == 1:
+            near = self._near(row.ended_at, UNTOLD_LATE_S)
+            untold = [i for i in near if self._ended[i].prompt_tokens is None and _untold(self._ended[i], row)]
+            return None if self._take(row, untold[-1:]) else row
+        members = [i for i in self._near(row.ended_at, LATE_S) if self._ended[i].state == "done"][-row.n :]
+        others = row.n - len(members)
+        told = [self._ended[i].prompt_tokens for i in members]
+        rest = None
+        if row.prompt_tokens is not None and None not in told:
+            rest = row.prompt_tokens * row.n - sum(tokens or 0 for tokens in told)
+            if rest <= 0 or not others:
+                return row  # their tokens say that they are not
+        if not self._take(row, members):
+            return row
+        if not others:
+            return None
+        prompt = None if rest is None else rest / others
+        return Turn(row.id, row.ended_at, others, row.state, prompt_tokens=prompt, engine=row.engine)
+
+    def _near(self, at: float, late_s: float) -> list[int]:
+        """Places of the captured turns that may be counted at this time, newest first."""
+        first, last = bisect_left(self._times, -(at + EARLY_S)), bisect_left(self._times, -(at - late_s) + 1e-9)
+        return [i for i in range(first, last) if i not in self._taken and self._ended[i].ended_at is not None]
+
+    def _take(self, row: Turn, places: Iterable[int]) -> bool:
+        places = list(places)
+        self._taken.update(places)
+        for i in places:
+            self._ended[i] = _filled(self._ended[i], row) if row.n == 1 else replace(self._ended[i], counted=row.id)
+        return bool(places)
+
+
+def _equal(turn: Turn, row: Turn) -> bool:
+    out = turn.completion_tokens
+    return turn.prompt_tokens == row.prompt_tokens and (out is None or out == row.completion_tokens)
+
+
+def _untold(turn: Turn, row: Turn) -> bool:
+    """It may be this row: it ended well, and took about as long."""
+    if turn.state != "done" or (turn.status or 200) >= 400:
+        return False
+    if turn.duration_s is None or row.duration_s is None:
+        return True
+    return abs(turn.duration_s - row.duration_s) <= 0.5 + 0.1 * row.duration_s
+
+
+def _filled(turn: Turn, row: Turn) -> Turn:
+    """What the counters know of it besides."""
+    cached = turn.cached_tokens if turn.cached_tokens is not None else row.cached_tokens
+    return replace(
+        turn,
+        prompt_tokens=turn.prompt_tokens if turn.prompt_tokens is not None else row.prompt_tokens,
+        cached_tokens=cached,
+        cached_source=turn.cached_source or ("metrics" if cached is not None else None),
+        new_tokens=turn.new_tokens if turn.new_tokens is not None else row.new_tokens,
+        completion_tokens=turn.completion_tokens if turn.completion_tokens is not None else row.completion_tokens,
+        queue_s=turn.queue_s if turn.queue_s is not None else row.queue_s,
+        prefill_s=turn.prefill_s if turn.prefill_s is not None else row.prefill_s,
+        decode_s=turn.decode_s if turn.decode_s is not None else row.decode_s,
+        verdict=turn.verdict if turn.verdict is not None else row.verdict,
+        engine=turn.engine if turn.engine is not None else row.engine,
+        counted=row.id,
+    )
+
+
+def _not_seen(running: Sequence[Turn], captured: int) -> list[Turn]:
+    """Of what the server runs, as much as the tap has not in flight: one row, since nobody can tell which."""
+    total = sum(row.n for row in running)
+    if not captured:
+        return list(running)
+    if total <= captured or not running:
+        return []
+    return [Turn(id=running[0].id, ended_at=None, n=total - captured, state="in_flight")]
+
+
+def tokens_of(turns: Iterable[Turn], start: float, end: float) -> float | None:
+    """Prompt tokens of the captured ones whose first token came in this span: when the server counts them, too.
+
+    `turns`: in flight first, then newest first. None where one of them told no tokens and cannot be estimated.
+    """
+    total = 0.0
+    for turn in turns:
+        if not turn.captured:
+            continue
+        if turn.ended_at is not None and turn.ended_at <= start:
+            break  # all that follow ended before
+        first = turn.started_at + turn.ttft_s if turn.started_at is not None and turn.ttft_s is not None else None
+        at = first if first is not None else turn.ended_at if turn.state == "done" else None
+        if at is None or not start < at <= end:
+            continue
+        tokens = turn.prompt_tokens
+        if tokens is None and turn.estimate is not None:
+            tokens = turn.estimate.prompt_tokens
+        if tokens is None:
+            return None
+        total += tokens
+    return total

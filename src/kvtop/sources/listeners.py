@@ -1,0 +1,93 @@
+"""Who listens on a TCP port of this machine, and which of those programs are kvtop's own taps, by psutil.
+
+A tap answers as the server behind it does, so only its process tells it from one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from kvtop.errors import UsageError, printable
+from kvtop.sources.processes import UNTOLD, program_of
+from kvtop.sources.url import listen_address
+
+TAP_PORT = 8001
+"""Where a tap listens unless told otherwise."""
+
+
+def listening() -> dict[int, int | None]:
+    """What listens on this machine: port -> pid, None where this user may not know it."""
+    try:
+        rows = psutil.net_connections(kind="tcp")
+    except UNTOLD:
+        return {}
+    return {row.laddr.port: row.pid for row in rows if row.status == psutil.CONN_LISTEN and row.laddr}
+
+
+def tap_ports(command: Sequence[str]) -> tuple[int, ...]:
+    """The ports that a command line makes a tap listen on; empty for what is no tap."""
+    program, rest = program_of(command)
+    if program != "kvtop" or rest[:1] != ["tap"]:
+        return ()
+    given: dict[str, list[str]] = {"--listen": [], "--map": []}
+    words = iter(rest[1:])
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag in given:
+            given[flag].append(value if equals else next(words, ""))
+        elif flag in ("--status", "--stop", "--how", "--detach", "--help", "-h"):
+            return ()
+    ports = [_port(text.partition("=")[0]) for text in given["--map"]] or [_port(text) for text in given["--listen"]]
+    return tuple(port for port in ports if port) if ports else (TAP_PORT,)
+
+
+def _port(text: str) -> int:
+    try:
+        return listen_address(text)[1]
+    except UsageError:
+        return 0
+
+
+def is_tap(port: int, pid: int | None) -> bool:
+    """Whether the process that listens there is a tap. One that is not told is looked for among all command lines."""
+    if pid is not None:
+        return bool(tap_ports(_command(pid)))
+    try:
+        pids = psutil.pids()
+    except UNTOLD:
+        return False
+    return any(port in tap_ports(_command(pid)) for pid in pids)
+
+
+def holder(port: int) -> str | None:
+    """Who listens on a port, in words; None where that cannot be told."""
+    pid = listening().get(port)
+    if pid is None:
+        return None
+    command = _command(pid)
+    if tap_ports(command):
+        return f"a kvtop tap (process {pid})"
+    try:
+        name = psutil.Process(pid).name()
+    except UNTOLD:
+        name = Path(command[0]).name if command else ""
+    return f"process {pid} ({printable(name, 40)})" if name else f"process {pid}"
+
+
+def open_connections(pid: int, ports: Sequence[int]) -> int | None:
+    """How many connections of clients a process holds on those ports; None where that cannot be told."""
+    try:
+        rows = psutil.Process(pid).net_connections(kind="tcp")
+    except UNTOLD:
+        return None
+    return sum(bool(row.laddr) and row.laddr.port in ports and row.status != psutil.CONN_LISTEN for row in rows)
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return psutil.Process(pid).cmdline()
+    except UNTOLD:
+        return []

@@ -1,0 +1,161 @@
+"""A tap of a few lines in place of `kvtop.capture.tap`: what starts, shows and ends taps is tested with it.
+
+As a program it is `kvtop` with that stand-in: `python .../kvtop tap ...`, also for the process that it detaches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPT = f"""import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import tapstandin
+tapstandin.entry(__file__)
+"""
+
+
+@dataclass(frozen=True)
+class Mapping:
+    listen_host: str
+    listen_port: int
+    upstream_host: str
+    upstream_port: int
+    upstream_url: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    cut: int
+    served: int
+
+
+def serve(
+    mappings: Sequence[Mapping],
+    *,
+    store: Path | None,
+    name: str,
+    on_listening: Callable[[Sequence[tuple[str, int]]], None],
+    drain_s: float = 30.0,
+) -> Ended:
+    """Takes connections and holds them open until their clients go."""
+    return asyncio.run(_serve(mappings, on_listening, drain_s))
+
+
+async def _serve(
+    mappings: Sequence[Mapping], on_listening: Callable[[Sequence[tuple[str, int]]], None], drain_s: float
+) -> Ended:
+    if fault := os.environ.get("TAP_FAULT"):
+        raise RuntimeError(fault)
+    told, again, idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    held: set[asyncio.StreamWriter] = set()
+    served = 0
+    idle.set()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal served
+        served += 1
+        held.add(writer)
+        idle.clear()
+        with contextlib.suppress(OSError):
+            while await reader.read(65536):
+                pass
+        writer.close()
+        held.discard(writer)
+        if not held:
+            idle.set()
+
+    def end() -> None:
+        (again if told.is_set() else told).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    servers = [await asyncio.start_server(hold, one.listen_host, one.listen_port) for one in mappings]
+    on_listening([(one.listen_host, one.listen_port) for one in mappings])
+    await told.wait()
+    for server in servers:
+        server.close()
+    waits = [asyncio.ensure_future(event.wait()) for event in (again, idle)]
+    await asyncio.wait(waits, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+    cut = len(held)
+    for writer in held:
+        writer.transport.abort()
+    for wait in waits:
+        wait.cancel()
+    return Ended(cut, served)
+
+
+def entry(script: str) -> None:
+    """The program."""
+    from kvtop.cli import main, tap_detached
+
+    sys.modules["kvtop.capture.tap"] = sys.modules[__name__]
+    tap_detached.PROGRAM = (sys.executable, "-P", script)
+    main.entry()
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports of the loopback that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+class Program:
+    """Runs it, and ends what it left behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.script = folder / "kvtop"
+        self.script.write_text(SCRIPT)
+        self._children: list[subprocess.Popen[str]] = []
+
+    def command(self, *args: str) -> list[str]:
+        return [sys.executable, str(self.script), *args]
+
+    def run(self, *args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*args),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env={**os.environ, **(env or {})},
+        )
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """In the foreground, once it has said its first line."""
+        child = subprocess.Popen(self.command(*args), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._children.append(child)
+        assert child.stdout is not None
+        self.first_line = child.stdout.readline()
+        return child
+
+    def close(self) -> None:
+        from kvtop.capture import running
+
+        for child in self._children:
+            if child.poll() is None:
+                child.kill()
+            child.communicate()
+        for record in running.alive():
+            os.kill(record.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def program(folder: Path) -> Iterator[Program]:
+    made = Program(folder)
+    try:
+        yield made
+    finally:
+        made.close()

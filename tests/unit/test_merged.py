@@ -1,0 +1,89 @@
+"""A request that the counters and a tap both tell of stands once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvtop.model.merged import merge, tokens_of
+from kvtop.model.view import Turn
+
+
+def tap(id: int, ended_at: float | None, prompt: int = 1000, out: int = 10, **more: object) -> Turn:
+    turn = Turn(id=id, ended_at=ended_at, source="tap", prompt_tokens=prompt, completion_tokens=out)
+    return replace(turn, state="done" if ended_at is not None else "in_flight", **more)  # type: ignore[arg-type]
+
+
+def row(id: int, ended_at: float, prompt: float = 1000, out: float = 10, n: int = 1) -> Turn:
+    return Turn(
+        id=id, ended_at=ended_at, n=n, prompt_tokens=prompt, completion_tokens=out, queue_s=0.25, prefill_s=1.5,
+        cached_tokens=600, new_tokens=400, decode_s=2.0,
+    )  # fmt: skip
+
+
+def test_without_captured_turns_the_counted_rows_stand_as_they_are() -> None:
+    rows = (row(2, 20.0), row(1, 10.0))
+    assert merge((), rows) == rows
+
+
+def test_a_request_that_both_tell_of_stands_once_and_knows_what_either_knows() -> None:
+    (one,) = merge([tap(7, 10.0)], [row(1, 10.4)])
+    assert (one.id, one.source, one.queue_s, one.prefill_s, one.cached_tokens) == (7, "tap", 0.25, 1.5, 600)
+
+
+def test_usage_goes_before_the_counters() -> None:
+    (one,) = merge([tap(7, 10.0, cached_tokens=512, new_tokens=488, queue_s=0.1)], [row(1, 10.4)])
+    assert (one.cached_tokens, one.new_tokens, one.queue_s) == (512, 488, 0.1)
+
+
+def test_what_went_past_the_tap_stays_and_the_order_is_by_the_ends() -> None:
+    rows = merge([tap(8, 30.0), tap(7, 10.0)], [row(3, 30.5), row(2, 20.5, prompt=77), row(1, 10.5)])
+    assert [(t.source, t.id) for t in rows] == [("tap", 8), ("metrics", 2), ("tap", 7)]
+
+
+def test_two_alike_take_a_row_each() -> None:
+    rows = merge([tap(8, 10.2), tap(7, 10.0)], [row(2, 10.6), row(1, 10.4)])
+    assert [(t.source, t.id) for t in rows] == [("tap", 8), ("tap", 7)]
+
+
+def test_a_group_is_left_out_when_all_of_it_was_captured() -> None:
+    captured = [tap(8, 10.2, prompt=300), tap(7, 10.0, prompt=100)]
+    assert [t.id for t in merge(captured, [row(1, 10.5, prompt=200, n=2)])] == [8, 7]
+    assert len(merge(captured, [row(1, 10.5, prompt=250, n=2)])) == 3
+
+
+def test_a_row_from_another_time_is_not_the_same_request() -> None:
+    assert len(merge([tap(7, 10.0)], [row(1, 14.0)])) == 2
+    assert len(merge([tap(7, 10.0)], [row(1, 9.0)])) == 2
+
+
+def test_in_flight_the_captured_stand_alone_and_the_rest_is_one_row() -> None:
+    running = Turn(id=9, ended_at=None, n=3, state="in_flight", phase="writes")
+    assert merge([tap(7, None)], [replace(running, n=1)]) == (tap(7, None),)
+    first, second = merge([tap(7, None)], [running])
+    assert (first.source, first.n, second.id) == ("metrics", 2, 7)
+
+
+def test_the_tokens_of_a_window_are_those_whose_first_token_came_in_it() -> None:
+    streamed = tap(1, 50.0, prompt=100, started_at=38.0, ttft_s=4.0)
+    whole = tap(2, 45.0, prompt=30)
+    assert tokens_of([streamed, whole], 40.0, 60.0) == 130
+    assert tokens_of([streamed, whole], 42.5, 60.0) == 30
+    assert tokens_of([tap(3, None, prompt=9)], 0.0, 60.0) == 0
+
+
+@given(st.lists(st.tuples(st.floats(0, 1000), st.integers(1, 5), st.integers(1, 3)), max_size=25), st.data())
+def test_whatever_part_was_captured_each_request_stands_once(
+    requests: list[tuple[float, int, int]], data: st.DataObject
+) -> None:
+    """Rows of one request each: captured ones are taken by their row, the others stay."""
+    ends = sorted(requests, reverse=True)
+    rows = [row(i, at, prompt=p, out=o) for i, (at, p, o) in enumerate(ends)]
+    seen = [data.draw(st.booleans()) for _ in ends]
+    captured = [tap(100 + i, at, prompt=p, out=o) for i, (at, p, o) in enumerate(ends) if seen[i]]
+    merged = merge(captured, rows)
+    assert len(merged) == len(rows)
+    assert sum(t.source == "tap" for t in merged) == len(captured)
+    assert [t.ended_at for t in merged] == sorted((t.ended_at for t in merged), reverse=True)
