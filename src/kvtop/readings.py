@@ -186,6 +186,8 @@ class HostReading:
     """Processes of all kinds that were looked at."""
     published_ports: tuple[int, ...] = ()
     """Ports of this machine that container proxies hold."""
+    taps: tuple[tuple[int, str | None], ...] = ()
+    """(port, URL of the server behind it, None where it cannot be told) for each way through a kvtop tap."""
     unreadable_maps: tuple[int, ...] = ()
     """vLLM processes whose maps this user may not read: what they map is not known."""
 

@@ -45,6 +45,7 @@ def serve(
     name: str,
     on_listening: Callable[[Sequence[tuple[str, int]]], None],
     drain_s: float = 30.0,
+    note: Callable[[str], None] | None = None,
 ) -> Ended:
     """Takes connections and holds them open until their clients go."""
     return asyncio.run(_serve(mappings, on_listening, drain_s))

@@ -67,3 +67,14 @@ def test_the_server_of_a_url() -> None:
     assert pid(serving, url="http://127.evil.example:8000") is None
     assert pid(serving, url="http://localhost") is None
     assert server_of("http://localhost:8000", None) is None
+
+
+def test_a_tap_stands_for_the_server_behind_it() -> None:
+    server = VllmProcess(1, "api", port=8000, ports=(8000,))
+    nowhere_yet = VllmProcess(2, "api")
+    ways = ((8001, "http://localhost:8000"), (8002, None), (8003, "http://far:8000"), (8004, "http://127.0.0.1:7"))
+    host = HostReading(processes=(server, nowhere_yet), taps=ways)
+    assert server_of("http://127.0.0.1:8001", host) is server
+    for port in (8002, 8003, 8004):
+        assert server_of(f"http://127.0.0.1:{port}", host) is None
+    assert server_of("http://far:8001", host) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -116,6 +117,17 @@ def test_the_processes_of_a_server(machine: Machine) -> None:
     assert reading.processes[0].started_at == BTIME + 100
     assert "geheim" not in repr(reading)
     assert (reading.processes_seen, reading.published_ports) == (5, (8010,))
+
+
+def test_taps_are_told_from_servers(machine: Machine) -> None:
+    machine.process(10, "vllm", "serve", "m", port=8000)
+    folder = machine.process(11, "python3", "-P", "-m", "kvtop", "tap", "--map", "127.0.0.1:8001=http://127.0.0.1:8000")
+    for _ in range(3):
+        reading = machine.source.read()
+        assert [p.pid for p in reading.processes] == [10]
+        assert reading.taps == ((8001, "http://127.0.0.1:8000"),)
+    shutil.rmtree(folder)
+    assert machine.source.read().taps == ()
 
 
 def test_a_process_in_a_container_has_no_port_of_this_machine(machine: Machine) -> None:

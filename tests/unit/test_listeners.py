@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from kvtop.sources.listeners import tap_ports
+from kvtop.sources.taps import tap_ways
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,10 @@ from kvtop.sources.listeners import tap_ports
 )
 def test_tap_ports(line: str, ports: tuple[int, ...]) -> None:
     assert tap_ports(shlex.split(line)) == ports
+
+
+def test_the_upstreams_of_a_tap() -> None:
+    command = shlex.split("tap --map 1=8000 --map 2=http://[::1]:9/v1 --map 3=ftp://x --upstream 7")
+    assert tap_ways("kvtop", command) == ((1, "http://127.0.0.1:8000"), (2, "http://[::1]:9"), (3, None))
+    assert tap_ways("kvtop", ["tap", "--upstream", "localhost:8000"]) == ((8001, "http://localhost:8000"),)
+    assert tap_ways("kvtop", ["tap"]) == ((8001, None),)

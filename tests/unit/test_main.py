@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvtop.cli.main import main
+from kvtop.cli.main import COMMANDS, main
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,10 @@ def test_turns_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["turns", "--help"])
     assert "usage: kvtop turns [-h] --from-metrics DIR [--json]" in capsys.readouterr().out
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name:<10}  {words}\n" in out for name, words in COMMANDS.items())
+    assert {"tap", "turns", "snapshot", "demo", "doctor"} <= set(COMMANDS)

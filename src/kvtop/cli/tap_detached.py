@@ -164,7 +164,13 @@ def child(args: argparse.Namespace) -> int:
         try:
             located = tap_plan.checked(ways, running.alive(), allow_remote=args.allow_remote)
             ending = tap_run.serve(
-                name, located, store=tap.store(args), drain_s=tap.drain_s(args), log=log, on_listening=listening
+                name,
+                located,
+                store=tap.store(args),
+                drain_s=tap.drain_s(args),
+                log=log,
+                on_listening=listening,
+                note=lambda text: _log.warning("%s", text),
             )
         except KvtopError as error:
             _log.error("%s", error.what)

@@ -24,7 +24,7 @@ class Leg:
     listen_port: int
     upstream: Endpoint
     connect_host: str = ""
-    """The upstream's address to connect to; empty until it was looked up."""
+    """The upstream's address, or a name, to connect to; empty until it was looked up."""
 
     @property
     def listen(self) -> str:
@@ -98,8 +98,9 @@ def _located(one: Leg, allow_remote: bool) -> Leg:
     if any(_is_local(address) for address in there) and one.upstream.port == one.listen_port:
         what = f"{one.listen} -> {one.upstream.url}: the tap would be its own upstream"
         raise UsageError(what, "give the tap a port of its own: --listen 127.0.0.1:PORT")
-    connect = _answering(there, one.upstream.port) if all(map(_is_local, there)) else one.upstream.host
-    return replace(one, listen_host=here[0], connect_host=connect)
+    # A name that was loopback at this look is not looked up again: a name service may tell otherwise later.
+    by_name = allow_remote or one.upstream.host == "localhost"
+    return replace(one, listen_host=here[0], connect_host=one.upstream.host if by_name else there[0])
 
 
 def _addresses(host: str, port: int) -> list[str]:
@@ -110,17 +111,6 @@ def _addresses(host: str, port: int) -> list[str]:
         raise UsageError(f"the host {printable(host, 80)} is not known here", "give a name or an address") from None
     rows.sort(key=lambda row: row[0] != socket.AF_INET)
     return list(dict.fromkeys(str(row[4][0]) for row in rows))
-
-
-def _answering(addresses: Sequence[str], port: int) -> str:
-    """Of several addresses of this machine the first that takes a connection, else the first."""
-    for address in addresses if len(addresses) > 1 else ():
-        try:
-            socket.create_connection((address, port), timeout=0.5).close()
-        except OSError:
-            continue
-        return address
-    return addresses[0]
 
 
 def _is_local(address: str) -> bool:

@@ -48,8 +48,10 @@ def serve(
     drain_s: float,
     log: Path | None,
     on_listening: Callable[[Running, str], None],
+    note: Callable[[str], None] | None = None,
 ) -> Ending:
     """Serve until a signal ends it. `on_listening` gets the record, and what is wrong with its file, if anything.
+    `note` takes what the tap says while it runs (default: stderr).
 
     Raises what the tap raises where it cannot listen.
     """
@@ -65,7 +67,7 @@ def serve(
     def listening(_: Sequence[tuple[str, int]]) -> None:
         on_listening(record, _claimed(record))
 
-    ended = tap.serve(mappings, store=store, name=name, on_listening=listening, drain_s=drain_s)
+    ended = tap.serve(mappings, store=store, name=name, on_listening=listening, drain_s=drain_s, note=note)
     ending = Ending(served=ended.served, cut=ended.cut)
     with contextlib.suppress(OSError, UsageError):
         running.ended(record, ending)

@@ -60,10 +60,15 @@ def server_of(url: str, host: HostReading | None, names: Collection[str] = ()) -
     """The API process of this machine that serves the URL, or will; None for a URL of another machine.
 
     One that listens on the port comes before one that was told to and listens nowhere yet. A process in a container
-    has ports of its own, which are not this machine's.
+    has ports of its own, which are not this machine's. The URL of a tap stands for the server behind it.
     """
+    if host is None or not is_here(url, host, names):
+        return None
     port = port_of(url)
-    if host is None or port is None or not is_here(url, host, names):
+    behind = next((upstream for tap, upstream in host.taps if tap == port), None)
+    if behind is not None:
+        port = port_of(behind) if is_here(behind, host, names) else None
+    if port is None:
         return None
     servers = [p for p in host.processes if p.role == "api" and not p.contained]
     listening = (p for p in servers if port in p.ports)

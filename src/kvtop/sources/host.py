@@ -102,6 +102,7 @@ class HostSource:
             at=self._clock.wall(),
             processes_seen=table.seen,
             published_ports=table.published,
+            taps=table.taps,
             unreadable_maps=unreadable,
         )
 

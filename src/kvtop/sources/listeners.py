@@ -1,7 +1,4 @@
-"""Who listens on a TCP port of this machine, and which of those programs are kvtop's own taps, by psutil.
-
-A tap answers as the server behind it does, so only its process tells it from one.
-"""
+"""Who listens on a TCP port of this machine, and which of those programs are kvtop's own taps, by psutil."""
 
 from __future__ import annotations
 
@@ -10,12 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from kvtop.errors import UsageError, printable
+from kvtop.errors import printable
 from kvtop.sources.processes import UNTOLD, program_of
-from kvtop.sources.url import listen_address
-
-TAP_PORT = 8001
-"""Where a tap listens unless told otherwise."""
+from kvtop.sources.taps import tap_ways
 
 
 def listening() -> dict[int, int | None]:
@@ -29,26 +23,7 @@ def listening() -> dict[int, int | None]:
 
 def tap_ports(command: Sequence[str]) -> tuple[int, ...]:
     """The ports that a command line makes a tap listen on; empty for what is no tap."""
-    program, rest = program_of(command)
-    if program != "kvtop" or rest[:1] != ["tap"]:
-        return ()
-    given: dict[str, list[str]] = {"--listen": [], "--map": []}
-    words = iter(rest[1:])
-    for word in words:
-        flag, equals, value = word.partition("=")
-        if flag in given:
-            given[flag].append(value if equals else next(words, ""))
-        elif flag in ("--status", "--stop", "--how", "--detach", "--help", "-h"):
-            return ()
-    ports = [_port(text.partition("=")[0]) for text in given["--map"]] or [_port(text) for text in given["--listen"]]
-    return tuple(port for port in ports if port) if ports else (TAP_PORT,)
-
-
-def _port(text: str) -> int:
-    try:
-        return listen_address(text)[1]
-    except UsageError:
-        return 0
+    return tuple(port for port, _ in tap_ways(*program_of(command)))
 
 
 def is_tap(port: int, pid: int | None) -> bool:

@@ -15,6 +15,7 @@ import psutil
 
 from kvtop.errors import printable
 from kvtop.readings import VllmProcess
+from kvtop.sources.taps import tap_ways
 from kvtop.sources.url import VLLM_PORT
 
 RESCAN_READS = 10
@@ -55,6 +56,8 @@ class Processes:
     """Processes looked at, of all kinds."""
     published: tuple[int, ...]
     """Host ports that container proxies hold."""
+    taps: tuple[tuple[int, str | None], ...] = ()
+    """See `taps.tap_ways`."""
 
 
 def role(command: Sequence[str]) -> str | None:
@@ -179,6 +182,7 @@ class ProcessTable:
         self._others: dict[int, int] = {}
         """Pid -> number of the read that looks at it again."""
         self._proxies: dict[int, int] = {}
+        self._taps: dict[int, tuple[tuple[int, str | None], ...]] = {}
         self._known: dict[int, _Known] = {}
 
     def read(self) -> Processes:
@@ -190,6 +194,7 @@ class ProcessTable:
         here = set(pids)
         self._others = {pid: due for pid, due in self._others.items() if pid in here}
         self._proxies = {pid: port for pid, port in self._proxies.items() if pid in here}
+        self._taps = {pid: ways for pid, ways in self._taps.items() if pid in here}
         self._known = {pid: known for pid, known in self._known.items() if pid in here}
         found: list[VllmProcess] = []
         for pid in pids:
@@ -197,6 +202,7 @@ class ProcessTable:
             if due is not None and due > self._reads:
                 continue
             self._proxies.pop(pid, None)
+            self._taps.pop(pid, None)
             process = self._look(pid)
             if process is None:
                 self._known.pop(pid, None)
@@ -210,6 +216,7 @@ class ProcessTable:
             vllm=tuple(found),
             seen=len(pids),
             published=tuple(sorted(set(self._proxies.values()))),
+            taps=tuple(way for ways in self._taps.values() for way in ways),
         )
 
     def _look(self, pid: int) -> VllmProcess | None:
@@ -225,6 +232,8 @@ class ProcessTable:
                     given = option(command, "-host-port") or ""
                     if given.isdecimal() and len(given) < 6:
                         self._proxies[pid] = int(given)
+                elif ways := tap_ways(*program_of(command)):
+                    self._taps[pid] = ways
                 return None
             known = self._known.get(pid)
             if known is None or known.process != process:
