@@ -45,10 +45,10 @@ def test_wrong_use_is_two_lines(argv: list[str], capsys: pytest.CaptureFixture[s
     assert "\x1b" not in out.err
 
 
-def test_turns_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["turns"]) == 2
-    err = capsys.readouterr().err
-    assert "turns needs --from-metrics DIR" in err and "tap" not in err
+def test_turns_says_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["turns"]) == 0
+    out = capsys.readouterr()
+    assert out.out.startswith("no turns were captured yet") and "kvtop tap" in out.out and out.err == ""
     with pytest.raises(SystemExit):
         main(["turns", "--help"])
-    assert "usage: kvtop turns [-h] --from-metrics DIR [--json]" in capsys.readouterr().out
+    assert "usage: kvtop turns [-h] [--last N]" in capsys.readouterr().out

@@ -19,6 +19,12 @@ class Thresholds:
     extra_s: float = 3.0
     no_rate_s: float = 10.0
 
+    def slow(self, ttft_s: float, expected_s: float | None) -> bool:
+        """`expected_s`: what its new tokens should take at the server's prefill rate; None: no rate is known."""
+        if expected_s is None:
+            return ttft_s > self.no_rate_s
+        return ttft_s > self.factor * expected_s and ttft_s > expected_s + self.extra_s
+
 
 class Judge:
     """Knows one engine's prefill rate, and the longest prompt that its cache can hold."""
@@ -57,12 +63,8 @@ class Judge:
         if ttft is None:
             return False, None
         expected = ratio(row.new_tokens, self._rate)
-        if expected is None:
-            slow, fine = ttft > limits.no_rate_s, ttft * row.n <= limits.no_rate_s
-        else:
-            slow = ttft > limits.factor * expected and ttft > expected + limits.extra_s
-            fine = ttft * row.n <= limits.extra_s
-        if fine:
+        slow = limits.slow(ttft, expected)
+        if ttft * row.n <= (limits.no_rate_s if expected is None else limits.extra_s):
             return False, "no_fault"
         if slow and row.queue_s is not None and row.queue_s > ttft / 2:
             return True, "queued" if self._no_load(row.queue_s, g, idle) else None
