@@ -247,8 +247,8 @@ def measure(turns: list[Body], folder: Path) -> Iterator[Result]:
 
 
 HEAD = (
-    "| {bodies} generated bodies | MB | on disk, kB | times smaller | zlib of each | zstd of each | put p50, p95 | get p50 "
-    "| a whole turn |\n"
+    "| {bodies} generated bodies | MB | on disk, kB | times smaller | zlib of each | zstd of each | put p50, p95 "
+    "| get p50 | a whole turn |\n"
     "|---|---|---|---|---|---|---|---|---|"
 )
 

@@ -129,7 +129,8 @@ def test_shared_ends_of_references(a: list[int], b: list[int], both: list[int]) 
     packed = parts.pack_refs(left), parts.pack_refs(right)
     head = parts.shared_head(*packed)
     tail = parts.shared_tail(*packed, head)
-    assert left[:head] == right[:head] and left[head : head + 1] != right[head : head + 1] or left == right[:head]
+    assert left[:head] == right[:head]
+    assert head == min(len(left), len(right)) or left[head] != right[head]
     assert len(both) <= head <= min(len(left), len(right)) - tail
     assert left[len(left) - tail :] == right[len(right) - tail :]
     assert list(parts.unpack_refs(packed[0])) == left

@@ -84,7 +84,7 @@ class Bodies:
 
     def put(self, turn: int, role: Role, body: bytes) -> None:
         """Write a body of a turn, in place of the one it has."""
-        self._delete(self._db.execute("select id from body where turn = ? and role = ?", (turn, role)).fetchall())
+        self.remove(turn, role)
         self._look_for_deletions()
         pieces = cut(body) if role is not Role.RESPONSE else None
         if pieces is not None:
@@ -115,6 +115,10 @@ class Bodies:
         if len(data) != row[1] or _digest(data, DIGEST_BYTES) != row[2]:
             raise Damaged("a body is not as it was written")
         return data
+
+    def remove(self, turn: int, role: Role) -> None:
+        """Delete one body of a turn, if it has it."""
+        self._delete(self._db.execute("select id from body where turn = ? and role = ?", (turn, role)).fetchall())
 
     def drop(self, turns: Sequence[int]) -> None:
         """Delete all bodies of these turns, and the pieces that no other body holds."""
