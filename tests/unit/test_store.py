@@ -377,7 +377,7 @@ def test_ten_thousand_bodies_come_back(path: Path, block: int) -> None:
         for _ in range(1000):
             text = generated(random)
             kept[store.begin(Captured(), text)] = text
-            if random.random() < 0.02:
+            if random.random() < 0.006:
                 gone = random.sample(sorted(kept), random.randint(1, min(40, len(kept))))
                 store.forget(gone)
                 kept |= dict.fromkeys(gone)
