@@ -88,7 +88,8 @@ def check(*, as_json: bool) -> int:
         print(printable(problem, 300))
     name = printable(str(default_path()), 300)
     if problems:
-        print(f"{name}: {len(problems)} faults in {exact(count)} turns; every other body came back as it was sent")
+        faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
+        print(f"{name}: {faults} in {exact(count)} turns; every other body came back as it was sent")
         return 1
     print(f"{name}: {exact(count)} turns, {size / 1e6:.1f} MB; every body came back as it was sent")
     return 0
