@@ -67,17 +67,17 @@ def test_a_theme_that_is_there_is_taken(capsys: pytest.CaptureFixture[str]) -> N
     assert "the dashboard needs a terminal" in capsys.readouterr().err
 
 
-def test_turns_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["turns"]) == 2
-    err = capsys.readouterr().err
-    assert "turns needs --from-metrics DIR" in err and "tap" not in err
-    with pytest.raises(SystemExit):
-        main(["turns", "--help"])
-    assert "usage: kvtop turns [-h] --from-metrics DIR [--json]" in capsys.readouterr().out
-
-
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert all(f"  {name:<10}  {words}\n" in out for name, words in COMMANDS.items())
     assert {"tap", "turns", "snapshot", "demo", "doctor"} <= set(COMMANDS)
+
+
+def test_turns_says_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["turns"]) == 0
+    out = capsys.readouterr()
+    assert out.out.startswith("no turns were captured yet") and "kvtop tap" in out.out and out.err == ""
+    with pytest.raises(SystemExit):
+        main(["turns", "--help"])
+    assert "usage: kvtop turns [-h] [--last N]" in capsys.readouterr().out

@@ -84,7 +84,7 @@ class Bodies:
 
     def put(self, turn: int, role: Role, body: bytes) -> None:
         """Write a body of a turn, in place of the one it has."""
-        self._delete(self._db.execute("select id from body where turn = ? and role = ?", (turn, role)).fetchall())
+        self.remove(turn, role)
         self._look_for_deletions()
         pieces = cut(body) if role is not Role.RESPONSE else None
         if pieces is not None:
@@ -108,8 +108,17 @@ class Bodies:
 
     def get(self, turn: int, role: Role) -> bytes | None:
         """The body; None where there is none. Raises Damaged."""
-        row = self._db.execute("select id from body where turn = ? and role = ?", (turn, role)).fetchone()
-        return None if row is None else self._get(row[0])
+        row = self._db.execute("select id, size, digest from body where turn = ? and role = ?", (turn, role)).fetchone()
+        if row is None:
+            return None
+        data = self._restore(row[0])
+        if len(data) != row[1] or _digest(data, DIGEST_BYTES) != row[2]:
+            raise Damaged("a body is not as it was written")
+        return data
+
+    def remove(self, turn: int, role: Role) -> None:
+        """Delete one body of a turn, if it has it."""
+        self._delete(self._db.execute("select id from body where turn = ? and role = ?", (turn, role)).fetchall())
 
     def drop(self, turns: Sequence[int]) -> None:
         """Delete all bodies of these turns, and the pieces that no other body holds."""
@@ -139,7 +148,7 @@ class Bodies:
 
     def _comes_back(self, body: int, data: bytes) -> bool:
         try:
-            return self._get(body) == data
+            return self._restore(body) == data
         except (Damaged, ValueError):
             return False
 
@@ -234,23 +243,19 @@ class Bodies:
 
     # reading
 
-    def _get(self, body: int) -> bytes:
-        size, digest, skeleton, runs, whole = self._db.execute(
-            "select size, digest, skeleton, runs, whole from body where id = ?", (body,)
+    def _restore(self, body: int) -> bytes:
+        size, skeleton, runs, whole = self._db.execute(
+            "select size, skeleton, runs, whole from body where id = ?", (body,)
         ).fetchone()
         if whole is not None:
-            data = self._packer.unpack(whole, size)
-        else:
-            refs = unpack_refs(self._refs(body))
-            stored = self._stored({ref >> 1 for ref in refs} | {skeleton}, size)
-            try:
-                pieces = [Piece(stored[ref >> 1], bool(ref & 1)) for ref in refs]
-                data = join(pieces, Layout(stored[skeleton], runs))
-            except (KeyError, ValueError) as error:
-                raise Damaged("pieces of a body are missing") from error
-        if len(data) != size or _digest(data, DIGEST_BYTES) != digest:
-            raise Damaged("a body is not as it was written")
-        return data
+            return self._packer.unpack(whole, size)
+        refs = unpack_refs(self._refs(body))
+        stored = self._stored({ref >> 1 for ref in refs} | {skeleton}, size)
+        try:
+            pieces = [Piece(stored[ref >> 1], bool(ref & 1)) for ref in refs]
+            return join(pieces, Layout(stored[skeleton], runs))
+        except (KeyError, ValueError) as error:
+            raise Damaged("pieces of a body are missing") from error
 
     def _stored(self, parts: set[int], size: int) -> dict[int, bytes]:
         rows = self._db.execute(

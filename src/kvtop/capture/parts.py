@@ -16,7 +16,7 @@ import msgspec
 
 MIN_PIECE = 48
 """Bytes. A shorter element costs less in a gap than as a row of its own."""
-CHUNK = 8192
+CHUNK = 4096
 """Bytes. Of a long piece each chunk is a piece: a clock in a long system prompt then costs one chunk a turn."""
 MAX_PIECES = 20_000
 """A body of more is not cut: no agent sends one, and each piece costs a row."""

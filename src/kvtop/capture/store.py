@@ -281,7 +281,10 @@ class Store:
         return bool(changed)
 
     def _put_outline(self, turn: Captured) -> None:
-        self._bodies.put(turn.id, Role.OUTLINE, msgspec.json.encode(turn.outline))
+        if turn.outline:
+            self._bodies.put(turn.id, Role.OUTLINE, msgspec.json.encode(turn.outline))
+        else:
+            self._bodies.remove(turn.id, Role.OUTLINE)
         if len(self._outlines) >= MAX_OUTLINES:
             self._outlines.clear()
         self._outlines[turn.id] = turn.outline

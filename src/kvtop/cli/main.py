@@ -15,7 +15,7 @@ COMMANDS = {
     "demo": "the dashboard on a simulated box: no GPU, no server, no network",
     "snapshot": "two scrapes of a server, one document (or one line for a status bar)",
     "tap": "between agents and server: passes every byte on, records every turn",
-    "turns": "single requests, told apart from the counters",
+    "turns": "single requests: captured by the tap, or told apart from the counters",
     "doctor": "what kvtop can and cannot see here, and what would let it",
 }
 """Each is a module of this package with `main(argv) -> int`. No command: the dashboard."""

@@ -1,116 +1,70 @@
-"""`kvtop turns --from-metrics DIR`: single requests, from a folder of consecutive /metrics texts alone."""
+"""`kvtop turns`: single requests, captured by the tap; or, from a folder of /metrics texts, told apart by counters."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from kvtop.cli.args import Parser
-from kvtop.cli.saved import Unreadable, read_text
-from kvtop.errors import UsageError
-from kvtop.model import document, metrics
-from kvtop.model.turns import TurnTracker
-from kvtop.model.view import Turn
-from kvtop.model.words import DASH, exact, pct, secs
-from kvtop.readings import Scrape
-from kvtop.sources.exposition import Reader
-
-COLUMNS = ("turn", "n", "prompt", "cached", "new", "out", "queue", "prefill", "decode", "TTFT", "ended", "verdict")
+from kvtop.errors import UsageError, printable
 
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="kvtop turns",
-        usage="%(prog)s [-h] --from-metrics DIR [--json]",
-        description="Requests that can be told apart from the counters of consecutive /metrics texts, newest first. "
-        "A row of n requests holds their means. Unknown is null (–).",
+        usage="%(prog)s [-h] [--last N] [--conversation ID] [--slow] [--json]\n"
+        "       %(prog)s --forget ID [ID ...]|all [--yes] [--json]\n"
+        "       %(prog)s --check [--json]\n"
+        "       %(prog)s --from-metrics DIR [--json]",
+        description="Requests that went through kvtop tap, or were imported, newest first. Unknown is null (–). A "
+        "share of cached tokens that the counters tell, since the server does not, is marked ~.",
     )
     parser.add_argument(
-        "--from-metrics", metavar="DIR", help="folder of /metrics texts, *.txt or *.txt.gz, in name order"
+        "--last", metavar="N", type=_count, help="how many (default: what the terminal holds, else 20; --json: all)"
     )
+    parser.add_argument("--conversation", metavar="ID", help="only this conversation, for instance c12")
+    parser.add_argument("--slow", action="store_true", help="only those that waited too long for their first token")
     parser.add_argument("--json", action="store_true", help="one JSON list")
+    parser.add_argument(
+        "--forget", metavar="ID", nargs="*", help="delete these turns and what was said in them, or all"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask before --forget all")
+    parser.add_argument("--check", action="store_true", help="read everything back and tell what is damaged")
+    parser.add_argument(
+        "--from-metrics",
+        metavar="DIR",
+        help="instead: requests that can be told apart from the counters of consecutive /metrics texts, *.txt or "
+        "*.txt.gz in name order; a row of n requests holds their means",
+    )
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.from_metrics is None:
-        raise UsageError(
-            "turns needs --from-metrics DIR: it tells single requests apart in a folder of saved /metrics texts",
-            "save one text a second, named in order; live, the dashboard lists them: kvtop [URL]",
-        )
-    if not args.from_metrics:
-        raise UsageError("--from-metrics '': an empty name is no folder", "a dot is the current one")
-    rows = list(reversed(list(_turns(Path(args.from_metrics)))))
-    if args.json:
-        print(json.dumps([document.turn(row) for row in rows], allow_nan=False))
-    elif rows:
-        _table(rows)
-    else:
-        print("no request finished between two of these texts")
-    return 0
+    _one_thing(args)
+    if args.from_metrics is not None:
+        from kvtop.cli import counted
+
+        return counted.main(args.from_metrics, args.json)
+    from kvtop.cli import captured
+
+    if args.forget is not None:
+        return captured.forget(args.forget, yes=args.yes, as_json=args.json)
+    if args.check:
+        return captured.check(as_json=args.json)
+    return captured.show(last=args.last, conversation=args.conversation, slow=args.slow, as_json=args.json)
 
 
-def _turns(folder: Path) -> Iterator[Turn]:
-    reader, tracker = Reader(metrics.wanted), TurnTracker()
-    for path in _files(folder):
-        scrape = _read(path, reader)
-        if scrape is not None:
-            yield from tracker.add(scrape)
+def _one_thing(args: argparse.Namespace) -> None:
+    """Raises UsageError for options that do not go together."""
+    chosen = [f"--{name.replace('_', '-')}" for name in ("from_metrics", "forget") if getattr(args, name) is not None]
+    chosen += ["--check"] if args.check else []
+    limits = [f"--{name}" for name in ("last", "conversation") if getattr(args, name) is not None]
+    limits += ["--slow"] if args.slow else []
+    if len(chosen) > 1 or (chosen and limits):
+        raise UsageError(f"{' and '.join([*chosen, *limits][:2])} do not go together", "kvtop turns --help tells more")
+    if args.yes and args.forget is None:
+        raise UsageError("--yes is for --forget all")
 
 
-def _files(folder: Path) -> list[Path]:
-    try:
-        names = sorted(path for path in folder.iterdir() if path.name.endswith((".txt", ".txt.gz")))
-    except OSError as error:
-        raise UsageError(f"cannot read the folder {str(folder)!r}: {error.strerror or error}") from error
-    if not names:
-        raise UsageError(f"no *.txt or *.txt.gz in {str(folder)!r}", "save one /metrics text a file, named in order")
-    return names
-
-
-def _read(path: Path, reader: Reader) -> Scrape | None:
-    """One text as a scrape; None, and a line on stderr, where it is none."""
-    try:
-        text = read_text(str(path), files_only=True)
-    except Unreadable as error:
-        _skip(path, error.why)
-        return None
-    scrape = reader.read(text)
-    if not scrape.has_vllm:
-        _skip(path, "no vLLM series in it")
-    elif scrape.truncated:
-        _skip(path, "the text was cut: its end is missing")
-    else:
-        return scrape
-    return None
-
-
-def _skip(path: Path, why: str) -> None:
-    print(f"kvtop: skipped {path.name!r}: {why}", file=sys.stderr)
-
-
-def _table(rows: Sequence[Turn]) -> None:
-    lines = [COLUMNS, *(_cells(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
-    for line in lines:
-        cells = [cell.rjust(width) for cell, width in zip(line[:-2], widths, strict=False)]
-        cells += [cell.ljust(width) for cell, width in zip(line[-2:], widths[-2:], strict=True)]
-        print("  ".join(cells).rstrip())
-
-
-def _cells(row: Turn) -> tuple[str, ...]:
-    return (
-        str(row.id),
-        str(row.n),
-        exact(row.prompt_tokens),
-        DASH if row.cached_share is None else f"{exact(row.cached_tokens)} {pct(row.cached_share)}",
-        exact(row.new_tokens),
-        exact(row.completion_tokens),
-        secs(row.queue_s),
-        secs(row.prefill_s),
-        secs(row.decode_s),
-        "~" + secs(row.ttft_s) if row.ttft_s is not None else DASH,
-        row.finish_reason or DASH,
-        ("slow: " if row.slow else "") + (row.verdict or DASH),
-    )
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:12]) <= 10**9:
+        raise argparse.ArgumentTypeError(f"'{printable(text, 20)}' is no number of turns: 1 or more")
+    return int(text)

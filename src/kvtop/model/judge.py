@@ -20,7 +20,7 @@ class Thresholds:
     no_rate_s: float = 10.0
 
     def slow(self, ttft_s: float, expected_s: float | None) -> bool:
-        """`expected_s`: what its new tokens take at this server's prefill rate; None where no rate is known."""
+        """`expected_s`: what its new tokens should take at the server's prefill rate; None: no rate is known."""
         if expected_s is None:
             return ttft_s > self.no_rate_s
         return ttft_s > self.factor * expected_s and ttft_s > expected_s + self.extra_s

@@ -1,0 +1,38 @@
+"""Which captured turns were slow, as far as the turns themselves tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kvtop.capture.turn import Captured
+from kvtop.model.judge import Thresholds
+
+Rates = Mapping[tuple[str, str | None], float]
+"""(upstream, model) -> prompt tokens that it computes in a second."""
+
+
+def prefill_rates(turns: Iterable[Captured]) -> Rates:
+    """From the turns of which both the new tokens and the prefill time are known."""
+    sums: dict[tuple[str, str | None], tuple[int, float]] = {}
+    for turn in turns:
+        if turn.new_tokens is not None and turn.new_tokens > 0 and turn.prefill_s:
+            tokens, seconds = sums.get((turn.upstream, turn.model), (0, 0.0))
+            sums[turn.upstream, turn.model] = tokens + turn.new_tokens, seconds + turn.prefill_s
+    return {key: tokens / seconds for key, (tokens, seconds) in sums.items()}
+
+
+def is_slow(turn: Captured, rates: Rates, limits: Thresholds) -> bool | None:
+    """Whether it took much longer to its first token than its new tokens should; None: its TTFT is not known."""
+    ttft = waited_s(turn)
+    if ttft is None:
+        return None
+    rate = rates.get((turn.upstream, turn.model))
+    expected = None if rate is None or turn.new_tokens is None else max(0, turn.new_tokens) / rate
+    return limits.slow(ttft, expected)
+
+
+def waited_s(turn: Captured) -> float | None:
+    """TTFT; of an answer that came in one piece, what the server says that queue and prefill took together."""
+    if turn.ttft_s is not None or turn.queue_s is None or turn.prefill_s is None:
+        return turn.ttft_s
+    return turn.queue_s + turn.prefill_s

@@ -1,0 +1,179 @@
+"""The captured turns: list them, delete them, check them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from kvtop import config
+from kvtop.capture import document
+from kvtop.capture.schema import NoStore
+from kvtop.capture.slow import Rates, is_slow, prefill_rates, waited_s
+from kvtop.capture.store import Store, default_path
+from kvtop.capture.turn import Captured, Record, TurnState
+from kvtop.cli import table
+from kvtop.cli.stdio import tell
+from kvtop.errors import UsageError, printable
+from kvtop.model.judge import Thresholds
+from kvtop.model.words import DASH, exact, hms, pct, secs
+
+PAGE = 1000
+"""Turns that are read at a time, and those that the prefill rate is worked out from."""
+LAST = 20
+"""Turns of a table that goes to no terminal."""
+DAY_S = 86_400.0
+COLUMNS = (
+    "turn", "time", "prompt", "cached", "new", "out", "queue", "TTFT", "took", "tok/s",
+    "conversation", "agent", "state",
+)  # fmt: skip
+
+
+def show(*, last: int | None, conversation: str | None, slow: bool, as_json: bool) -> int:
+    """The turns, newest first. None captured yet is nothing wrong: an empty list, and a line that says how to begin."""
+    try:
+        with Store.open(default_path()) as store:
+            limits = _limits()
+            rates = prefill_rates(store.turns(last=PAGE))
+            rows = _pages(store, conversation)
+            chosen = (row for row in rows if not slow or is_slow(row, rates, limits))
+            if as_json:
+                _json(chosen, last, rates, limits)
+            else:
+                _table([row for row, _ in zip(chosen, range(last or _fitting()), strict=False)], rates, limits)
+    except NoStore as none:
+        if as_json:
+            print("[]")
+            tell(f"kvtop: {none.what}; {none.fix}")
+        else:
+            print(f"{none.what}; {none.fix}")
+    return 0
+
+
+def forget(words: Sequence[str], *, yes: bool, as_json: bool) -> int:
+    """Delete turns. Exit code 1 where one that was named is not there."""
+    everything = list(words) == ["all"]
+    if not words or not (everything or all(word.isascii() and word.isdigit() and len(word) < 16 for word in words)):
+        wrong = next((word for word in words if not word.isdigit()), "")
+        what = f"--forget '{printable(wrong, 40)}': no id of a turn" if wrong else "--forget needs ids of turns, or all"
+        raise UsageError(what, "kvtop turns lists them: kvtop turns --forget 12 13, kvtop turns --forget all")
+    with Store.open(default_path()) as store:
+        path, count = store.path, store.count()
+        missing = [] if everything else [word for word in words if store.turn(int(word)) is None]
+    if everything and not yes and not _agreed(f"delete all {exact(count)} turns in {printable(str(path))}?"):
+        return 1
+    with Store.open(path, write=True) as store:
+        gone = store.forget(None if everything else [int(word) for word in words])
+        for note in store.notes:
+            tell(f"kvtop: {note}")
+    if as_json:
+        print(json.dumps({"forgotten": gone, "not_found": [int(word) for word in missing]}))
+    else:
+        print(f"forgot {exact(gone)} turn{'' if gone == 1 else 's'}")
+        for word in missing:
+            tell(f"kvtop: there is no turn {word}")
+    return 1 if missing else 0
+
+
+def check(*, as_json: bool) -> int:
+    """Read everything back. Exit code 1 where something is damaged."""
+    with Store.open(default_path()) as store:
+        count, size, problems = store.count(), store.size_bytes(), store.check()
+    if as_json:
+        print(json.dumps({"ok": not problems, "turns": count, "store_bytes": size, "problems": problems}))
+        return 1 if problems else 0
+    for problem in problems:
+        print(printable(problem, 300))
+    name = printable(str(default_path()), 300)
+    if problems:
+        faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
+        print(f"{name}: {faults} in {exact(count)} turns; every other body came back as it was sent")
+        return 1
+    print(f"{name}: {exact(count)} turns, {size / 1e6:.1f} MB; every body came back as it was sent")
+    return 0
+
+
+def _limits() -> Thresholds:
+    wanted = config.load().settings.thresholds
+    return Thresholds(wanted.slow_factor, wanted.slow_extra_s, wanted.slow_ttft_s)
+
+
+def _pages(store: Store, conversation: str | None) -> Iterator[Captured]:
+    before: int | None = None
+    while page := store.turns(last=PAGE, conversation=conversation, before_id=before):
+        yield from page
+        before = page[-1].id
+
+
+def _json(rows: Iterator[Captured], last: int | None, rates: Rates, limits: Thresholds) -> None:
+    """One list, written row by row: there may be many."""
+    print("[", end="")
+    for i, row in enumerate(rows):
+        if i == last:
+            break
+        made = document.turn(row, is_slow(row, rates, limits))
+        print(",\n" if i else "", json.dumps(made, allow_nan=False), sep="", end="")
+    print("]")
+
+
+def _fitting() -> int:
+    return max(1, shutil.get_terminal_size().lines - 2) if sys.stdout.isatty() else LAST
+
+
+def _agreed(question: str) -> bool:
+    """Raises UsageError where nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise UsageError("--forget all deletes every captured turn: nobody is here to be asked", "say --yes to mean it")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _table(rows: Sequence[Captured], rates: Rates, limits: Thresholds) -> None:
+    now = time.time()
+    if rows:
+        table.show([COLUMNS, *(_cells(row, bool(is_slow(row, rates, limits)), now) for row in rows)], left=3)
+    else:
+        print("no such turn")
+
+
+def _cells(row: Captured, slow: bool, now: float) -> tuple[str, ...]:
+    share = pct(row.cached_share)
+    flying = row.state is TurnState.IN_FLIGHT
+    speed = document.tokens_per_s(row)
+    return (
+        str(row.id),
+        _when(row.started_at, now),
+        exact(row.prompt_tokens),
+        f"~{share}" if row.cached_source == "metrics" and share != DASH else share,
+        exact(row.new_tokens),
+        exact(row.completion_tokens),
+        secs(row.queue_s),
+        secs(waited_s(row)),
+        secs(now - row.started_at if flying else row.duration_s),
+        DASH if speed is None else f"{speed:.1f}",
+        printable(row.conversation or DASH, 16),
+        printable(row.agent, 20),
+        _state(row, slow),
+    )
+
+
+def _when(at: float, now: float) -> str:
+    """Local time; of another day its date too."""
+    if abs(now - at) < DAY_S:
+        return hms(at)
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+    except (ValueError, OverflowError, OSError):
+        return DASH
+
+
+def _state(row: Captured, slow: bool) -> str:
+    words = ["in flight" if row.state is TurnState.IN_FLIGHT else row.state.value if row.state else "end not seen"]
+    if row.state is TurnState.FAILED:
+        words += [str(row.status)] if row.status is not None else []
+        words += [printable(row.error, 60)] if row.error else []
+    text = " ".join(words)
+    notes = [note for note, there in (("slow", slow), ("record cut", row.record is Record.TRUNCATED)) if there]
+    return ", ".join([text, *notes])

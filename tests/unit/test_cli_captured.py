@@ -1,0 +1,199 @@
+"""`kvtop turns` of captured turns."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from captured_turns import FULL, body
+from msgspec.structs import replace
+from test_document import TURN
+
+from kvtop.capture import document
+from kvtop.capture.store import Store, default_path
+from kvtop.capture.turn import Captured, TurnState
+from kvtop.cli import captured
+from kvtop.cli.main import main
+
+Fill = Callable[..., list[int]]
+
+
+@pytest.fixture
+def fill(own_home: Path) -> Fill:
+    """Puts turns into the store and gives their ids."""
+
+    def put(*turns: Captured) -> list[int]:
+        with Store.open(default_path(), write=True) as store:
+            return [store.begin(turn, body(3)) for turn in turns]
+
+    return put
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    try:
+        code = main(["turns", *argv])
+    except SystemExit as stop:
+        code = int(str(stop.code))
+    out = capsys.readouterr()
+    assert "\x1b" not in out.out + out.err and "Traceback" not in out.err
+    return code, out.out, out.err
+
+
+def test_the_document_has_every_key_of_the_contract() -> None:
+    made = document.turn(replace(FULL, id=7), True)
+    assert made.keys() >= TURN
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    assert (made["id"], made["source"], made["record"], made["state"]) == (7, "import", "truncated", "cut")
+    assert (made["started_at"], made["ended_at"]) == ("2026-11-30T00:53:20Z", "2026-11-30T00:53:32Z")
+    assert (made["new_tokens"], made["cached_share"], made["cached_source"]) == (1000, 11 / 12, "usage")
+    assert (made["ttft_s"], made["duration_s"], made["decode_s"]) == (2.0, 12.25, 10.0)
+    assert (made["slow"], made["verdict"], made["route"], made["agent"]) == (True, None, "chat", "opencode")
+    assert (made["parent"], made["relation"], made["hints"]) == (3, "next", {"user": "u1"})
+
+
+def test_unknown_is_null() -> None:
+    made = document.turn(Captured(id=1, started_at=5.0, usage={"x": float("nan")}), None)
+    nulls = {key for key, value in made.items() if value is None}
+    assert nulls >= {
+        "ended_at", "model", "status", "finish_reason", "prompt_tokens", "cached_tokens", "cached_share", "new_tokens",
+        "completion_tokens", "queue_s", "ttft_s", "duration_s", "inter_token_p50_s", "verdict", "cached_source", "slow",
+    }  # fmt: skip
+    assert (made["state"], made["agent"], made["usage"]) == ("in_flight", "unknown", {"x": None})
+    assert document.turn(Captured(id=1, state=None), None)["state"] is None
+
+
+def test_json_is_newest_first_and_filtered(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = replace(FULL, first_token_at=FULL.started_at + 20, conversation="c2")
+    fill(*[replace(FULL, conversation=f"c{1 + i % 2}") for i in range(40)], slow, replace(slow, prompt_tokens=None))
+    code, out, err = run(capsys, "--json")
+    assert (code, err) == (0, "") and [row["id"] for row in json.loads(out)] == list(range(42, 0, -1))
+    assert [row["id"] for row in json.loads(run(capsys, "--json", "--last", "2")[1])] == [42, 41]
+    assert [row["id"] for row in json.loads(run(capsys, "--json", "--conversation", "c1")[1])] == list(range(39, 0, -2))
+    assert [row["id"] for row in json.loads(run(capsys, "--json", "--slow")[1])] == [42, 41]
+    assert [row["id"] for row in json.loads(run(capsys, "--json", "--slow", "--last", "1")[1])] == [42]
+    assert run(capsys, "--json", "--conversation", "nobody") == (0, "[]\n", "")
+
+
+def test_more_turns_than_a_page(
+    fill: Fill, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captured, "PAGE", 3)
+    fill(*[FULL] * 8)
+    assert [row["id"] for row in json.loads(run(capsys, "--json")[1])] == list(range(8, 0, -1))
+
+
+def test_the_table(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    now = time.time()
+    flying = Captured(started_at=now - 7200, agent="evil\x1b[2J", conversation="c\x1b]0;x", model="m")
+    fill(
+        replace(FULL, state=TurnState.DONE, cached_source="metrics", started_at=1e9, sent_at=1e9),
+        replace(FULL, state=TurnState.FAILED, status=400, error="max_tokens\x1b[31m"),
+        replace(FULL, state=None),
+        flying,
+    )
+    code, out, err = run(capsys)
+    assert (code, err) == (0, "")
+    head, *rows = out.splitlines()
+    assert head.split() == list(captured.COLUMNS)
+    assert [row.split()[0] for row in rows] == ["4", "3", "2", "1"]
+    assert rows[0].split()[2:] == [*"––––––", "2", "h", "00", "m", "–", "c\\x1b]0;x", "evil\\x1b[2J", "in", "flight"]
+    assert rows[1].endswith("end not seen, record cut") and rows[2].endswith(
+        "failed 400 max_tokens\\x1b[31m, record cut"
+    )
+    assert "2001-09-09" in rows[3] and "~92 %" in rows[3] and " 10.0 " in rows[3] and "1,000" in rows[3]
+
+
+def test_twenty_rows_where_there_is_no_terminal(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(*[FULL] * 25)
+    assert len(run(capsys)[1].splitlines()) == 21
+    assert len(run(capsys, "--last", "23")[1].splitlines()) == 24
+
+
+def test_nothing_captured_yet(capsys: pytest.CaptureFixture[str], own_home: Path) -> None:
+    code, out, err = run(capsys)
+    assert (code, err) == (0, "") and out.startswith("no turns were captured yet") and "kvtop tap" in out
+    code, out, err = run(capsys, "--json")
+    assert (code, out) == (0, "[]\n") and "kvtop tap" in err and len(err.splitlines()) == 1
+    for argv in (["--forget", "1"], ["--check"]):
+        code, out, err = run(capsys, *argv)
+        assert (code, out) == (1, "") and err.startswith("kvtop: no turns were captured yet")
+    assert not own_home.exists()
+
+
+def test_forget(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(*[FULL] * 5)
+    assert run(capsys, "--forget", "2", "4") == (0, "forgot 2 turns\n", "")
+    assert run(capsys, "--forget", "4", "5") == (1, "forgot 1 turn\n", "kvtop: there is no turn 4\n")
+    code, out, _ = run(capsys, "--forget", "5", "--json")
+    assert (code, json.loads(out)) == (1, {"forgotten": 0, "not_found": [5]})
+    code, out, err = run(capsys, "--forget", "all")
+    assert (code, out) == (2, "") and "--yes" in err
+    assert run(capsys, "--forget", "all", "--yes") == (0, "forgot 2 turns\n", "")
+    assert run(capsys) == (0, "no such turn\n", "")
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("YES\n", 0), ("n\n", 2), ("\n", 2), ("", 2)])
+def test_forgetting_all_is_asked_for(
+    fill: Fill, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+) -> None:
+    fill(FULL, FULL)
+    typed = io.StringIO(answer)
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", typed)
+    code, _, err = run(capsys, "--forget", "all")
+    assert "delete all 2 turns in " in err and code == (1 if left else 0)
+    with Store.open(default_path()) as store:
+        assert store.count() == left
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--forget"],
+        ["--forget", "twelve\x1b[2J"],
+        ["--forget", "all", "3"],
+        ["--forget", "-1"],
+        ["--forget", "9" * 30],
+        ["--last", "0"],
+        ["--last", "many"],
+        ["--last", "-3"],
+        ["--yes"],
+        ["--check", "--slow"],
+        ["--check", "--forget", "1"],
+        ["--from-metrics", "x", "--last", "3"],
+        ["--from-metrics", "x", "--check"],
+        ["3"],
+    ],
+)
+def test_wrong_use(fill: Fill, capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    fill(FULL)
+    code, out, err = run(capsys, *argv)
+    assert (code, out) == (2, "") and len(err.splitlines()) in (1, 2) and err.startswith("kvtop: ")
+    with Store.open(default_path()) as store:
+        assert store.count() == 1
+
+
+def test_check(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(FULL, FULL)
+    code, out, err = run(capsys, "--check")
+    assert (code, err) == (0, "") and "2 turns" in out and out.endswith("every body came back as it was sent\n")
+    with Store.open(default_path(), write=True) as store:
+        store.db.execute("update body set digest = x'00' where turn = 2 and role = 0")
+    code, out, _ = run(capsys, "--check")
+    assert code == 1 and "request of turn 2: a body is not as it was written" in out and "1 fault" in out
+    code, out, _ = run(capsys, "--check", "--json")
+    made = json.loads(out)
+    assert (code, made["ok"], made["turns"], len(made["problems"])) == (1, False, 2, 1)
+
+
+def test_a_broken_store_is_told_in_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    default_path().parent.mkdir(parents=True)
+    default_path().write_text("no database\n" * 100)
+    for argv in ([], ["--json"], ["--check"], ["--forget", "1"]):
+        code, out, err = run(capsys, *argv)
+        assert (code, out) == (1, "") and "damaged" in err and len(err.splitlines()) == 2
