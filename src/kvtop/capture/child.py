@@ -24,18 +24,13 @@ _LOOK_S = 0.02
 
 
 class Child:
-    """Keeps a recorder running. `on_start` gets a new non-blocking socket to each."""
+    """Keeps a recorder running."""
 
-    def __init__(
-        self,
-        reactor: Reactor,
-        command: Command,
-        on_start: Callable[[socket.socket], None],
-        note: Callable[[str], None],
-    ) -> None:
+    def __init__(self, reactor: Reactor, command: Command, note: Callable[[str], None]) -> None:
+        self.on_start: Callable[[socket.socket], None] = socket.socket.close
+        """Gets a new non-blocking socket to each recorder."""
         self._reactor = reactor
         self._command = command
-        self._on_start = on_start
         self._note = note
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
@@ -74,7 +69,7 @@ class Child:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICE)
         self._running = True
-        self._on_start(ours)
+        self.on_start(ours)
 
     def lost(self) -> None:
         """It hangs up, or takes nothing: end it for good, and start another."""

@@ -13,10 +13,10 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from time import monotonic, monotonic_ns
+from typing import Protocol
 
 import msgspec
 
-from kvtop.capture.child import Child, Command
 from kvtop.capture.reactor import ERR, HUP, OUT, Reactor
 from kvtop.capture.wire import HEADER, Kind, Lost, Opened
 
@@ -32,6 +32,18 @@ _UNTOLD = 4096
 
 _pack = HEADER.pack
 _encode = msgspec.json.Encoder().encode
+
+
+class Recorder(Protocol):
+    """Keeps a process at the other end: `kvtop.capture.child.Child`."""
+
+    on_start: Callable[[socket.socket], None]
+
+    def start(self) -> None: ...
+
+    def lost(self) -> None: ...
+
+    def end(self, within_s: float, then: Callable[[], None]) -> None: ...
 
 
 class Track:
@@ -94,16 +106,10 @@ class Track:
 class Spool:
     """The queue, and the recorder at its end."""
 
-    def __init__(
-        self,
-        reactor: Reactor,
-        command: Command,
-        *,
-        cap_bytes: int = CAP_BYTES,
-        note: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, reactor: Reactor, recorder: Recorder, cap_bytes: int = CAP_BYTES) -> None:
         self._reactor = reactor
-        self._child = Child(reactor, command, self._connected, note)
+        self._recorder = recorder
+        recorder.on_start = self._connected
         self._sock: socket.socket | None = None
         self._waiting = False
         """For the socket to take more."""
@@ -131,7 +137,7 @@ class Spool:
         """That nobody was told of."""
 
     def start(self) -> None:
-        self._child.start()
+        self._recorder.start()
 
     def open(self, opened: Opened) -> Track:
         """A client and an upstream are connected."""
@@ -158,11 +164,11 @@ class Spool:
         deadline = monotonic() + flush_s
 
         def look() -> None:
-            self._child.start()
+            self._recorder.start()
             self.flush()
             if not (self._queue or self.batch or self._behind) or monotonic() > deadline:
                 self._hang_up()
-                self._child.end(wait_s, then)
+                self._recorder.end(wait_s, then)
             else:
                 self._reactor.call_later(BATCH_S, look)
 
@@ -304,7 +310,7 @@ class Spool:
             return
         self._hang_up()
         self._resume()
-        self._child.lost()
+        self._recorder.lost()
 
     def _resume(self) -> None:
         """What goes to the next recorder: the frames that were not begun, and before them the connections that began

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, monotonic_ns
 from types import FrameType
 
-from kvtop.capture.child import Command
+from kvtop.capture.child import Child, Command
 from kvtop.capture.door import Door, Mapping, authority, resolve
 from kvtop.capture.reactor import Reactor
 from kvtop.capture.splice import Link
@@ -116,7 +116,7 @@ class Tap:
         self._cut = 0
         self.spool = None
         if command is not None:
-            self.spool = Spool(self._reactor, command, cap_bytes=cap_bytes, note=note)
+            self.spool = Spool(self._reactor, Child(self._reactor, command, note), cap_bytes)
         self._doors: list[Door] = []
         try:
             for mapping in mappings:
