@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections.abc import Callable
 
@@ -66,6 +67,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("open"), st.just(0), st.just(0)),
     st.tuples(st.just("close"), st.integers(0, 4), st.just(0)),
     st.tuples(st.sampled_from(["client", "server"]), st.integers(0, 4), st.integers(1, 9000)),
+    st.tuples(st.just("burst"), st.just(0), st.integers(4, 20)),
     st.tuples(st.just("end"), st.integers(0, 4), st.just(0)),
     st.tuples(st.just("take"), st.just(0), st.integers(1, 30000)),
     st.tuples(st.sampled_from(["die", "start", "run", "run"]), st.just(0), st.just(0)),
@@ -88,7 +90,14 @@ def play(reactor: Reactor, keeper: Keeper, actions: list[tuple[str, int, int]], 
     spool.start()
     tracks: list[Track] = []
     passed: dict[int, dict[Kind, bytearray]] = {}
-    at = 0
+    numbers = itertools.count()
+
+    def pass_on(track: Track, kind: Kind, size: int) -> None:
+        """No four bytes are twice the same."""
+        data = b"".join(next(numbers).to_bytes(4, "big") for _ in range(size // 4 + 1))
+        track.data(kind, 1, memoryview(data))
+        passed[track.conn][kind] += data
+
     for what, which, size in actions:
         track = tracks[which % len(tracks)] if tracks else None
         if what == "open":
@@ -97,10 +106,11 @@ def play(reactor: Reactor, keeper: Keeper, actions: list[tuple[str, int, int]], 
             passed[track.conn] = {Kind.CLIENT: bytearray(), Kind.SERVER: bytearray()}
         elif what in ("client", "server") and track:
             kind = Kind.CLIENT if what == "client" else Kind.SERVER
-            data = bytes((at + i) % 251 for i in range(size))
-            at += size
-            track.data(kind, at, memoryview(data))
-            passed[track.conn][kind] += data
+            pass_on(track, kind, size)
+        elif what == "burst" and track:
+            for piece in range(size):
+                pass_on(tracks[piece % len(tracks)], Kind.SERVER, 2500)
+            run(reactor, spool)
         elif what == "close" and track:
             tracks.remove(track)
             track.close()
@@ -127,31 +137,34 @@ def play(reactor: Reactor, keeper: Keeper, actions: list[tuple[str, int, int]], 
     assert not spool.held
     assert not spool.batch
     lives = [list(Frames().feed(bytes(life))) for life in keeper.lives]
-    for frames in lives:
-        for conn in {frame.conn for frame in frames}:
-            check([frame for frame in frames if frame.conn == conn], passed[conn])
+    for conn, both in passed.items():
+        at = {Kind.CLIENT: 0, Kind.SERVER: 0}
+        for frames in lives:
+            check([frame for frame in frames if frame.conn == conn], both, at)
     if len(lives) == 1:
         whole(lives[0], passed, spool.lost_connections)
     spool.abandon()
 
 
-def check(frames: list[Frame], passed: dict[Kind, bytearray]) -> None:
-    """One connection in one life: OPEN first, CLOSE last, and between the gaps what passed, in order."""
-    assert [frame.kind is Kind.OPEN for frame in frames] == [True] + [False] * (len(frames) - 1)
+def check(frames: list[Frame], passed: dict[Kind, bytearray], at: dict[Kind, int]) -> None:
+    """One connection in one life: OPEN first, CLOSE last, and between the gaps what passed, in order and once.
+
+    `at`: how far the lives before have read."""
+    assert [frame.kind is Kind.OPEN for frame in frames] == [True, *([False] * (len(frames) - 1))][: len(frames)]
     assert Kind.CLOSE not in [frame.kind for frame in frames[:-1]]
     for kind in (Kind.CLIENT, Kind.SERVER):
-        said, at, resumed = bytes(passed[kind]), 0, False
+        said, resumed = bytes(passed[kind]), False
         for frame in frames:
             if frame.kind is Kind.OPEN:
                 resumed = msgspec.json.decode(frame.data, type=Opened).resumed
-            elif frame.kind is Kind.GAP:
+            elif frame.kind is Kind.GAP and not resumed:
                 lost = msgspec.json.decode(frame.data, type=Lost)
-                at += lost.client_bytes if kind is Kind.CLIENT else lost.server_bytes
+                at[kind] += lost.client_bytes if kind is Kind.CLIENT else lost.server_bytes
             elif frame.kind is kind:
-                if resumed:  # where the dead one stopped is not known
-                    at, resumed = said.index(frame.data, at), False
-                assert said[at : at + len(frame.data)] == frame.data
-                at += len(frame.data)
+                if resumed:  # what the dead one had in hand is not known
+                    at[kind], resumed = said.index(frame.data, at[kind]), False
+                assert said[at[kind] : at[kind] + len(frame.data)] == frame.data
+                at[kind] += len(frame.data)
 
 
 def whole(frames: list[Frame], passed: dict[int, dict[Kind, bytearray]], untold: int) -> None:
