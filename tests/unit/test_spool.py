@@ -132,6 +132,12 @@ def play(reactor: Reactor, keeper: Keeper, actions: list[tuple[str, int, int]], 
         assert spool.held + len(spool.batch) <= cap + 400 * (len(passed) + 1)
     for track in tracks:
         track.close()
+    finish(reactor, spool, keeper)
+    judge(keeper, passed, spool.lost_connections)
+    spool.abandon()
+
+
+def finish(reactor: Reactor, spool: Spool, keeper: Keeper) -> None:
     keeper.start()
     for _ in range(300):
         run(reactor, spool)
@@ -139,14 +145,16 @@ def play(reactor: Reactor, keeper: Keeper, actions: list[tuple[str, int, int]], 
             pass
     assert not spool.held
     assert not spool.batch
+
+
+def judge(keeper: Keeper, passed: dict[int, dict[Kind, bytearray]], untold: int) -> None:
     lives = [list(Frames().feed(bytes(life))) for life in keeper.lives]
     for conn, both in passed.items():
         at = {Kind.CLIENT: 0, Kind.SERVER: 0}
         for frames in lives:
             check([frame for frame in frames if frame.conn == conn], both, at)
     if len(lives) == 1:
-        whole(lives[0], passed, spool.lost_connections)
-    spool.abandon()
+        whole(lives[0], passed, untold)
 
 
 def check(frames: list[Frame], passed: dict[Kind, bytearray], at: dict[Kind, int]) -> None:
