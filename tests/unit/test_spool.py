@@ -75,7 +75,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(actions=st.lists(ACTIONS, min_size=10, max_size=60), cap=st.integers(2000, 60_000), deaths=st.booleans())
 def test_order_and_counts(actions: list[tuple[str, int, int]], cap: int, deaths: bool) -> None:
     reactor, keeper = Reactor(), Keeper()

@@ -276,7 +276,8 @@ class Spool:
             now = monotonic_ns()
             if not track.told:
                 self._tell(track, now)
-            self.batch += self._gap(track, now)
+            self.batch += self._gap(conn, Lost(client_bytes=track.lost_client, server_bytes=track.lost_server), now)
+            track.lost_client = track.lost_server = 0
             for kind, at_ns in track.marks:
                 self.batch += _pack(conn, kind, at_ns, 0)
             track.marks.clear()
@@ -285,11 +286,10 @@ class Spool:
                 self._closed.append((self._number, track))
         self.arm()
 
-    def _gap(self, track: Track, at_ns: int) -> bytes:
-        self.lost_bytes += track.lost_client + track.lost_server
-        text = _encode(Lost(client_bytes=track.lost_client, server_bytes=track.lost_server))
-        track.lost_client = track.lost_server = 0
-        return _pack(track.conn, Kind.GAP, at_ns, len(text)) + text
+    def _gap(self, conn: int, lost: Lost, at_ns: int) -> bytes:
+        self.lost_bytes += lost.client_bytes + lost.server_bytes
+        text = _encode(lost)
+        return _pack(conn, Kind.GAP, at_ns, len(text)) + text
 
     def _connected(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -317,10 +317,11 @@ class Spool:
         in those that were."""
         number, rest = self._number - 1, bytearray()
         begun: set[int] = set()
+        cut: dict[int, Lost] = {}
         if self._sent:
             number, batch = self._queue.popleft()
             self.held -= len(batch)
-            rest, begun = self._not_begun(batch)
+            rest, begun, cut = self._not_begun(batch)
         elif self._queue:
             number = self._queue[0][0] - 1
         self._sent = 0
@@ -331,29 +332,31 @@ class Spool:
                 begun.add(track.conn)
                 text = _encode(msgspec.structs.replace(track.opened, resumed=True))
                 front += _pack(track.conn, Kind.OPEN, now, len(text)) + text
-                front += self._gap(track, now)
+                # What a track that is behind lost comes after what is still in the queue.
+                front += self._gap(track.conn, cut.get(track.conn, Lost()), now)
                 track.batch = number
         front += rest
         if front:
             self._queue.appendleft((number, front))
             self.held += len(front)
 
-    def _not_begun(self, batch: bytearray) -> tuple[bytearray, set[int]]:
-        """The frames of the first batch of which no byte was sent, and the connections that open in them."""
-        at, opens = 0, set()
+    def _not_begun(self, batch: bytearray) -> tuple[bytearray, set[int], dict[int, Lost]]:
+        """The frames of the first batch of which no byte was sent, the connections that open in them, and what the one
+        frame held that was cut."""
+        at = 0
+        cut: dict[int, Lost] = {}
         while at < self._sent:
             conn, kind, _, size = HEADER.unpack_from(batch, at)
             at += HEADER.size + size
-            track = self._live.get(conn)
-            if track is not None and at > self._sent and kind == Kind.CLIENT:
-                track.lost_client += size
-            elif track is not None and at > self._sent and kind == Kind.SERVER:
-                track.lost_server += size
-        rest = batch[at:]
+            if at > self._sent and kind == Kind.CLIENT:
+                cut[conn] = Lost(client_bytes=size)
+            elif at > self._sent and kind == Kind.SERVER:
+                cut[conn] = Lost(server_bytes=size)
+        rest, opens = batch[at:], set()
         at = 0
         while at < len(rest):
             conn, kind, _, size = HEADER.unpack_from(rest, at)
             at += HEADER.size + size
             if kind == Kind.OPEN:
                 opens.add(conn)
-        return rest, opens
+        return rest, opens, cut
