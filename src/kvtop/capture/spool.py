@@ -1,0 +1,362 @@
+"""What the tap saw, on its way to the recorder: a queue with a limit in bytes that never delays traffic.
+
+Frames are gathered in batches. A recorder that is slow or stopped lets the batches pile up to the limit; beyond it the
+bytes of a connection are counted instead of kept, and a GAP is told in their place as soon as there is room. A recorder
+that died is followed by another one, which gets what was not yet handed over; connections that the dead one knew are
+told again, as resumed and with a GAP.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections import deque
+from collections.abc import Callable
+from time import monotonic, monotonic_ns
+from typing import Protocol
+
+import msgspec
+
+from kvtop.capture.reactor import ERR, HUP, OUT, Reactor
+from kvtop.capture.wire import HEADER, Kind, Lost, Opened
+
+CAP_BYTES = 32 << 20
+BATCH_S = 0.02
+BATCH_BYTES = 64 * 1024
+"""A batch of whole frames is closed at this size, so that what was cut by a recorder's death is soon looked through."""
+_BATCHES_AT_ONCE = 16
+"""Then traffic has its turn."""
+
+_UNTOLD = 4096
+"""Connections that began and ended while there was no room and are still told of later."""
+
+_pack = HEADER.pack
+_encode = msgspec.json.Encoder().encode
+
+
+class Recorder(Protocol):
+    """Keeps a process at the other end: `kvtop.capture.child.Child`."""
+
+    on_start: Callable[[socket.socket], None]
+
+    def start(self) -> None: ...
+
+    def lost(self) -> None: ...
+
+    def end(self, within_s: float, then: Callable[[], None]) -> None: ...
+
+
+class Track:
+    """A connection as the recorder is to know it."""
+
+    __slots__ = ("batch", "behind", "conn", "lost_client", "lost_server", "marks", "opened", "over", "spool", "told")
+
+    def __init__(self, spool: Spool, conn: int, opened: Opened) -> None:
+        self.spool = spool
+        self.conn = conn
+        self.opened = opened
+        self.told = False
+        """Its OPEN is in a batch, or was sent."""
+        self.batch = 0
+        """In which batch."""
+        self.behind = False
+        """Something of it was not kept and not yet told."""
+        self.over = False
+        self.lost_client = 0
+        self.lost_server = 0
+        self.marks: list[tuple[int, int]] = []
+        """Kind and time of what happened while it was behind; at most five."""
+
+    def data(self, kind: int, at_ns: int, data: memoryview) -> None:
+        """Bytes that were passed on. They are copied."""
+        spool = self.spool
+        batch = spool.batch
+        size = len(data)
+        if self.behind or spool.held + len(batch) + size > spool.room:
+            spool.behind(self)
+            if kind == Kind.CLIENT:
+                self.lost_client += size
+            else:
+                self.lost_server += size
+            return
+        batch += _pack(self.conn, kind, at_ns, size)
+        batch += data
+        if len(batch) >= BATCH_BYTES:
+            spool.flush()
+        elif not spool.armed:
+            spool.arm()
+
+    def mark(self, kind: int) -> None:
+        """Something without bytes happened, now."""
+        spool = self.spool
+        if self.behind or spool.full():
+            spool.behind(self)
+            self.marks.append((kind, monotonic_ns()))
+            return
+        spool.batch += _pack(self.conn, kind, monotonic_ns(), 0)
+        spool.arm()
+
+    def close(self) -> None:
+        """Both sides are gone."""
+        self.over = True
+        self.mark(Kind.CLOSE)
+        self.spool.closed(self)
+
+
+class Spool:
+    """The queue, and the recorder at its end."""
+
+    def __init__(self, reactor: Reactor, recorder: Recorder, cap_bytes: int = CAP_BYTES) -> None:
+        self._reactor = reactor
+        self._recorder = recorder
+        recorder.on_start = self._connected
+        self._sock: socket.socket | None = None
+        self._waiting = False
+        """For the socket to take more."""
+        self._cap = cap_bytes
+        self.room = cap_bytes - cap_bytes // 8
+        """For frames with bytes; the rest is kept for those that say how a connection began and ended."""
+        self.batch = bytearray()
+        """The frames that are being gathered."""
+        self._number = 1
+        """Of that batch; they count up."""
+        self._queue: deque[tuple[int, bytearray]] = deque()
+        self.held = 0
+        """Bytes in the queue."""
+        self._sent = 0
+        """Bytes of the first batch in the queue that are with the recorder."""
+        self.armed = False
+        self._conns = itertools.count(1)
+        self._live: dict[int, Track] = {}
+        self._closed: deque[tuple[int, Track]] = deque()
+        """Tracks that are over, while the batch with their CLOSE is here."""
+        self._behind: dict[int, Track] = {}
+        self.lost_bytes = 0
+        """Told in GAP frames."""
+        self.lost_connections = 0
+        """That nobody was told of."""
+
+    def start(self) -> None:
+        self._recorder.start()
+
+    def open(self, opened: Opened) -> Track:
+        """A client and an upstream are connected."""
+        track = Track(self, next(self._conns) & 0xFFFFFFFF, opened)
+        self._live[track.conn] = track
+        if self.full():
+            self.behind(track)
+        else:
+            self._tell(track, monotonic_ns())
+            self.arm()
+        return track
+
+    def refused(self, opened: Opened) -> None:
+        """The upstream took no connection."""
+        if self.full():
+            self.lost_connections += 1
+            return
+        text = _encode(opened)
+        self.batch += _pack(next(self._conns) & 0xFFFFFFFF, Kind.REFUSED, monotonic_ns(), len(text)) + text
+        self.arm()
+
+    def finish(self, flush_s: float, wait_s: float, then: Callable[[], None]) -> None:
+        """All connections are over: hand over what is here within `flush_s`, let the recorder end within `wait_s`."""
+        deadline = monotonic() + flush_s
+
+        def look() -> None:
+            self._recorder.start()
+            self.flush()
+            if not (self._queue or self.batch or self._behind) or monotonic() > deadline:
+                self._hang_up()
+                self._recorder.end(wait_s, then)
+            else:
+                self._reactor.call_later(BATCH_S, look)
+
+        look()
+
+    def abandon(self) -> None:
+        """Hang up at once. The recorder ends by itself with what it has."""
+        self._hang_up()
+
+    def full(self) -> bool:
+        """No room for a further frame, even one without bytes."""
+        return self.held + len(self.batch) >= self._cap
+
+    def arm(self) -> None:
+        """Hand over what is gathered in a moment."""
+        if not self.armed:
+            self.armed = True
+            self._reactor.call_later(BATCH_S, self._due)
+
+    def behind(self, track: Track) -> None:
+        """Nothing more is kept of it until there is room to say so."""
+        if not track.behind:
+            track.behind = True
+            self._behind[track.conn] = track
+            self.arm()
+
+    def closed(self, track: Track) -> None:
+        del self._live[track.conn]
+        if not track.behind:
+            self._closed.append((self._number, track))
+        elif not track.told and len(self._behind) > _UNTOLD:
+            del self._behind[track.conn]
+            self.lost_connections += 1
+
+    def flush(self) -> None:
+        """Close the batch and send what the recorder takes at once."""
+        if self.batch:
+            self._queue.append((self._number, self.batch))
+            self.held += len(self.batch)
+            self.batch = bytearray()
+            self._number += 1
+        if not self._waiting:
+            self._send()
+
+    def ready(self, events: int) -> None:
+        """The recorder takes more, or hung up."""
+        if events & (ERR | HUP):
+            self._lost()
+        elif events & OUT:
+            self._send()
+
+    def give_up(self) -> None:
+        self._lost()
+
+    def _due(self) -> None:
+        self.armed = False
+        self.flush()
+
+    def _send(self) -> None:
+        sock = self._sock
+        if sock is None:
+            return
+        try:
+            for _ in range(_BATCHES_AT_ONCE):
+                if not self._queue:
+                    self._wait(False)
+                    break
+                number, batch = self._queue[0]
+                with memoryview(batch) as whole:
+                    self._sent += sock.send(whole[self._sent :])
+                if self._sent < len(batch):
+                    continue
+                self._queue.popleft()
+                self.held -= len(batch)
+                self._sent = 0
+                while self._closed and self._closed[0][0] <= number:
+                    self._closed.popleft()
+            else:
+                self._wait(True)
+        except BlockingIOError:
+            self._wait(True)
+        except OSError:
+            self._lost()
+            return
+        if self._behind and self.held + len(self.batch) < self._cap // 2:
+            self._catch_up()
+
+    def _wait(self, waiting: bool) -> None:
+        if waiting != self._waiting and self._sock is not None:
+            self._waiting = waiting
+            self._reactor.change(self._sock.fileno(), OUT if waiting else 0)
+
+    def _tell(self, track: Track, at_ns: int) -> None:
+        text = _encode(track.opened)
+        self.batch += _pack(track.conn, Kind.OPEN, at_ns, len(text)) + text
+        track.told = True
+        track.batch = self._number
+
+    def _catch_up(self) -> None:
+        """There is room again: tell what was lost, connection by connection."""
+        for conn, track in list(self._behind.items()):
+            if self.full():
+                break
+            del self._behind[conn]
+            now = monotonic_ns()
+            if not track.told:
+                self._tell(track, now)
+            self.batch += self._gap(conn, Lost(client_bytes=track.lost_client, server_bytes=track.lost_server), now)
+            track.lost_client = track.lost_server = 0
+            for kind, at_ns in track.marks:
+                self.batch += _pack(conn, kind, at_ns, 0)
+            track.marks.clear()
+            track.behind = False
+            if track.over:
+                self._closed.append((self._number, track))
+        self.arm()
+
+    def _gap(self, conn: int, lost: Lost, at_ns: int) -> bytes:
+        self.lost_bytes += lost.client_bytes + lost.server_bytes
+        text = _encode(lost)
+        return _pack(conn, Kind.GAP, at_ns, len(text)) + text
+
+    def _connected(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._waiting = False
+        self._reactor.add(sock.fileno(), self, 0)
+        self._send()
+
+    def _hang_up(self) -> None:
+        sock, self._sock = self._sock, None
+        self._waiting = False
+        if sock is not None:
+            self._reactor.remove(sock.fileno())
+            sock.close()
+
+    def _lost(self) -> None:
+        """The recorder is gone: prepare the queue for the next one."""
+        if self._sock is None:
+            return
+        self._hang_up()
+        self._resume()
+        self._recorder.lost()
+
+    def _resume(self) -> None:
+        """What goes to the next recorder: the frames that were not begun, and before them the connections that began
+        in those that were."""
+        number, rest = self._number - 1, bytearray()
+        begun: set[int] = set()
+        cut: dict[int, Lost] = {}
+        if self._sent:
+            number, batch = self._queue.popleft()
+            self.held -= len(batch)
+            rest, begun, cut = self._not_begun(batch)
+        elif self._queue:
+            number = self._queue[0][0] - 1
+        self._sent = 0
+        front = bytearray()
+        now = monotonic_ns()
+        for track in itertools.chain((t for _, t in self._closed), self._live.values(), self._behind.values()):
+            if track.told and track.batch <= number and track.conn not in begun:
+                begun.add(track.conn)
+                text = _encode(msgspec.structs.replace(track.opened, resumed=True))
+                front += _pack(track.conn, Kind.OPEN, now, len(text)) + text
+                # What a track that is behind lost comes after what is still in the queue.
+                front += self._gap(track.conn, cut.get(track.conn, Lost()), now)
+                track.batch = number
+        front += rest
+        if front:
+            self._queue.appendleft((number, front))
+            self.held += len(front)
+
+    def _not_begun(self, batch: bytearray) -> tuple[bytearray, set[int], dict[int, Lost]]:
+        """The frames of the first batch of which no byte was sent, the connections that open in them, and what the one
+        frame held that was cut."""
+        at = 0
+        cut: dict[int, Lost] = {}
+        while at < self._sent:
+            conn, kind, _, size = HEADER.unpack_from(batch, at)
+            at += HEADER.size + size
+            if at > self._sent and kind == Kind.CLIENT:
+                cut[conn] = Lost(client_bytes=size)
+            elif at > self._sent and kind == Kind.SERVER:
+                cut[conn] = Lost(server_bytes=size)
+        rest, opens = batch[at:], set()
+        at = 0
+        while at < len(rest):
+            conn, kind, _, size = HEADER.unpack_from(rest, at)
+            at += HEADER.size + size
+            if kind == Kind.OPEN:
+                opens.add(conn)
+        return rest, opens, cut

@@ -1,0 +1,192 @@
+"""Whatever the recorder does, what it gets is in order, and what it does not get is counted."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvtop.capture.reactor import Reactor
+from kvtop.capture.spool import Spool, Track
+from kvtop.capture.wire import Frame, Frames, Kind, Lost, Opened
+
+OPENED = Opened(upstream="http://127.0.0.1:8000", listen="127.0.0.1:8001", peer="127.0.0.1:5")
+
+
+class Keeper:
+    """A recorder without a process: `take` reads what came, `die` hangs up, `start` begins the next life."""
+
+    def __init__(self) -> None:
+        self.on_start: Callable[[socket.socket], None] = socket.socket.close
+        self.sock: socket.socket | None = None
+        self.lives: list[bytearray] = []
+
+    def start(self) -> None:
+        if self.sock is None:
+            ours, self.sock = socket.socketpair()
+            ours.setblocking(False)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+            self.sock.setblocking(False)
+            self.lives.append(bytearray())
+            self.on_start(ours)
+
+    def take(self, size: int) -> int:
+        if self.sock is None:
+            return 0
+        try:
+            data = self.sock.recv(size)
+        except BlockingIOError:
+            return 0
+        self.lives[-1] += data
+        return len(data)
+
+    def die(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+
+    def lost(self) -> None:
+        self.die()
+
+    def end(self, within_s: float, then: Callable[[], None]) -> None:
+        then()
+
+
+def run(reactor: Reactor, spool: Spool) -> None:
+    """What is ready now, and what is due soon."""
+    spool.flush()
+    reactor.call_later(0, reactor.stop)
+    reactor.run()
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("open"), st.just(0), st.just(0)),
+    st.tuples(st.just("close"), st.integers(0, 4), st.just(0)),
+    st.tuples(st.sampled_from(["client", "server"]), st.integers(0, 4), st.integers(1, 9000)),
+    st.tuples(st.just("burst"), st.just(0), st.integers(4, 20)),
+    st.tuples(st.just("end"), st.integers(0, 4), st.just(0)),
+    st.tuples(st.just("take"), st.just(0), st.integers(1, 30000)),
+    st.tuples(st.sampled_from(["run", "start"]), st.just(0), st.just(0)),
+    st.tuples(st.just("die"), st.integers(0, 1), st.just(0)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(actions=st.lists(ACTIONS, min_size=10, max_size=60), cap=st.integers(2000, 60_000), deaths=st.booleans())
+def test_order_and_counts(actions: list[tuple[str, int, int]], cap: int, deaths: bool) -> None:
+    reactor, keeper = Reactor(), Keeper()
+    try:
+        play(reactor, keeper, actions, cap, deaths)
+    finally:
+        keeper.die()
+        reactor.close()
+
+
+def play(reactor: Reactor, keeper: Keeper, actions: list[tuple[str, int, int]], cap: int, deaths: bool) -> None:
+    spool = Spool(reactor, keeper, cap)
+    spool.start()
+    tracks: list[Track] = []
+    passed: dict[int, dict[Kind, bytearray]] = {}
+    numbers = itertools.count()
+
+    def pass_on(track: Track, kind: Kind, size: int) -> None:
+        """No four bytes are twice the same."""
+        data = b"".join(next(numbers).to_bytes(4, "big") for _ in range(size // 4 + 1))
+        track.data(kind, 1, memoryview(data))
+        passed[track.conn][kind] += data
+
+    for what, which, size in [("open", 0, 0)] * 2 + actions:
+        track = tracks[which % len(tracks)] if tracks else None
+        if what == "open":
+            track = spool.open(OPENED)
+            tracks.append(track)
+            passed[track.conn] = {Kind.CLIENT: bytearray(), Kind.SERVER: bytearray()}
+        elif what in ("client", "server") and track:
+            kind = Kind.CLIENT if what == "client" else Kind.SERVER
+            pass_on(track, kind, size)
+        elif what == "burst" and track:
+            for piece in range(size):
+                pass_on(tracks[piece % len(tracks)], Kind.SERVER, 2500)
+            run(reactor, spool)
+        elif what == "close" and track:
+            tracks.remove(track)
+            track.close()
+        elif what == "end" and track:
+            track.mark(Kind.CLIENT_END)
+        elif what == "take":
+            keeper.take(size)
+        elif what == "die" and deaths:
+            keeper.die()
+            run(reactor, spool)
+            if which:
+                keeper.start()
+        elif what == "start":
+            keeper.start()
+        elif what == "run":
+            run(reactor, spool)
+        # A batch may go over by what says that there was a gap, one such frame for each connection.
+        assert spool.held + len(spool.batch) <= cap + 400 * (len(passed) + 1)
+    for track in tracks:
+        track.close()
+    finish(reactor, spool, keeper)
+    judge(keeper, passed, spool.lost_connections)
+    spool.abandon()
+
+
+def finish(reactor: Reactor, spool: Spool, keeper: Keeper) -> None:
+    keeper.start()
+    for _ in range(300):
+        run(reactor, spool)
+        while keeper.take(1 << 20):
+            pass
+    assert not spool.held
+    assert not spool.batch
+
+
+def judge(keeper: Keeper, passed: dict[int, dict[Kind, bytearray]], untold: int) -> None:
+    lives = [list(Frames().feed(bytes(life))) for life in keeper.lives]
+    for conn, both in passed.items():
+        at = {Kind.CLIENT: 0, Kind.SERVER: 0}
+        for frames in lives:
+            check([frame for frame in frames if frame.conn == conn], both, at)
+    if len(lives) == 1:
+        whole(lives[0], passed, untold)
+
+
+def check(frames: list[Frame], passed: dict[Kind, bytearray], at: dict[Kind, int]) -> None:
+    """One connection in one life: OPEN first, CLOSE last, and between the gaps what passed, in order and once.
+
+    `at`: how far the lives before have read."""
+    assert [frame.kind is Kind.OPEN for frame in frames] == [True, *([False] * (len(frames) - 1))][: len(frames)]
+    assert Kind.CLOSE not in [frame.kind for frame in frames[:-1]]
+    for kind in (Kind.CLIENT, Kind.SERVER):
+        said, resumed = bytes(passed[kind]), False
+        for frame in frames:
+            if frame.kind is Kind.OPEN:
+                resumed = msgspec.json.decode(frame.data, type=Opened).resumed
+            elif frame.kind is Kind.GAP and not resumed:
+                lost = msgspec.json.decode(frame.data, type=Lost)
+                at[kind] += lost.client_bytes if kind is Kind.CLIENT else lost.server_bytes
+            elif frame.kind is kind:
+                if resumed:  # what the dead one had in hand is not known
+                    at[kind], resumed = said.index(frame.data, at[kind]), False
+                assert said[at[kind] : at[kind] + len(frame.data)] == frame.data
+                at[kind] += len(frame.data)
+
+
+def whole(frames: list[Frame], passed: dict[int, dict[Kind, bytearray]], untold: int) -> None:
+    """Nobody died: every byte is there, or counted as lost."""
+    told = {frame.conn for frame in frames}
+    assert len(passed) - len(told) == untold == 0
+    for conn, both in passed.items():
+        mine = [frame for frame in frames if frame.conn == conn]
+        lost = [msgspec.json.decode(frame.data, type=Lost) for frame in mine if frame.kind is Kind.GAP]
+        client = sum(len(frame.data) for frame in mine if frame.kind is Kind.CLIENT)
+        server = sum(len(frame.data) for frame in mine if frame.kind is Kind.SERVER)
+        assert client + sum(one.client_bytes for one in lost) == len(both[Kind.CLIENT])
+        assert server + sum(one.server_bytes for one in lost) == len(both[Kind.SERVER])
+        assert mine[-1].kind is Kind.CLOSE
