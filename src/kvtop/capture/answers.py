@@ -67,9 +67,7 @@ def read_answer(
         return Answered(error=_text_error(body) if status is not None and status >= 400 else None)
     failed = status is not None and status >= 400
     if not isinstance(document, dict):
-        return Answered(
-            error=_text_error(body) if failed else None, whole=document is not None or not body.strip()
-        )
+        return Answered(error=_text_error(body) if failed else None, whole=document is not None or not body.strip())
     inner = document.get("status") == "failed" or document.get("type") == "error"
     error = error_of(document) if failed or inner or "error" in document else None
     if failed and error is None:

@@ -1,8 +1,8 @@
 """JSON of requests, read leniently, and brought into a form that is equal where the prompt is.
 
-Canonical: the keys of the envelope sorted, nulls left out, no white space, a text for a list of one text block, without
-`cache_control`. The order of keys inside a tool's parameters and a call's arguments stays, since templates print them as
-they come; so does the order of every list.
+Canonical: the keys of the envelope sorted, nulls left out, no white space, a text for a list of one text block,
+without `cache_control`. The order of keys inside a tool's parameters and a call's arguments stays, since templates
+print them as they come; so does the order of every list.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def encode(value: Any) -> bytes:
 def members(data: bytes) -> dict[str, msgspec.Raw | bytes]:
     """An object's members, each as the bytes that stand there. Raises ValueError for what is no JSON object."""
     try:
-        return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        found: dict[str, msgspec.Raw | bytes] = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        return found
     except (msgspec.MsgspecError, ValueError, RecursionError):
         value = decode(data)
     if not isinstance(value, dict):

@@ -8,7 +8,6 @@ neither.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
@@ -245,33 +244,32 @@ class _Fields:
         self.headers.append((name or b"", value or b""))
 
 
-def _parsed(make: Callable[[_Fields], httptools.HttpRequestParser], data: bytes, fields: _Fields) -> object:
-    parser = make(fields)
-    try:
-        parser.feed_data(data)
-    except httptools.HttpParserUpgrade:
-        pass
-    except httptools.HttpParserError as error:
-        raise Broken(type(error).__name__) from None
-    return parser
-
-
 def request_head(data: bytes) -> RequestHead:
     """Reads a request's head, its empty line included. Raises Broken."""
     fields = _Fields()
-    parser = _parsed(httptools.HttpRequestParser, data, fields)
+    parser = httptools.HttpRequestParser(fields)
+    _parse(parser, data)
     framing, length = _framing(fields.headers, Framing.NONE)
-    method = parser.get_method().decode("latin-1")  # type: ignore[attr-defined]
+    method = parser.get_method().decode("latin-1")
     return RequestHead(method, fields.target.decode("latin-1"), _texts(fields.headers), framing, length)
 
 
 def answer_head(data: bytes) -> AnswerHead:
     """Reads an answer's head, its empty line included. Raises Broken."""
     fields = _Fields()
-    parser = _parsed(httptools.HttpResponseParser, data, fields)
+    parser = httptools.HttpResponseParser(fields)
+    _parse(parser, data)
     framing, length = _framing(fields.headers, Framing.CLOSE)
-    status = parser.get_status_code()  # type: ignore[attr-defined]
-    return AnswerHead(status, _texts(fields.headers), framing, length)
+    return AnswerHead(parser.get_status_code(), _texts(fields.headers), framing, length)
+
+
+def _parse(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, data: bytes) -> None:
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserError as error:
+        raise Broken(type(error).__name__) from None
 
 
 def _texts(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from kvtop.capture import redact
-from kvtop.capture.answers import Answered as Answered
-from kvtop.capture.answers import read_answer as read_answer
-from kvtop.capture.canonical import canonical as canonical
-from kvtop.capture.canonical import decode, digest, items, members, text_or_blocks
+from kvtop.capture.answers import Answered, read_answer
+from kvtop.capture.canonical import canonical, decode, digest, items, members, text_or_blocks
 from kvtop.capture.turn import Part, Route
 from kvtop.errors import printable
+
+__all__ = ["Answered", "Asked", "may_be_turn", "outline", "read_answer", "read_request", "route_of"]
 
 MAX_PARTS = 20_000
 """Parts of one outline; what follows is not told."""

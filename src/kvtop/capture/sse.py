@@ -15,9 +15,7 @@ MAX_GAPS = 100_000
 """Gaps between events that are kept of one answer."""
 
 _CONTENT = {
-    Route.CHAT: re.compile(
-        rb'"(?:content|reasoning|reasoning_content|refusal)":\s*"(?!")|"tool_calls":\s*\[\s*\{'
-    ),
+    Route.CHAT: re.compile(rb'"(?:content|reasoning|reasoning_content|refusal)":\s*"(?!")|"tool_calls":\s*\[\s*\{'),
     Route.COMPLETIONS: re.compile(rb'"text":\s*"(?!")'),
     Route.MESSAGES: re.compile(
         rb'"(?:text|thinking|partial_json)":\s*"(?!")|"type":\s*"(?:tool_use|server_tool_use|redacted_thinking)"'
