@@ -86,13 +86,13 @@ def finish(before: Scrape, after: Scrape) -> Finish:
     return Finish(moved=True, only=rows[0] if grew == rows[0].prompt_tokens else None)
 
 
-def learnt(turn: Captured, kept: list[Sample], row: Turn | None) -> Captured:
+def learnt(turn: Captured, kept: list[Sample], row: Turn | None, *, alone: bool | None) -> Captured:
     """The turn with what the counters add. `row`: the only request that ran while it did, which was this one unless
-    its usage says otherwise; None where others ran too."""
-    turn = msgspec.structs.replace(turn, samples=thinned(kept))
-    if not kept or turn.state is not TurnState.DONE:
+    its usage says otherwise."""
+    turn = msgspec.structs.replace(turn, samples=thinned(kept), alone=alone)
+    if row is None or turn.state is not TurnState.DONE:
         return turn
-    if row is None or turn.prompt_tokens not in (None, row.prompt_tokens):
+    if turn.prompt_tokens not in (None, row.prompt_tokens):
         return msgspec.structs.replace(turn, alone=False)
     cached, source = turn.cached_tokens, turn.cached_source
     if cached is None and row.cached_tokens is not None:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from kvtop.capture.counters import finish, in_flight, learnt, sample_of, thinned
 from kvtop.capture.turn import Captured, Sample, TurnState
+from kvtop.errors import UsageError
 from kvtop.model.view import Turn
 from kvtop.readings import Scrape, SourceDown, State
 
@@ -26,6 +27,9 @@ DEAF_S = 60.0
 """An upstream that has no /metrics of vLLM is not asked again for so long."""
 MAX_FAILURES = 3
 """An upstream that does not answer so many times in a row is not asked either."""
+
+
+Sleep = Callable[[float], Awaitable[None]]
 
 
 class SourceLike(Protocol):
@@ -65,11 +69,11 @@ class Watch:
         self.samples = thinned([*self.samples, sample])
         self.most = max(self.most, in_flight(sample))
 
-    def settle(self, row: Turn | None) -> None:
+    def settle(self, row: Turn | None, *, alone: bool | None) -> None:
         """Tell what was learnt."""
         told, self._learnt = self._learnt, None
         if told is not None and self.turn is not None and self.samples:
-            told(learnt(self.turn, self.samples, row))
+            told(learnt(self.turn, self.samples, row, alone=alone))
 
     @property
     def may_be_alone(self) -> bool:
@@ -79,13 +83,7 @@ class Watch:
 class Upstream:
     """One upstream and its turns in flight. `mono` is a clock in seconds; `sleep` waits."""
 
-    def __init__(
-        self,
-        source: SourceLike,
-        *,
-        mono: Callable[[], float],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, source: SourceLike, *, mono: Callable[[], float], sleep: Sleep = asyncio.sleep) -> None:
         self._source = source
         self._mono = mono
         self._sleep = sleep
@@ -141,20 +139,30 @@ class Upstream:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        while self._running or self._ended:
-            self._wake.clear()
-            asked_at = self._mono()
-            answer = await self._source.scrape()
-            sample = sample_of(answer) if isinstance(answer, Scrape) else None
-            if isinstance(answer, Scrape) and sample is not None:
-                self._failures = 0
-                self._take(asked_at, answer, sample)
-            elif self._gives_up(answer):
-                self._settle_all()
-                return
-            else:
-                self._give_up_waiting()
-            await self._pause(asked_at)
+        try:
+            while self._running or self._ended:
+                self._wake.clear()
+                asked_at = self._mono()
+                answer = await self._source.scrape()
+                if not self._heard(asked_at, answer):
+                    return
+                await self._pause(asked_at)
+        except Exception:  # noqa: BLE001  a text that the model cannot take must not end the recording
+            self._deaf_until = self._mono() + DEAF_S
+            self._settle_all()
+
+    def _heard(self, asked_at: float, answer: Scrape | SourceDown) -> bool:
+        """Whether to go on asking."""
+        sample = sample_of(answer) if isinstance(answer, Scrape) else None
+        if isinstance(answer, Scrape) and sample is not None:
+            self._failures = 0
+            self._take(asked_at, answer, sample)
+        elif self._gives_up(answer):
+            self._settle_all()
+            return False
+        else:
+            self._give_up_waiting()
+        return True
 
     def _take(self, asked_at: float, scrape: Scrape, sample: Sample) -> None:
         last, self._last = self._last, (asked_at, scrape, sample)
@@ -167,14 +175,15 @@ class Upstream:
 
     def _look(self, watch: Watch, after: Scrape) -> None:
         """Whether an ended turn's finish stands in this text."""
-        row = None
+        row, alone = None, False if watch.crowded or watch.most > 1 else None
         if watch.may_be_alone and watch.before is not None:
             found = finish(watch.before, after)
             if not found.moved and self._mono() - watch.ended_at < SETTLE_S:
                 return
             row = found.only
+            alone = row is not None if found.moved else None
         self._ended.discard(watch)
-        watch.settle(row)
+        watch.settle(row, alone=alone)
 
     async def _pause(self, asked_at: float) -> None:
         """Until the next text is due."""
@@ -212,11 +221,11 @@ class Upstream:
     def _give_up_waiting(self) -> None:
         for watch in [watch for watch in self._ended if self._mono() - watch.ended_at >= SETTLE_S]:
             self._ended.discard(watch)
-            watch.settle(None)
+            watch.settle(None, alone=None)
 
     def _settle_all(self) -> None:
         for watch in self._ended:
-            watch.settle(None)
+            watch.settle(None, alone=None)
         self._ended.clear()
 
 
@@ -225,8 +234,18 @@ def _same(last: Sample, now: Sample) -> bool:
     return (last.started_at, last.finished, last.prompt_tokens) == (now.started_at, now.finished, now.prompt_tokens)
 
 
+class _Nowhere:
+    """In place of an upstream whose URL is none."""
+
+    async def scrape(self) -> Scrape | SourceDown:
+        return SourceDown(State.NOT_VLLM, "not a URL", 0.0)
+
+    async def aclose(self) -> None:
+        return
+
+
 class Sampler:
-    """The upstreams by URL. `source` makes the one that reads a URL; raises UsageError for what is none."""
+    """The upstreams by URL. `source` makes the one that reads a URL; it may raise UsageError."""
 
     def __init__(self, source: Callable[[str], SourceLike], *, mono: Callable[[], float]) -> None:
         self._source = source
@@ -236,8 +255,14 @@ class Sampler:
     def begins(self, url: str) -> Watch:
         upstream = self._upstreams.get(url)
         if upstream is None:
-            upstream = self._upstreams[url] = Upstream(self._source(url), mono=self._mono)
+            upstream = self._upstreams[url] = Upstream(self._made(url), mono=self._mono)
         return upstream.begins()
+
+    def _made(self, url: str) -> SourceLike:
+        try:
+            return self._source(url)
+        except UsageError:
+            return _Nowhere()
 
     async def drain(self, within_s: float) -> None:
         await asyncio.gather(*(upstream.drain(within_s) for upstream in self._upstreams.values()))
