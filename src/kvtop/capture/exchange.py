@@ -34,9 +34,6 @@ class Kept(Protocol):
 class Watched(Protocol):
     """The upstream's counters during one turn."""
 
-    def drop(self) -> None:
-        """It is no turn."""
-
     def ended(self, turn: Captured, learnt: Callable[[Captured], None]) -> None:
         """It ended so; `learnt` is called once, soon, with what the counters add."""
 

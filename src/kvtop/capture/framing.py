@@ -20,6 +20,7 @@ MAX_LINE_BYTES = 16 * 1024
 MAX_TRAILER_BYTES = 64 * 1024
 
 _LENGTH = re.compile(rb"[0-9]{1,15}")
+_UPGRADED = re.compile(rb"HTTP/1\.[01] 101[ \r]")
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,12}")
 
 
@@ -256,6 +257,8 @@ def request_head(data: bytes) -> RequestHead:
 
 def answer_head(data: bytes) -> AnswerHead:
     """Reads an answer's head, its empty line included. Raises Broken."""
+    if _UPGRADED.match(data):  # httptools refuses one without a Connection header
+        return AnswerHead(101, [], Framing.OPAQUE, 0)
     fields = _Fields()
     parser = httptools.HttpResponseParser(fields)
     _parse(parser, data)
@@ -270,6 +273,8 @@ def _parse(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, d
         pass
     except httptools.HttpParserError as error:
         raise Broken(type(error).__name__) from None
+    if not parser.get_http_version().startswith("1."):
+        raise Broken("another version of HTTP")
 
 
 def _texts(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ _VALUES = re.compile(
     \b(?:bearer|basic|token)\s+(?=\S*\d)[\w.~+/=-]{12,}  # an authorization under another name
     | \b(?:sk|pk|rk|hf|gsk|xai|ghp|gho|ghs|ghu|github_pat|glpat|npm|pypi|AKIA|AIza|xox[abposr])[-_][\w-]{8,}
     | \b(?:AKIA|AIza)[\w-]{12,}
-    | \beyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*                 # a JSON web token
+    | \beyJ[\w-]{6,}\.[\w-]{4,}\.[\w-]*                 # a JSON web token
     """
 )
 _USERINFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/@\s?#]*@")

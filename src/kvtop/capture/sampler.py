@@ -56,9 +56,6 @@ class Watch:
         self.ended_at = 0.0
         self._learnt: Callable[[Captured], None] | None = None
 
-    def drop(self) -> None:
-        self._upstream.forget(self)
-
     def ended(self, turn: Captured, learnt: Callable[[Captured], None]) -> None:
         self.turn, self._learnt = turn, learnt
         self._upstream.ends(self)
@@ -116,9 +113,6 @@ class Upstream:
         self._ended.add(watch)
         self._look_s = FIRST_LOOK_S
         self._start()
-
-    def forget(self, watch: Watch) -> None:
-        self._running.discard(watch)
 
     async def drain(self, within_s: float) -> None:
         """Wait for the last looks; then tell what there is."""
