@@ -53,7 +53,12 @@ def answer(body: bytes, *headers: str, status: str = "200 OK", kind: str = "appl
 
 
 def stream_head(*headers: str) -> bytes:
-    lines = ["HTTP/1.1 200 OK", "content-type: text/event-stream; charset=utf-8", *headers, "transfer-encoding: chunked"]
+    lines = [
+        "HTTP/1.1 200 OK",
+        "content-type: text/event-stream; charset=utf-8",
+        *headers,
+        "transfer-encoding: chunked",
+    ]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 

@@ -111,7 +111,10 @@ def test_usage_of_messages_leaves_the_cached_out(usage: object, want: tuple[int 
 
 def test_usage_of_messages_stands_in_two_events() -> None:
     """As Anthropic sends it: the end tells the output alone."""
-    start = {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 3, "cache_read_input_tokens": 7}}}
+    start = {
+        "type": "message_start",
+        "message": {"id": "m", "usage": {"input_tokens": 3, "cache_read_input_tokens": 7}},
+    }
     end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 9}}
     told = stream(start, *({"type": "ping"},) * 60, end, {"type": "message_stop"}, route=Route.MESSAGES)
     assert (tokens(told), told.finish_reason, told.response_id, told.whole) == ((10, 7, 9, None), "end_turn", "m", True)

@@ -80,7 +80,9 @@ def test_bytes_inside_a_text_are_no_content() -> None:
 
 
 def test_gaps_lie_between_events() -> None:
-    found = times(Route.CHAT, chat(role="assistant"), chat(content="a"), chat(content="b"), b": ping\n\n", chat(content="c"))
+    found = times(
+        Route.CHAT, chat(role="assistant"), chat(content="a"), chat(content="b"), b": ping\n\n", chat(content="c")
+    )
     assert (found.first_ns, found.gaps(), found.coalesced) == (20 * MS, [0.01, 0.02], False)
 
 
@@ -118,7 +120,9 @@ def test_real_streams(name: str, route: Route, n: int) -> None:
     assert len(found.gaps()) == n - 1
 
 
-@given(st.lists(st.sampled_from([chat(content="a"), chat(), b": ping\n\n", b"data: [DONE]\n\n"]), max_size=12), st.data())
+@given(
+    st.lists(st.sampled_from([chat(content="a"), chat(), b": ping\n\n", b"data: [DONE]\n\n"]), max_size=12), st.data()
+)
 def test_the_number_of_events_does_not_depend_on_the_reads(events: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(events)
     found, at, now = EventTimes(Route.CHAT), 0, 0

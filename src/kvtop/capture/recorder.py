@@ -55,8 +55,9 @@ REFUSALS_EVERY_S = 1.0
 class Recorder:
     """Connections and their frames, in; turns, out."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, say: Callable[[str], None] = lambda _: None) -> None:
         self._desk = desk
+        self._say = say
         self._connections: dict[int, Connection] = {}
         self._refused_ns: dict[str, int] = {}
 
@@ -69,7 +70,12 @@ class Recorder:
         elif frame.kind is Kind.REFUSED:
             self._refused(frame)
         elif connection is not None:
-            connection.feed(frame)
+            try:
+                connection.feed(frame)
+            except Exception as error:  # noqa: BLE001  one connection's fault must not end the recording of the others
+                self._say(f"a connection is not followed any further: {type(error).__name__}")
+                del self._connections[frame.conn]
+                return
             if frame.kind is Kind.CLOSE:
                 del self._connections[frame.conn]
 
@@ -198,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = config.load().settings
     ledger = Ledger(_store(arguments.store), _linker, tap=arguments.tap, say=_say, mono=time.monotonic)
     sampler = Sampler(_source(settings), mono=time.monotonic)
-    recorder = Recorder(Desk(ledger.keep, sampler.begins, name_of, wall_clock()))
+    recorder = Recorder(Desk(ledger.keep, sampler.begins, name_of, wall_clock()), _say)
     ledger.open()
     try:
         with socket.socket(fileno=arguments.fd) as sock:
