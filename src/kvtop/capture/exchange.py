@@ -1,0 +1,315 @@
+"""One exchange on the wire as a turn: what is known of it while it happens, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from kvtop.capture import redact
+from kvtop.capture.answers import Answered, is_stream, read_answer
+from kvtop.capture.codings import MAX_BYTES, Unpacker
+from kvtop.capture.connection import End
+from kvtop.capture.framing import AnswerHead, RequestHead
+from kvtop.capture.routes import Asked, may_be_turn, read_request, route_of
+from kvtop.capture.sse import EventTimes
+from kvtop.capture.turn import Captured, Record, Route, TurnState
+from kvtop.capture.wire import Opened
+from kvtop.errors import printable
+
+MAX_OPEN_BYTES = 256 * 1024 * 1024
+"""Bodies of all exchanges that are open together. What goes beyond is not kept."""
+
+
+class Kept(Protocol):
+    """A turn that was handed over to be kept."""
+
+    def update(self, turn: Captured) -> None:
+        """It goes on; or something was learnt of it after its end."""
+
+    def finish(self, turn: Captured, response_body: bytes) -> None: ...
+
+
+class Watched(Protocol):
+    """The upstream's counters during one turn."""
+
+    def ended(self, turn: Captured, learnt: Callable[[Captured], None]) -> None:
+        """It ended so; `learnt` is called once, soon, with what the counters add."""
+
+
+class Budget:
+    """Bytes that may be held at a time."""
+
+    def __init__(self, limit: int = MAX_OPEN_BYTES) -> None:
+        self.left = limit
+
+    def take(self, n: int) -> bool:
+        if n > self.left:
+            return False
+        self.left -= n
+        return True
+
+    def give(self, n: int) -> None:
+        self.left += n
+
+
+class Desk:
+    """What every exchange needs of the recorder around it."""
+
+    def __init__(
+        self,
+        keep: Callable[[Captured, bytes], Kept],
+        watch: Callable[[str], Watched],
+        name_of: Callable[[Sequence[tuple[str, str]], Mapping[str, str]], tuple[str, str | None]],
+        wall: Callable[[int], float],
+        budget: Budget | None = None,
+    ) -> None:
+        """`keep` begins a turn with its request's body; `watch` is given the upstream; `wall` makes Unix time of ns of
+        CLOCK_MONOTONIC."""
+        self.keep = keep
+        self.watch = watch
+        self.name_of = name_of
+        self.wall = wall
+        self.budget = budget or Budget()
+
+
+class _Body:
+    """A body as it comes: its size on the wire, and what it says, up to the caps."""
+
+    def __init__(self, headers: Sequence[tuple[str, str]], budget: Budget) -> None:
+        self.size = 0
+        self.data = bytearray()
+        self.unpacker = Unpacker(headers)
+        self._budget = budget
+        self._held = 0
+        self.truncated = False
+
+    def add(self, data: bytes) -> bytes:
+        """What these bytes say; empty once the caps are reached."""
+        self.size += len(data)
+        if self.truncated:
+            return b""
+        out = self.unpacker.feed(data)
+        if not self._budget.take(len(out)):
+            self.truncated = True
+            return b""
+        self._held += len(out)
+        self.data += out
+        self.truncated = self.unpacker.over or self.size > MAX_BYTES
+        return out
+
+    @property
+    def readable(self) -> bool:
+        """It says what it says: unpacked, and all of it."""
+        return self.unpacker.known and not self.unpacker.broken and not self.truncated
+
+    def release(self) -> bytes:
+        """The body, and its bytes are not held here any more."""
+        data = bytes(self.data)
+        self.data = bytearray()
+        self._budget.give(self._held)
+        self._held = 0
+        return data
+
+
+class TurnExchange:
+    """A `connection.Exchange` that becomes a turn if it is one."""
+
+    def __init__(self, desk: Desk, opened: Opened, began_ns: int) -> None:
+        self.method = ""
+        self._desk = desk
+        self._upstream = opened.upstream
+        self._turn: Captured | None = None
+        """None before the request's head, and of what is no turn."""
+        self._began_ns = began_ns
+        self._ended = False
+        self._request: _Body | None = None
+        self._kept: Kept | None = None
+        self._watched: Watched | None = None
+        self._answer: _Body | None = None
+        self._answer_stream = False
+        self._times: EventTimes | None = None
+        self._first_byte_ns: int | None = None
+
+    def asked(self, head: RequestHead) -> None:
+        self.method = head.method
+        path = redact.target(head.target)
+        if not may_be_turn(head.method, path):
+            return
+        headers = redact.headers(head.headers)
+        route = route_of(path)
+        self._turn = Captured(
+            upstream=self._upstream,
+            method=head.method,
+            path=printable(path, redact.MAX_VALUE),
+            route=route,
+            started_at=self._desk.wall(self._began_ns),
+            request_headers=headers,
+        )
+        self._request = _Body(head.headers, self._desk.budget)
+        if route is not Route.OTHER:
+            self._watched = self._desk.watch(self._upstream)
+
+    def request_body(self, data: bytes, at_ns: int) -> None:
+        if self._request is not None:
+            self._request.add(data)
+
+    def request_ends(self, at_ns: int) -> None:
+        if self._turn is not None:
+            self._turn = msgspec.structs.replace(self._turn, sent_at=self._desk.wall(at_ns))
+            self._begin()
+
+    def answer_begins(self, at_ns: int) -> None:
+        self._first_byte_ns = at_ns  # an interim answer's is replaced by that of the answer
+
+    def answered(self, head: AnswerHead) -> None:
+        if self._turn is None:
+            return
+        self._answer = _Body(head.headers, self._desk.budget)
+        self._answer_stream = is_stream(head.headers)
+        if self._answer_stream and self._answer.unpacker.known:
+            self._times = EventTimes(self._turn.route)
+        self._turn = msgspec.structs.replace(
+            self._turn,
+            status=head.status,
+            response_headers=redact.headers(head.headers),
+            first_byte_at=self._desk.wall(self._first_byte_ns or self._began_ns),
+        )
+
+    def answer_body(self, data: bytes, at_ns: int) -> None:
+        if self._answer is None or self._turn is None:
+            return
+        out = self._answer.add(data)
+        if self._times is not None and out and self._times.feed(out, at_ns):
+            self._turn = msgspec.structs.replace(self._turn, first_token_at=self._desk.wall(at_ns))
+            if self._kept is not None:
+                self._kept.update(self._turn)
+
+    def truncated(self) -> None:
+        if self._turn is not None:
+            self._turn = msgspec.structs.replace(self._turn, record=Record.TRUNCATED)
+            if self._kept is not None:
+                self._kept.update(self._turn)
+
+    def ends(self, how: End, at_ns: int) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self._turn is not None and self._kept is None:
+            self._begin()  # it broke off, or was answered, before the request was whole
+        turn, kept = self._turn, self._kept
+        if turn is None or kept is None:
+            return
+        whole = self._answer.release() if self._answer is not None else b""
+        turn = self._last(turn, how, at_ns, whole)
+        kept.finish(turn, whole)
+        if self._watched is not None:
+            self._watched.ended(turn, kept.update)
+
+    def _begin(self) -> None:
+        """Hand the turn over, with all that the request tells; or find that it is none."""
+        turn, request = self._turn, self._request
+        assert turn is not None and request is not None
+        self._request = None
+        unpacked, truncated, known = request.readable, request.truncated, request.unpacker.known
+        body = request.release()
+        headers = turn.request_headers
+        asked = read_request(turn.method, turn.path, headers, body if known else b"")
+        if turn.route is Route.OTHER and not (asked.is_json and unpacked):
+            self._turn = None
+            return
+        if self._watched is None:
+            self._watched = self._desk.watch(self._upstream)
+        agent, version = self._desk.name_of(headers, asked.hints)
+        self._turn = turn = _with_asked(
+            turn, asked, agent=agent, version=version, size=request.size, truncated=truncated
+        )
+        self._kept = self._desk.keep(turn, body)
+
+    def _last(self, turn: Captured, how: End, at_ns: int, whole: bytes) -> Captured:
+        """The turn as it ended."""
+        answer = self._answer
+        readable = answer is not None and answer.unpacker.known
+        told = (
+            read_answer(turn.route, turn.status, turn.response_headers, whole, bool(turn.stream))
+            if readable
+            else Answered()
+        )
+        lost = turn.record is Record.TRUNCATED or (answer is not None and answer.truncated)
+        complete = answer is not None and answer.readable and not lost
+        state = _state(how, turn, told, stream=self._answer_stream, complete=complete)
+        gaps = sorted(self._times.gaps()) if self._times is not None else []
+        error = told.error if told.error or how is not End.TAP else "the tap ended the connection"
+        return msgspec.structs.replace(
+            turn,
+            state=state,
+            record=Record.TRUNCATED if lost else turn.record,
+            ended_at=None if how is End.UNKNOWN else self._desk.wall(at_ns),
+            finish_reason=told.finish_reason,
+            error=error,
+            response_id=told.response_id,
+            prompt_tokens=told.prompt_tokens,
+            cached_tokens=told.cached_tokens,
+            cached_source=None if told.cached_tokens is None else "usage",
+            completion_tokens=told.completion_tokens,
+            reasoning_tokens=told.reasoning_tokens,
+            usage=told.usage,
+            queue_s=told.queue_s,
+            prefill_s=told.prefill_s,
+            inter_token_p50_s=_quantile(gaps, 0.5),
+            inter_token_p95_s=_quantile(gaps, 0.95),
+            inter_token_n=len(gaps),
+            coalesced=self._times is not None and self._times.coalesced,
+            response_bytes=answer.size if answer is not None else 0,
+        )
+
+
+def refused(desk: Desk, opened: Opened, at_ns: int) -> None:
+    """A connection that the upstream did not take: a turn that failed, of which nothing else is known."""
+    at = desk.wall(at_ns)
+    turn = Captured(
+        state=TurnState.FAILED,
+        upstream=opened.upstream,
+        started_at=at,
+        ended_at=at,
+        error=printable(f"the upstream took no connection: {opened.why}".rstrip(": "), 300),
+    )
+    desk.keep(turn, b"").finish(turn, b"")
+
+
+def _with_asked(
+    turn: Captured, asked: Asked, *, agent: str, version: str | None, size: int, truncated: bool
+) -> Captured:
+    return msgspec.structs.replace(
+        turn,
+        model=asked.model,
+        stream=asked.stream,
+        outline=asked.outline,
+        hints=asked.hints,
+        agent=agent,
+        agent_version=version,
+        request_bytes=size,
+        record=Record.TRUNCATED if truncated else turn.record,
+    )
+
+
+def _state(how: End, turn: Captured, told: Answered, *, stream: bool, complete: bool) -> TurnState | None:
+    """How it ended. `complete`: the answer's body is here as far as it came, and can be read."""
+    failed = (turn.status is not None and turn.status >= 400) or told.error is not None
+    if how is End.UNKNOWN:
+        return None
+    if how is End.CLIENT:
+        # Many clients hang up at a stream's last event, before the end of the last chunk.
+        whole = stream and complete and told.whole
+        return (TurnState.FAILED if failed else TurnState.DONE) if whole else TurnState.ABORTED
+    if failed:
+        return TurnState.FAILED
+    if how is not End.WHOLE or (stream and complete and turn.route is not Route.OTHER and not told.whole):
+        return TurnState.CUT
+    return TurnState.DONE
+
+
+def _quantile(values: Sequence[float], q: float) -> float | None:
+    """Of sorted values, the one at that rank."""
+    return values[min(len(values) - 1, int(q * len(values)))] if values else None

@@ -1,0 +1,219 @@
+"""The recorder: the process beside the tap that makes turns of what the tap saw.
+
+    python -m kvtop.capture.recorder --fd N --store PATH --tap NAME
+
+It reads frames (`kvtop.capture.wire`) from the descriptor until its end, and then finishes what is open and ends. Only
+that ends it: signals that end the tap let the tap drain first. Nothing that it does reaches the traffic. Its log, on
+stderr, has counts and kinds, never what was said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kvtop import config
+from kvtop.capture.connection import Connection
+from kvtop.capture.exchange import Desk, TurnExchange, refused
+from kvtop.capture.ledger import Ledger, LinkerLike, StoreLike
+from kvtop.capture.sampler import Sampler
+from kvtop.capture.turn import Captured
+from kvtop.capture.wire import Frame, Frames, Kind, Opened
+from kvtop.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvtop.sources.vllm import VllmSource
+
+READ_BYTES = 1 << 18
+BATCH_S = 0.01
+"""Frames are let gather for so long: their times stand in them, and waking up for each costs more than reading it."""
+BATCH_BYTES = 1 << 16
+"""A read as large as this is followed by the next one at once."""
+
+KEEP_S = 7 * 86_400.0
+MAX_STORE_BYTES = 2 << 30
+SWEEP_EVERY_S = 600.0
+SWEEP_AGAIN_S = 5.0
+"""While there is more to drop."""
+TICK_S = 1.0
+DRAIN_S = 1.5
+"""For the last look at an upstream's counters when the tap has ended."""
+REFUSALS_EVERY_S = 1.0
+"""Of connections that one upstream did not take, no more than one in this time becomes a turn."""
+
+
+class Recorder:
+    """Connections and their frames, in; turns, out."""
+
+    def __init__(self, desk: Desk, say: Callable[[str], None] = lambda _: None) -> None:
+        self._desk = desk
+        self._say = say
+        self._connections: dict[int, Connection] = {}
+        self._refused_ns: dict[str, int] = {}
+
+    def feed(self, frame: Frame) -> None:
+        connection = self._connections.get(frame.conn)
+        if frame.kind is Kind.OPEN:
+            if connection is not None:
+                connection.abandon(frame.at_ns)
+            self._connections[frame.conn] = self._opened(frame)
+        elif frame.kind is Kind.REFUSED:
+            self._refused(frame)
+        elif connection is not None:
+            try:
+                connection.feed(frame)
+            except Exception as error:  # noqa: BLE001  one connection's fault must not end the recording of the others
+                self._say(f"a connection is not followed any further: {type(error).__name__}")
+                del self._connections[frame.conn]
+                return
+            if frame.kind is Kind.CLOSE:
+                del self._connections[frame.conn]
+
+    def end(self, at_ns: int) -> None:
+        """No frame will come any more."""
+        for connection in self._connections.values():
+            connection.abandon(at_ns)
+        self._connections.clear()
+
+    def _opened(self, frame: Frame) -> Connection:
+        opened = _opened(frame.data)
+        desk = self._desk
+        return Connection(lambda at_ns: TurnExchange(desk, opened, at_ns), resumed=opened.resumed)
+
+    def _refused(self, frame: Frame) -> None:
+        opened = _opened(frame.data)
+        last_ns = self._refused_ns.get(opened.upstream)
+        if last_ns is None or frame.at_ns - last_ns >= REFUSALS_EVERY_S * 1e9:
+            self._refused_ns[opened.upstream] = frame.at_ns
+            refused(self._desk, opened, frame.at_ns)
+
+
+def _opened(payload: bytes) -> Opened:
+    try:
+        return msgspec.json.decode(payload, type=Opened)
+    except (msgspec.MsgspecError, ValueError):
+        return Opened(upstream="", listen="", peer="", resumed=True)
+
+
+def wall_clock() -> Callable[[int], float]:
+    """Unix time of ns of CLOCK_MONOTONIC, by one offset, so that times of one process never turn round."""
+    offset = time.time() - time.monotonic_ns() / 1e9
+    return lambda at_ns: at_ns / 1e9 + offset
+
+
+async def record(sock: socket.socket, recorder: Recorder, ledger: Ledger, sampler: Sampler) -> None:
+    """Until the other end of the socket is closed. Raises ValueError where what comes are no frames."""
+    loop = asyncio.get_running_loop()
+    frames = Frames()
+    keeping = asyncio.create_task(_keep_house(ledger))
+    sock.setblocking(False)
+    try:
+        while True:
+            try:
+                data = await loop.sock_recv(sock, READ_BYTES)
+            except ConnectionError:
+                break
+            if not data:
+                break
+            for frame in frames.feed(data):
+                recorder.feed(frame)
+            await asyncio.sleep(0 if len(data) >= BATCH_BYTES else BATCH_S)
+    finally:
+        recorder.end(time.monotonic_ns())
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await sampler.drain(DRAIN_S)
+        ledger.close()
+
+
+async def _keep_house(ledger: Ledger) -> None:
+    """Write what waits, and drop what is too old."""
+    sweep_at = time.monotonic() + SWEEP_AGAIN_S
+    while True:
+        await asyncio.sleep(TICK_S)
+        ledger.retry()
+        if time.monotonic() >= sweep_at:
+            more = ledger.sweep(time.time(), KEEP_S, MAX_STORE_BYTES)
+            sweep_at = time.monotonic() + (SWEEP_AGAIN_S if more else SWEEP_EVERY_S)
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(f"kvtop recorder: {line}", file=sys.stderr, flush=True)
+
+
+def _source(settings: config.Settings) -> Callable[[str], VllmSource]:
+    from kvtop.model.metrics import wanted
+    from kvtop.sources.url import normalise
+    from kvtop.sources.vllm import VllmSource
+
+    known: dict[str, config.Server] = {}
+    for server in settings.server:
+        with contextlib.suppress(UsageError):
+            known[normalise(server.url)] = server
+
+    def source(url: str) -> VllmSource:
+        server = known.get(url)
+        return VllmSource(
+            server.url if server is not None else url,
+            key=server.api_key if server is not None else lambda: None,
+            timeout_s=settings.poll.metrics_timeout_s,
+            max_bytes=settings.poll.metrics_max_bytes,
+            wanted=wanted,
+        )
+
+    return source
+
+
+def _store(path: Path) -> Callable[[], StoreLike]:
+    def opened() -> StoreLike:
+        from kvtop.capture.store import Store
+
+        return Store.open(path, write=True)
+
+    return opened
+
+
+def _linker(recent: Sequence[Captured]) -> LinkerLike:
+    from kvtop.capture.conversations import Linker
+
+    return Linker(recent)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m kvtop.capture.recorder")
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--tap", default="")
+    arguments = parser.parse_args(argv)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+
+    from kvtop.capture.agents import name_of
+
+    settings = config.load().settings
+    ledger = Ledger(_store(arguments.store), _linker, tap=arguments.tap, say=_say, mono=time.monotonic)
+    sampler = Sampler(_source(settings), mono=time.monotonic)
+    recorder = Recorder(Desk(ledger.keep, sampler.begins, name_of, wall_clock()), _say)
+    ledger.open()
+    try:
+        with socket.socket(fileno=arguments.fd) as sock:
+            asyncio.run(record(sock, recorder, ledger, sampler))
+    except ValueError:
+        _say("what the tap sent are no frames")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
