@@ -59,6 +59,11 @@ AGENTS = {
 }
 """The first product of a user-agent, in small letters, and the name that its users say."""
 
+USE_TOOLS = frozenset(
+    {"Claude Code", "opencode", "qwen-code", "Codex", "pi", "oh-my-pi", "Kilo Code", "Gemini CLI", "Hermes", "Crush", "goose"}
+)
+"""Agents that offer tools with every turn of their talk: a request of theirs without any is a side call."""
+
 PROGRAMS = {
     "openai/python": "OpenAI Python",
     "asyncopenai/python": "OpenAI Python",
