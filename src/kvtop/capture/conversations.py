@@ -52,6 +52,8 @@ class _Match(NamedTuple):
     """How much of an old turn a new one holds."""
 
     old: Linked
+    length: int
+    """Messages of the new turn."""
     prefix: int
     shared: int
     whole: bool
@@ -66,8 +68,9 @@ class _Match(NamedTuple):
     """Whether tools and system prompt are the same: it breaks ties."""
 
     @property
-    def rank(self) -> tuple[bool, int, int, bool, int, float]:
-        return not self.foreign, self.shared, self.prefix, self.whole, self.alike, self.old.last_at
+    def rank(self) -> tuple[bool, int, int, int, int, float]:
+        """Of two that share as much the one with less that is not shared."""
+        return not self.foreign, self.shared, self.prefix, -len(self.old.chain), self.alike, self.old.last_at
 
 
 class Linker:
@@ -179,8 +182,8 @@ class Linker:
             turns.sort(key=lambda old: self._likely(old, new), reverse=True)
             yield from turns[:_LOOKED_AT]
             levels += 1
-            best = turns[0]
-            if self._likely(best, new)[:3] == (True, True, True) and at >= len(new.prefixes) - 4 and at > 0:
+            sure = self._likely(turns[0], new)[:3] == (True, True, True)
+            if sure and 0 < len(new.prefixes) - 1 - at <= 3 and at > 0:
                 return  # the common case: one more step of the same talk
             if levels == _LOOKED_AT:
                 break
@@ -233,7 +236,7 @@ class Linker:
         other_agent = old.session.agent != new.session.agent
         foreign = other_key or other_agent or (old.at, old.agent) != (new.at, new.agent)
         alike = (old.tools == new.tools) + (old.system == new.system)
-        match = _Match(old, prefix, shared, whole, tip=False, extends=False, foreign=foreign, alike=alike)
+        match = _Match(old, len(new.chain), prefix, shared, whole, tip=False, extends=False, foreign=foreign, alike=alike)
         if foreign:
             return match if replies and shared * 2 > len(old.chain) and (longer or prefix) else None
         free = not old.in_flight and not old.followed(new)
@@ -317,8 +320,8 @@ class Linker:
         if session.parent or session.key:
             turns = [old for old in self._turns.values() if old.has_tools and self._related(old, new)]
             waiting = [old for old in turns if old.calls and not old.followed(old)]
-            if turns:
-                return max(waiting or turns, key=lambda old: old.id)
+            if turns or not session.side:
+                return max(waiting or turns, key=lambda old: old.id, default=None)
         busy = {
             old.conversation: old
             for old in self._turns.values()
@@ -331,17 +334,24 @@ class Linker:
     @staticmethod
     def _related(old: Linked, new: Linked) -> bool:
         session = new.session
-        if session.parent and session.parent != session.key:
-            return session.parent in (old.session.agent, old.session.key) and old.session.agent != session.agent
-        return old.session.key == session.key and (not session.agent or not old.session.agent)
+        if session.agent:  # inside one session: spawned by another agent, or by none
+            return old.session.key == session.key and old.session.agent == session.parent
+        return old.session.key == (session.parent or session.key)
 
 
 def _best_tip(tips: list[_Match]) -> _Match | None:
-    """The one that shares most; but of two that both share much, the one that has just ended and extends."""
+    """The one that shares most, unless one that has ended later goes on as well as that: then the older one is another
+    run of the same, and what looks like its retry, or its edited history, is the newer one's next step."""
     best = max(tips, key=lambda match: match.rank, default=None)
-    if best is None or best.whole:
+    if best is None:
+        return None
+    again = best.whole and len(best.old.chain) == best.length
+    if again and not best.old.failed:
+        newer = [match for match in tips if match.whole and len(match.old.chain) < match.length]
+    elif best.whole:
         return best
-    newer = [match for match in tips if match.extends and match.shared * 2 >= best.shared]
+    else:
+        newer = [match for match in tips if match.extends and match.shared * 2 >= best.shared]
     return max([best, *newer], key=lambda match: match.old.last_at)
 
 
