@@ -1,0 +1,142 @@
+"""A placed turn as the linker keeps it: what of its outline and hints decides which turn follows which."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+from kvtop.capture.markers import SUGGESTION, SUMMARY
+from kvtop.capture.sessions import Session, session_of
+from kvtop.capture.turn import Captured, Part, Route, TurnState
+
+_ROLES = {"user": "u", "assistant": "a", "tool": "t", "function": "t"}
+_INSTRUCTIONS = ("system", "developer")
+_CALLING = frozenset({"tool_calls", "tool_use", "function_call"})
+
+
+@dataclass(slots=True, eq=False)
+class Linked:
+    """One turn. The chain holds the digests of its messages in order, without system and developer messages: those are
+    put in, taken out and rewritten in the middle of a conversation."""
+
+    id: int
+    conversation: str
+    at: tuple[str, str | None, Route]
+    """Upstream, model, route."""
+    chain: tuple[str, ...]
+    prefixes: tuple[int, ...]
+    """A hash over the chain up to each message."""
+    roles: str
+    """A letter for each message of the chain."""
+    first_size: int
+    """Bytes of the first message."""
+    rest: tuple[str, int]
+    """Of a prompt without messages: digest and size of its last, partial piece."""
+    tools: int
+    system: int
+    has_tools: bool
+    summary: bool
+    """Its first messages hold a summary in place of a history."""
+    suggestion: bool
+    """Its last message asks for what the user might say next."""
+    session: Session
+    agent: str
+    started_at: float
+    ended_at: float | None = None
+    failed: bool = False
+    calls: bool = False
+    """Its answer calls a tool: the program has work to do before it goes on."""
+    response: str | None = None
+    followers: set[bool] = field(default_factory=set)
+    """Turns go on from it: whether such a one has tools."""
+    contents: frozenset[str] = frozenset()
+    replies: frozenset[str] = frozenset()
+    """What of the contents the model has said."""
+
+    @property
+    def in_flight(self) -> bool:
+        return self.ended_at is None
+
+    @property
+    def last_at(self) -> float:
+        """When it was last heard of."""
+        return self.ended_at or self.started_at
+
+    def followed(self, by: Linked) -> bool:
+        """A turn of the same kind goes on from it: a call without tools leaves it to the one with tools."""
+        return by.has_tools in self.followers
+
+    def heard(self, turn: Captured) -> None:
+        """Take over how it went on or ended."""
+        ended = turn.ended_at
+        if ended is None and turn.state is not TurnState.IN_FLIGHT:
+            ended = self.started_at  # an import without an end, a row whose recorder died
+        self.ended_at = ended
+        self.failed = turn.state not in (TurnState.DONE, TurnState.IN_FLIGHT)
+        self.calls = turn.finish_reason in _CALLING
+        self.response = turn.response_id
+
+
+def linked(turn: Captured) -> Linked:
+    """What of a turn counts for linking."""
+    messages = [part for part in turn.outline if part.kind == "message"]
+    talk = [part for part in messages if part.role not in _INSTRUCTIONS] or messages
+    rest = ("", 0)
+    if not talk:
+        talk = [part for part in turn.outline if part.kind == "prompt"]
+        if len(talk) > 1:  # the piece at the end grows with the prompt
+            rest = (talk[-1].digest, talk[-1].size)
+            talk.pop()
+    tools = [part.digest for part in turn.outline if part.kind == "tool"]
+    system = [part for part in turn.outline if part.kind == "system" or part.role in _INSTRUCTIONS]
+    chain = tuple(sys.intern(part.digest) for part in talk)
+    found = Linked(
+        id=turn.id,
+        conversation=turn.conversation or f"c{turn.id}",
+        at=(turn.upstream, turn.model, turn.route),
+        chain=chain,
+        prefixes=_prefixes(chain),
+        roles="".join(_role(part) for part in talk),
+        first_size=talk[0].size if talk else 0,
+        rest=rest,
+        tools=hash(tuple(tools)),
+        system=hash(tuple(part.digest for part in system)),
+        has_tools=bool(tools),
+        summary=any(part.name == SUMMARY for part in talk[:3]),
+        suggestion=bool(talk) and talk[-1].name == SUGGESTION,
+        session=session_of(turn),
+        agent=turn.agent,
+        started_at=turn.started_at,
+    )
+    found.contents = frozenset(chain)
+    found.replies = frozenset(name for name, role in zip(chain, found.roles, strict=True) if role in "ao")
+    found.heard(turn)
+    return found
+
+
+def common_prefix(old: tuple[str, ...], new: tuple[str, ...]) -> int:
+    """How many messages at the start are the same."""
+    most = min(len(old), len(new))
+    if old[:most] == new[:most]:
+        return most
+    low, high = 0, most  # equal up to low, different at high or before
+    while high - low > 1:
+        middle = (low + high) // 2
+        if old[low:middle] == new[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _role(part: Part) -> str:
+    """o: one that the route does not name, in the Responses API an item of the model's own."""
+    return "p" if part.kind == "prompt" else _ROLES.get(part.role, "o")
+
+
+def _prefixes(chain: tuple[str, ...]) -> tuple[int, ...]:
+    found, last = [], 0
+    for digest in chain:
+        last = hash((last, digest))
+        found.append(last)
+    return tuple(found)
