@@ -10,7 +10,7 @@ from kvtop.capture.turn import Captured, Sample, TurnState
 from kvtop.model import metrics as m
 from kvtop.model.growth import Growth, ratio
 from kvtop.model.samples import samples
-from kvtop.model.sources import by_source
+from kvtop.model.by_source import by_source
 from kvtop.model.turns import TurnTracker
 from kvtop.model.view import Turn
 from kvtop.readings import Scrape
