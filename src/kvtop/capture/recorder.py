@@ -63,12 +63,12 @@ class Recorder:
 
     def feed(self, frame: Frame) -> None:
         connection = self._connections.get(frame.conn)
-        if frame.kind is Kind.OPEN:
+        if frame.kind is Kind.REFUSED:
+            self._refused(frame)
+        elif frame.kind is Kind.OPEN:
             if connection is not None:
                 connection.abandon(frame.at_ns)
             self._connections[frame.conn] = self._opened(frame)
-        elif frame.kind is Kind.REFUSED:
-            self._refused(frame)
         elif connection is not None:
             try:
                 connection.feed(frame)
@@ -78,6 +78,11 @@ class Recorder:
                 return
             if frame.kind is Kind.CLOSE:
                 del self._connections[frame.conn]
+
+    def catch_up(self) -> None:
+        """Read what was put off, whatever comes."""
+        for connection in self._connections.values():
+            connection.catch_up()
 
     def end(self, at_ns: int) -> None:
         """No frame will come any more."""
@@ -115,7 +120,7 @@ async def record(sock: socket.socket, recorder: Recorder, ledger: Ledger, sample
     """Until the other end of the socket is closed. Raises ValueError where what comes are no frames."""
     loop = asyncio.get_running_loop()
     frames = Frames()
-    keeping = asyncio.create_task(_keep_house(ledger))
+    keeping = asyncio.create_task(_keep_house(ledger, recorder))
     sock.setblocking(False)
     try:
         while True:
@@ -136,11 +141,12 @@ async def record(sock: socket.socket, recorder: Recorder, ledger: Ledger, sample
         ledger.close()
 
 
-async def _keep_house(ledger: Ledger) -> None:
+async def _keep_house(ledger: Ledger, recorder: Recorder) -> None:
     """Write what waits, and drop what is too old."""
     sweep_at = time.monotonic() + SWEEP_AGAIN_S
     while True:
         await asyncio.sleep(TICK_S)
+        recorder.catch_up()
         ledger.retry()
         if time.monotonic() >= sweep_at:
             more = ledger.sweep(time.time(), KEEP_S, MAX_STORE_BYTES)
