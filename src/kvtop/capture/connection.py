@@ -28,11 +28,13 @@ from kvtop.capture.wire import Frame, Kind, Lost
 MAX_PIPELINED = 1_000
 """Requests without an answer on one connection; with more of them it is not followed any further."""
 
-MAX_LATE = 256
+MAX_LATE = 64
 """Reads of a stream that are looked at together."""
 
 QUIET_NS = 1_000_000_000
 """A client that was silent for so long is not in the middle of a request."""
+
+_SERVER = Kind.SERVER  # looked up once, not for each frame
 
 _REQUEST = re.compile(rb"[A-Z][A-Z-]{1,20} [^\x00-\x20]+ HTTP/1\.[01]\r?\n")
 _ANSWER = re.compile(rb"HTTP/1\.[01] [1-5][0-9][0-9][ \r]")
@@ -122,7 +124,7 @@ class Connection:
     def feed(self, frame: Frame) -> None:
         kind = frame.kind
         if self._patient:
-            if kind is Kind.SERVER:
+            if kind is _SERVER:
                 self._late.append(frame)
                 data = frame.data
                 # a chunk of a stream ends otherwise than the last one, or its trailers, do

@@ -52,6 +52,9 @@ REFUSALS_EVERY_S = 1.0
 """Of connections that one upstream did not take, no more than one in this time becomes a turn."""
 
 
+_CLOSE = Kind.CLOSE  # looked up once, not for each frame
+
+
 class Recorder:
     """Connections and their frames, in; turns, out."""
 
@@ -63,21 +66,20 @@ class Recorder:
 
     def feed(self, frame: Frame) -> None:
         connection = self._connections.get(frame.conn)
-        if frame.kind is Kind.REFUSED:
-            self._refused(frame)
-        elif frame.kind is Kind.OPEN:
-            if connection is not None:
-                connection.abandon(frame.at_ns)
-            self._connections[frame.conn] = self._opened(frame)
-        elif connection is not None:
-            try:
-                connection.feed(frame)
-            except Exception as error:  # noqa: BLE001  one connection's fault must not end the recording of the others
-                self._say(f"a connection is not followed any further: {type(error).__name__}")
-                del self._connections[frame.conn]
-                return
-            if frame.kind is Kind.CLOSE:
-                del self._connections[frame.conn]
+        if connection is None:
+            if frame.kind is Kind.OPEN:
+                self._connections[frame.conn] = self._opened(frame)
+            elif frame.kind is Kind.REFUSED:
+                self._refused(frame)
+            return
+        try:
+            connection.feed(frame)
+        except Exception as error:  # noqa: BLE001  one connection's fault must not end the recording of the others
+            self._say(f"a connection is not followed any further: {type(error).__name__}")
+            del self._connections[frame.conn]
+            return
+        if frame.kind is _CLOSE:
+            del self._connections[frame.conn]
 
     def catch_up(self) -> None:
         """Read what was put off, whatever comes."""
