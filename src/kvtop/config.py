@@ -26,6 +26,8 @@ Share = Annotated[float, Meta(ge=0, le=1, description="a share from 0 to 1")]
 Span = Annotated[float, Meta(gt=0, le=86_400, description="more than 0, at most 86400 (seconds)")]
 Times = Annotated[float, Meta(gt=0, le=1000, description="more than 0, at most 1000 (times)")]
 Size = Annotated[int, Meta(ge=10_000, le=1_000_000_000, description="a whole number from 10000 to 1000000000 (bytes)")]
+Days = Annotated[float, Meta(gt=0, le=36_500, description="more than 0, at most 36500 (days)")]
+StoreSize = Annotated[int, Meta(ge=1_000_000, le=2**60, description=f"a whole number from 1000000 to {2**60} (bytes)")]
 WindowKey = Annotated[str, Meta(pattern=r"^(10s|1m|5m|1h|start)\Z", description="one of 10s, 1m, 5m, 1h, start")]
 PanelName = Literal["cache", "offload", "queue", "ttft", "gpu", "turns"]
 
@@ -112,6 +114,14 @@ class Thresholds(_Part, frozen=True):
     kv_pool_full: Share = 0.95
 
 
+class Capture(_Part, frozen=True):
+    """How long captured turns stay on disk. The oldest go first."""
+
+    keep_days: Days = 7.0
+    max_bytes: StoreSize = 2_147_483_648
+    """Of turns.db, 2 GiB."""
+
+
 class Settings(_Part, frozen=True):
     """The whole file."""
 
@@ -124,6 +134,7 @@ class Settings(_Part, frozen=True):
     server: list[Server] = msgspec.field(default_factory=list)
     poll: Poll = Poll()
     thresholds: Thresholds = Thresholds()
+    capture: Capture = Capture()
     keys: dict[str, str] = msgspec.field(default_factory=dict)
     """Action name to key, for instance `window = "ctrl+w"`."""
 
@@ -179,7 +190,7 @@ def _syntax(message: str) -> tuple[str, int | None]:
     return (what, int(line[1])) if line else (f"{what} at the end" if where else what, None)
 
 
-_TABLES: dict[str, type[_Part]] = {"server": Server, "poll": Poll, "thresholds": Thresholds}
+_TABLES: dict[str, type[_Part]] = {"server": Server, "poll": Poll, "thresholds": Thresholds, "capture": Capture}
 _FIX = "docs/config.md lists every setting"
 
 
@@ -192,12 +203,15 @@ class _Reader:
 
     def settings(self, raw: dict[str, Any]) -> Settings:
         servers = self._tables("server", raw.pop("server", []))
-        poll, limits, keys = (self._table(name, raw.pop(name, {})) for name in ("poll", "thresholds", "keys"))
+        poll, limits, capture, keys = (
+            self._table(name, raw.pop(name, {})) for name in ("poll", "thresholds", "capture", "keys")
+        )
         hide = self._hide(raw.pop("hide", []))
         return Settings(
             server=[Server(**one) for one in servers],
             poll=Poll(**self._good(poll, Poll, "poll")),
             thresholds=self._ordered(Thresholds(**self._good(limits, Thresholds, "thresholds"))),
+            capture=Capture(**self._good(capture, Capture, "capture")),
             keys=self._texts(keys),
             hide=hide,
             **self._good(raw, Settings, ""),

@@ -40,8 +40,6 @@ BATCH_S = 0.01
 BATCH_BYTES = 1 << 16
 """A read as large as this is followed by the next one at once."""
 
-KEEP_S = 7 * 86_400.0
-MAX_STORE_BYTES = 2 << 30
 SWEEP_EVERY_S = 600.0
 SWEEP_AGAIN_S = 5.0
 """While there is more to drop."""
@@ -118,11 +116,13 @@ def wall_clock() -> Callable[[int], float]:
     return lambda at_ns: at_ns / 1e9 + offset
 
 
-async def record(sock: socket.socket, recorder: Recorder, ledger: Ledger, sampler: Sampler) -> None:
+async def record(
+    sock: socket.socket, recorder: Recorder, ledger: Ledger, sampler: Sampler, keep: config.Capture
+) -> None:
     """Until the other end of the socket is closed. Raises ValueError where what comes are no frames."""
     loop = asyncio.get_running_loop()
     frames = Frames()
-    keeping = asyncio.create_task(_keep_house(ledger, recorder))
+    keeping = asyncio.create_task(_keep_house(ledger, recorder, keep))
     sock.setblocking(False)
     try:
         while True:
@@ -143,7 +143,7 @@ async def record(sock: socket.socket, recorder: Recorder, ledger: Ledger, sample
         ledger.close()
 
 
-async def _keep_house(ledger: Ledger, recorder: Recorder) -> None:
+async def _keep_house(ledger: Ledger, recorder: Recorder, keep: config.Capture) -> None:
     """Write what waits, and drop what is too old."""
     sweep_at = time.monotonic() + SWEEP_AGAIN_S
     while True:
@@ -151,7 +151,7 @@ async def _keep_house(ledger: Ledger, recorder: Recorder) -> None:
         recorder.catch_up()
         ledger.retry()
         if time.monotonic() >= sweep_at:
-            more = ledger.sweep(time.time(), KEEP_S, MAX_STORE_BYTES)
+            more = ledger.sweep(time.time(), keep.keep_days * 86_400, keep.max_bytes)
             sweep_at = time.monotonic() + (SWEEP_AGAIN_S if more else SWEEP_EVERY_S)
 
 
@@ -216,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ledger.open()
     try:
         with socket.socket(fileno=arguments.fd) as sock:
-            asyncio.run(record(sock, recorder, ledger, sampler))
+            asyncio.run(record(sock, recorder, ledger, sampler, settings.capture))
     except ValueError:
         _say("what the tap sent are no frames")
         return 1
