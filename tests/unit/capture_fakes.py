@@ -86,6 +86,8 @@ class Seen:
     lost: bool = False
     end: End | None = None
     end_ns: int | None = None
+    late: bool = False
+    """Once there is some of its answer, the rest may come late."""
 
     def asked(self, head: RequestHead) -> None:
         self.head, self.method = head, head.method
@@ -107,6 +109,15 @@ class Seen:
     def answer_body(self, data: bytes, at_ns: int) -> None:
         assert self.end is None
         self.answer_bytes += data
+
+    def answer_bodies(self, data: bytes, ends: Sequence[int], times: Sequence[int]) -> None:
+        assert ends[-1] == len(data)
+        assert len(ends) == len(times)
+        self.answer_body(data, times[-1])
+
+    @property
+    def patient(self) -> bool:
+        return self.late and bool(self.answer_bytes)
 
     def truncated(self) -> None:
         self.lost = True

@@ -17,13 +17,14 @@ OK = answer(b'{"a":1}')
 
 
 class Line:
-    def __init__(self, *, resumed: bool = False) -> None:
+    def __init__(self, *, resumed: bool = False, late: bool = False) -> None:
         self.seen: list[Seen] = []
+        self._late = late
         self.connection = Connection(self._begin, resumed=resumed)
         self.at = 0
 
     def _begin(self, at_ns: int) -> Seen:
-        self.seen.append(Seen(at_ns))
+        self.seen.append(Seen(at_ns, late=self._late))
         return self.seen[-1]
 
     def feed(self, kind: Kind, data: bytes = b"", after: int = 1) -> Line:
@@ -206,40 +207,44 @@ payloads = st.one_of(
 )
 
 
-@given(st.lists(st.tuples(kinds, payloads, st.sampled_from([1, 2_000_000_000])), max_size=40), st.booleans())
+@given(
+    st.lists(st.tuples(kinds, payloads, st.sampled_from([1, 2_000_000_000])), max_size=40), st.booleans(), st.booleans()
+)
 @settings(max_examples=400)
 def test_whatever_comes_nothing_raises_and_each_exchange_ends_once(
-    frames: list[tuple[Kind, bytes, int]], resumed: bool
+    frames: list[tuple[Kind, bytes, int]], resumed: bool, late: bool
 ) -> None:
-    line = Line(resumed=resumed)
+    line = Line(resumed=resumed, late=late)
     for kind, data, after in frames:
         line.feed(kind, data, after)
     line.connection.abandon(line.at)
     assert all(one.end is not None for one in line.seen)
 
 
-@given(st.lists(st.sampled_from(["keep", "head", "stream", "interim"]), min_size=1, max_size=6), st.data())
-def test_valid_traffic_is_the_same_however_it_is_cut(kinds: list[str], data: st.DataObject) -> None:
+sorts = st.sampled_from(["keep", "head", "stream", "long", "interim"])
+steps = st.sampled_from([1, 2, 7, 40, 64, 10_000])
+
+
+@given(st.lists(st.tuples(sorts, steps), min_size=1, max_size=6), st.booleans())
+def test_valid_traffic_is_the_same_however_it_is_cut(traffic: list[tuple[str, int]], late: bool) -> None:
     both = {
         "keep": (ASK, OK),
         "head": (b"HEAD / HTTP/1.1\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"),
         "stream": (ASK, stream_head() + chunk(b"data: 1\n\n") + chunk(b"data: 2\n\n") + b"0\r\nx-t: 1\r\n\r\n"),
+        "long": (ASK, stream_head() + b"".join(chunk(b"data: %d\n\n" % n) for n in range(40)) + b"0\r\n\r\n"),
         "interim": (ASK, b"HTTP/1.1 103 Early Hints\r\n\r\n" + OK),
     }
-    line, want = Line(), Line()
-    for kind in kinds:
-        ask, told = both[kind]
+    line, want = Line(late=late), Line()
+    for sort, step in traffic:
+        ask, told = both[sort]
         want.client(ask).server(told)
         for whole, feed in ((ask, line.client), (told, line.server)):
-            at = 0
-            while at < len(whole):
-                size = data.draw(st.integers(1, len(whole)))
-                feed(whole[at : at + size])
-                at += size
+            for at in range(0, len(whole), step):
+                feed(whole[at : at + step])
 
     def told_of(one: Seen) -> tuple[object, ...]:
         return one.head, one.body, one.answer, one.answer_bytes, one.end
 
     assert [told_of(one) for one in line.seen] == [told_of(one) for one in want.seen]
-    assert line.ends == [End.WHOLE] * len(kinds)
+    assert line.ends == [End.WHOLE] * len(traffic)
     assert all(one.answer is not None and one.answer.framing is not Framing.CLOSE for one in line.seen)

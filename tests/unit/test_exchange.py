@@ -104,6 +104,26 @@ def test_times() -> None:
     assert (turn.inter_token_p50_s, turn.inter_token_p95_s) == (pytest.approx(0.1), pytest.approx(0.3))
 
 
+@pytest.mark.parametrize("last", ["whole", "cut", "quiet"])
+def test_a_long_stream_is_read_in_batches_and_its_times_stay(last: str) -> None:
+    wire = started()
+    wire.server(stream_head() + delta(role="assistant", content=""))
+    for n in range(700):
+        wire.server(delta(content="a"), after_s=0.02 if n % 10 else 0.05)
+    if last == "whole":
+        wire.server(DONE)
+    elif last == "cut":
+        wire.frame(Kind.SERVER_END)
+    else:
+        wire.recorder.catch_up()
+        wire.recorder.end(wire.now_ns)
+    turn = wire.turn()
+    want = {"whole": TurnState.DONE, "cut": TurnState.CUT, "quiet": None}
+    assert (turn.state, turn.inter_token_n, turn.coalesced) == (want[last], 699, False)
+    assert (turn.inter_token_p50_s, turn.inter_token_p95_s) == (pytest.approx(0.02), pytest.approx(0.05))
+    assert wire.store.responses[1].count(b'"content":"a"') == 700
+
+
 def test_aborted_in_the_middle_of_the_stream() -> None:
     """A client that goes: its FIN is passed on, and the upstream ends too."""
     wire = started()

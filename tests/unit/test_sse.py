@@ -17,9 +17,35 @@ def chat(**delta: object) -> bytes:
     return event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
 
 
-def times(route: Route, *reads: bytes) -> EventTimes:
+class Stream:
+    """A stream and its times."""
+
+    def __init__(self, route: Route) -> None:
+        self.times = EventTimes(route)
+        self.body = bytearray()
+
+    def feed(self, data: bytes, at_ns: int) -> None:
+        self.body += data
+        if self.times.first_ns is None:
+            self.times.read(self.body, at_ns)
+        else:
+            self.times.later([len(data)], [at_ns])
+
+    @property
+    def first_ns(self) -> int | None:
+        return self.times.first_ns
+
+    def gaps(self) -> list[float]:
+        return self.times.gaps(bytes(self.body))[0]
+
+    @property
+    def coalesced(self) -> bool:
+        return self.times.gaps(bytes(self.body))[1]
+
+
+def times(route: Route, *reads: bytes) -> Stream:
     """Reads 10 ms apart, from 10 ms on."""
-    found = EventTimes(route)
+    found = Stream(route)
     for n, data in enumerate(reads, 1):
         found.feed(data, n * 10 * MS)
     return found
@@ -98,7 +124,7 @@ def test_events_of_one_read_share_the_time_before_it() -> None:
 
 
 def test_chunks_of_one_read_count_as_one_read() -> None:
-    found = EventTimes(Route.CHAT)
+    found = Stream(Route.CHAT)
     for data, at in ((chat(content="a"), 10), (chat(content="b"), 20), (chat(content="c"), 20)):
         found.feed(data, at * MS)
     assert (found.gaps(), found.coalesced) == ([0.005, 0.005], True)
@@ -125,7 +151,7 @@ def test_real_streams(name: str, route: Route, n: int) -> None:
 )
 def test_the_number_of_events_does_not_depend_on_the_reads(events: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(events)
-    found, at, now = EventTimes(Route.CHAT), 0, 0
+    found, at, now = Stream(Route.CHAT), 0, 0
     while at < len(whole):
         size = data.draw(st.integers(1, 80))
         now += 1

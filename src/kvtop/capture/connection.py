@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Protocol
 
@@ -28,8 +28,13 @@ from kvtop.capture.wire import Frame, Kind, Lost
 MAX_PIPELINED = 1_000
 """Requests without an answer on one connection; with more of them it is not followed any further."""
 
+MAX_LATE = 64
+"""Reads of a stream that are looked at together."""
+
 QUIET_NS = 1_000_000_000
 """A client that was silent for so long is not in the middle of a request."""
+
+_SERVER = Kind.SERVER  # looked up once, not for each frame
 
 _REQUEST = re.compile(rb"[A-Z][A-Z-]{1,20} [^\x00-\x20]+ HTTP/1\.[01]\r?\n")
 _ANSWER = re.compile(rb"HTTP/1\.[01] [1-5][0-9][0-9][ \r]")
@@ -69,6 +74,14 @@ class Exchange(Protocol):
 
     def answer_body(self, data: bytes, at_ns: int) -> None: ...
 
+    def answer_bodies(self, data: bytes, ends: Sequence[int], times: Sequence[int]) -> None:
+        """Several pieces at once: where each ends in these bytes, and when it came."""
+
+    @property
+    def patient(self) -> bool:
+        """What comes next of the answer's body may be told late, all but its end."""
+        ...
+
     def truncated(self) -> None:
         """Bytes are missing, or are not HTTP: no more will be told but the end."""
 
@@ -104,9 +117,22 @@ class Connection:
         self._client_ended_ns: int | None = None
         self._opaque = False
         self._last: tuple[Kind, int] | None = None
+        self._patient = False
+        """The upstream is in the middle of a stream that may be read late."""
+        self._late: list[Frame] = []
 
     def feed(self, frame: Frame) -> None:
         kind = frame.kind
+        if self._patient:
+            if kind is _SERVER:
+                self._late.append(frame)
+                data = frame.data
+                # a chunk of a stream ends otherwise than the last one, or its trailers, do
+                if data[-4:] == b"\r\n\r\n" or len(data) < 8 or len(self._late) >= MAX_LATE:
+                    self.catch_up()
+                return
+            self.catch_up()
+            self._patient = False
         if kind is Kind.SERVER:
             if not self._opaque:
                 self._server(frame)
@@ -130,8 +156,16 @@ class Connection:
         elif kind is Kind.CLOSE:
             self._server_gone(frame.at_ns, End.TAP)
 
+    def catch_up(self) -> None:
+        """Read what was put off."""
+        late, self._late = self._late, []
+        if late:
+            self._last = Kind.SERVER, late[-1].at_ns
+            self._read([(frame.data, frame.at_ns) for frame in late])
+
     def abandon(self, at_ns: int) -> None:
         """No further frame will come: the recorder ends."""
+        self.catch_up()
         self._close(End.UNKNOWN, at_ns)
 
     def _server(self, frame: Frame) -> None:
@@ -139,10 +173,20 @@ class Connection:
             if not self._open or not _ANSWER.match(frame.data):
                 return
             self._answers = Direction(_Answers(self))
+        self._read([(frame.data, frame.at_ns)])
+
+    def _read(self, pieces: Sequence[tuple[bytes, int]]) -> None:
+        """Of the upstream, in one of its answers or between two."""
+        if self._answers is None:
+            return
         try:
-            self._answers.feed(frame.data, frame.at_ns)
+            self._answers.feed_late(pieces)
         except Broken:
             self._lose_answers()
+        awaited = self.awaited
+        self._patient = (
+            awaited is not None and self._answers is not None and awaited.patient and self._answers.between_chunks
+        )
 
     def _client(self, frame: Frame) -> None:
         if self._requests is None:
@@ -269,6 +313,9 @@ class _Requests:
         if self._exchange is not None and self._exchange is self._connection.sending:
             self._exchange.request_body(data, at_ns)
 
+    def bodies(self, data: bytes, ends: Sequence[int], times: Sequence[int]) -> None:
+        self.body(data, times[-1])
+
     def ends(self, at_ns: int) -> None:
         if self._exchange is not None and self._exchange is self._connection.sending:
             self._exchange.request_ends(at_ns)
@@ -308,6 +355,10 @@ class _Answers:
     def body(self, data: bytes, at_ns: int) -> None:
         if self._exchange is not None:
             self._exchange.answer_body(data, at_ns)
+
+    def bodies(self, data: bytes, ends: Sequence[int], times: Sequence[int]) -> None:
+        if self._exchange is not None:
+            self._exchange.answer_bodies(data, ends, times)
 
     def ends(self, at_ns: int) -> None:
         if self._exchange is not None and not self._interim:

@@ -22,6 +22,10 @@ MAX_OPEN_BYTES = 256 * 1024 * 1024
 """Bodies of all exchanges that are open together. What goes beyond is not kept."""
 
 
+_GRANT_BYTES = 64 * 1024
+"""Are taken from the budget at a time."""
+
+
 class Kept(Protocol):
     """A turn that was handed over to be kept."""
 
@@ -81,23 +85,31 @@ class _Body:
         self.size = 0
         self.data = bytearray()
         self.unpacker = Unpacker(headers)
+        self.truncated = False
+        self._plain = not self.unpacker.packed or not self.unpacker.known
         self._budget = budget
         self._held = 0
-        self.truncated = False
+        """Bytes taken from the budget."""
+        self._room = 0
+        """Of these, still free."""
 
-    def add(self, data: bytes) -> bytes:
-        """What these bytes say; empty once the caps are reached."""
-        self.size += len(data)
-        if self.truncated:
-            return b""
-        out = self.unpacker.feed(data)
-        if not self._budget.take(len(out)):
-            self.truncated = True
-            return b""
-        self._held += len(out)
+    def add(self, data: bytes) -> bool:
+        """Whether `data` grew."""
+        n = len(data)
+        self.size += n
+        if self._plain:
+            if n > self._room and not self._more(n):
+                return False
+            self._room -= n
+            self.data += data
+            return True
+        out = b"" if self.truncated else self.unpacker.feed(data)
+        self.truncated = self.truncated or self.unpacker.over
+        if not out or (len(out) > self._room and not self._more(len(out))):
+            return False
+        self._room -= len(out)
         self.data += out
-        self.truncated = self.unpacker.over or self.size > MAX_BYTES
-        return out
+        return True
 
     @property
     def readable(self) -> bool:
@@ -109,8 +121,19 @@ class _Body:
         data = bytes(self.data)
         self.data = bytearray()
         self._budget.give(self._held)
-        self._held = 0
+        self._held = self._room = 0
         return data
+
+    def _more(self, n: int) -> bool:
+        """Whether there is room for n bytes; once there is not, nothing more is kept."""
+        wanted = n - self._room
+        wanted = max(wanted, min(_GRANT_BYTES, self._budget.left))
+        if self.truncated or len(self.data) + n > MAX_BYTES or not self._budget.take(wanted):
+            self.truncated = True
+            return False
+        self._held += wanted
+        self._room += wanted
+        return True
 
 
 class TurnExchange:
@@ -128,7 +151,7 @@ class TurnExchange:
         self._kept: Kept | None = None
         self._watched: Watched | None = None
         self._answer: _Body | None = None
-        self._answer_stream = False
+        self._answer_stream = self._answer_packed = False
         self._times: EventTimes | None = None
         self._first_byte_ns: int | None = None
 
@@ -168,6 +191,7 @@ class TurnExchange:
             return
         self._answer = _Body(head.headers, self._desk.budget)
         self._answer_stream = is_stream(head.headers)
+        self._answer_packed = self._answer.unpacker.packed
         if self._answer_stream and self._answer.unpacker.known:
             self._times = EventTimes(self._turn.route)
         self._turn = msgspec.structs.replace(
@@ -180,11 +204,24 @@ class TurnExchange:
     def answer_body(self, data: bytes, at_ns: int) -> None:
         if self._answer is None or self._turn is None:
             return
-        out = self._answer.add(data)
-        if self._times is not None and out and self._times.feed(out, at_ns):
+        if self._answer.add(data) and self._times is not None and self._times.read(self._answer.data, at_ns):
             self._turn = msgspec.structs.replace(self._turn, first_token_at=self._desk.wall(at_ns))
             if self._kept is not None:
                 self._kept.update(self._turn)
+
+    def answer_bodies(self, data: bytes, ends: Sequence[int], times: Sequence[int]) -> None:
+        if self._answer is None or self._turn is None:
+            return
+        if self._times is None or not self.patient:
+            for start, end, at_ns in zip([0, *ends], ends, times, strict=False):
+                self.answer_body(data[start:end], at_ns)
+        elif self._answer.add(data):
+            self._times.later(ends, times)
+
+    @property
+    def patient(self) -> bool:
+        """Once its first token is there, of a stream only the times count until it ends."""
+        return self._times is not None and self._times.first_ns is not None and not self._answer_packed
 
     def truncated(self) -> None:
         if self._turn is not None:
@@ -239,7 +276,8 @@ class TurnExchange:
         lost = turn.record is Record.TRUNCATED or (answer is not None and answer.truncated)
         complete = answer is not None and answer.readable and not lost
         state = _state(how, turn, told, stream=self._answer_stream, complete=complete)
-        gaps = sorted(self._times.gaps()) if self._times is not None else []
+        gaps, coalesced = self._times.gaps(whole) if self._times is not None else ([], False)
+        gaps.sort()
         error = told.error if told.error or how is not End.TAP else "the tap ended the connection"
         return msgspec.structs.replace(
             turn,
@@ -260,7 +298,7 @@ class TurnExchange:
             inter_token_p50_s=_quantile(gaps, 0.5),
             inter_token_p95_s=_quantile(gaps, 0.95),
             inter_token_n=len(gaps),
-            coalesced=self._times is not None and self._times.coalesced,
+            coalesced=coalesced,
             response_bytes=answer.size if answer is not None else 0,
         )
 

@@ -8,7 +8,9 @@ neither.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import Enum, auto
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import httptools
@@ -75,6 +77,9 @@ class Sink(Protocol):
         ...
 
     def body(self, data: bytes, at_ns: int) -> None: ...
+
+    def bodies(self, data: bytes, ends: Sequence[int], times: Sequence[int]) -> None:
+        """Several pieces of the body at once: where each ends in these bytes, and when it came."""
 
     def ends(self, at_ns: int) -> None:
         """The last byte of a message."""
@@ -143,6 +148,46 @@ class Direction:
                 if state is _State.CLOSE:
                     self._sink.body(data[at:] if at else data, at_ns)
                 return
+
+    @property
+    def between_chunks(self) -> bool:
+        """In a chunked body, at the beginning of a chunk."""
+        return self._state is _State.SIZE and not self._rest
+
+    def feed_late(self, pieces: Sequence[tuple[bytes, int]]) -> None:
+        """The same as feeding the pieces, with their times, one by one, at a fraction of the cost: chunks that stand
+        whole in them are told to `Sink.bodies` together."""
+        if not self.between_chunks:
+            for data, at_ns in pieces:
+                self.feed(data, at_ns)
+            return
+        data = b"".join([piece for piece, _ in pieces])
+        stops = list(accumulate(len(piece) for piece, _ in pieces))
+        parts: list[bytes] = []
+        ends: list[int] = []
+        times: list[int] = []
+        at = length = nth = 0
+        find, sizes = data.find, _sizes
+        while (stop := find(b"\r\n", at)) > 0:
+            size = sizes.get(data[at:stop])
+            if size is None:
+                break
+            begin = stop + 2
+            stop = begin + size
+            if data[stop : stop + 2] != b"\r\n":
+                break
+            at = stop + 2
+            while stops[nth] < at:
+                nth += 1
+            parts.append(data[begin:stop])
+            length += size
+            ends.append(length)
+            times.append(pieces[nth][1])
+        if parts:
+            self._sink.bodies(b"".join(parts), ends, times)
+        for (piece, at_ns), stop in zip(pieces, stops, strict=True):
+            if stop > at:
+                self.feed(piece[max(0, at - stop + len(piece)) :], at_ns)
 
     def closed(self, at_ns: int) -> None:
         """No more bytes will come: a body that ends with the connection is whole."""
@@ -229,6 +274,10 @@ class Direction:
             if not line:
                 self._over(at_ns)
         return at
+
+
+_sizes = {b"%x" % size: size for size in range(1, 4096)}
+"""Of most chunks of a stream."""
 
 
 class _Fields:

@@ -40,8 +40,6 @@ BATCH_S = 0.01
 BATCH_BYTES = 1 << 16
 """A read as large as this is followed by the next one at once."""
 
-KEEP_S = 7 * 86_400.0
-MAX_STORE_BYTES = 2 << 30
 SWEEP_EVERY_S = 600.0
 SWEEP_AGAIN_S = 5.0
 """While there is more to drop."""
@@ -50,6 +48,9 @@ DRAIN_S = 1.5
 """For the last look at an upstream's counters when the tap has ended."""
 REFUSALS_EVERY_S = 1.0
 """Of connections that one upstream did not take, no more than one in this time becomes a turn."""
+
+
+_CLOSE = Kind.CLOSE  # looked up once, not for each frame
 
 
 class Recorder:
@@ -63,21 +64,25 @@ class Recorder:
 
     def feed(self, frame: Frame) -> None:
         connection = self._connections.get(frame.conn)
-        if frame.kind is Kind.OPEN:
-            if connection is not None:
-                connection.abandon(frame.at_ns)
-            self._connections[frame.conn] = self._opened(frame)
-        elif frame.kind is Kind.REFUSED:
-            self._refused(frame)
-        elif connection is not None:
-            try:
-                connection.feed(frame)
-            except Exception as error:  # noqa: BLE001  one connection's fault must not end the recording of the others
-                self._say(f"a connection is not followed any further: {type(error).__name__}")
-                del self._connections[frame.conn]
-                return
-            if frame.kind is Kind.CLOSE:
-                del self._connections[frame.conn]
+        if connection is None:
+            if frame.kind is Kind.OPEN:
+                self._connections[frame.conn] = self._opened(frame)
+            elif frame.kind is Kind.REFUSED:
+                self._refused(frame)
+            return
+        try:
+            connection.feed(frame)
+        except Exception as error:  # noqa: BLE001  one connection's fault must not end the recording of the others
+            self._say(f"a connection is not followed any further: {type(error).__name__}")
+            del self._connections[frame.conn]
+            return
+        if frame.kind is _CLOSE:
+            del self._connections[frame.conn]
+
+    def catch_up(self) -> None:
+        """Read what was put off, whatever comes."""
+        for connection in self._connections.values():
+            connection.catch_up()
 
     def end(self, at_ns: int) -> None:
         """No frame will come any more."""
@@ -111,11 +116,13 @@ def wall_clock() -> Callable[[int], float]:
     return lambda at_ns: at_ns / 1e9 + offset
 
 
-async def record(sock: socket.socket, recorder: Recorder, ledger: Ledger, sampler: Sampler) -> None:
+async def record(
+    sock: socket.socket, recorder: Recorder, ledger: Ledger, sampler: Sampler, keep: config.Capture
+) -> None:
     """Until the other end of the socket is closed. Raises ValueError where what comes are no frames."""
     loop = asyncio.get_running_loop()
     frames = Frames()
-    keeping = asyncio.create_task(_keep_house(ledger))
+    keeping = asyncio.create_task(_keep_house(ledger, recorder, keep))
     sock.setblocking(False)
     try:
         while True:
@@ -136,14 +143,15 @@ async def record(sock: socket.socket, recorder: Recorder, ledger: Ledger, sample
         ledger.close()
 
 
-async def _keep_house(ledger: Ledger) -> None:
+async def _keep_house(ledger: Ledger, recorder: Recorder, keep: config.Capture) -> None:
     """Write what waits, and drop what is too old."""
     sweep_at = time.monotonic() + SWEEP_AGAIN_S
     while True:
         await asyncio.sleep(TICK_S)
+        recorder.catch_up()
         ledger.retry()
         if time.monotonic() >= sweep_at:
-            more = ledger.sweep(time.time(), KEEP_S, MAX_STORE_BYTES)
+            more = ledger.sweep(time.time(), keep.keep_days * 86_400, keep.max_bytes)
             sweep_at = time.monotonic() + (SWEEP_AGAIN_S if more else SWEEP_EVERY_S)
 
 
@@ -208,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ledger.open()
     try:
         with socket.socket(fileno=arguments.fd) as sock:
-            asyncio.run(record(sock, recorder, ledger, sampler))
+            asyncio.run(record(sock, recorder, ledger, sampler, settings.capture))
     except ValueError:
         _say("what the tap sent are no frames")
         return 1

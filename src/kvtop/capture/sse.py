@@ -1,103 +1,116 @@
-"""A stream of server-sent events, looked through as it comes: which events bring content, and when.
+"""A stream of server-sent events: which events bring content, and when.
 
-Bytes are searched, not parsed: a text that holds such bytes has them escaped in its JSON. What the events say is read
-once, at the end (`kvtop.capture.answers`).
+Bytes are searched, not parsed: a text that holds such bytes has them escaped in its JSON. Until the first event with
+content each read is looked through as it comes; after that only its time is noted, and the events are found at the end.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
 
 from kvtop.capture.turn import Route
 
-MAX_GAPS = 100_000
-"""Gaps between events that are kept of one answer."""
+MAX_READS = 200_000
+"""Of one stream, whose times are kept; what comes later counts as of the last of them."""
 
 _CONTENT = {
-    Route.CHAT: re.compile(rb'"(?:content|reasoning|reasoning_content|refusal)":\s*"(?!")|"tool_calls":\s*\[\s*\{'),
-    Route.COMPLETIONS: re.compile(rb'"text":\s*"(?!")'),
-    Route.MESSAGES: re.compile(
-        rb'"(?:text|thinking|partial_json)":\s*"(?!")|"type":\s*"(?:tool_use|server_tool_use|redacted_thinking)"'
+    Route.CHAT: (
+        re.compile(
+            rb'"delta":\s*\{[^\n]*?(?:"(?:content|reasoning|reasoning_content|refusal)":\s*"(?!")|"tool_calls":\s*\[\s*\{)'
+        ),
     ),
-    Route.RESPONSES: re.compile(rb'"delta":\s*"(?!")|output_item\.added[^\0]*"type":\s*"[a-z_]+_call"'),
+    Route.COMPLETIONS: (re.compile(rb'"text":\s*"(?!")'),),
+    Route.MESSAGES: (
+        re.compile(rb'"delta":\s*\{[^\n]*?"(?:text|thinking|partial_json)":\s*"(?!")'),
+        re.compile(rb'"content_block":\s*\{[^\n]*?"type":\s*"(?:tool_use|server_tool_use|redacted_thinking)"'),
+    ),
+    Route.RESPONSES: (
+        re.compile(rb'"delta":\s*"(?!")'),
+        re.compile(rb'output_item\.added(?:"|\r?\ndata:)[^\n]*"type":\s*"[a-z_]+_call"'),
+    ),
 }
+"""What an event with content holds. Each begins with fixed bytes, so that it is found fast."""
 
 
 class EventTimes:
-    """Feed it a decoded stream as it comes."""
+    """The times of one stream's reads, and what follows from them."""
 
     def __init__(self, route: Route) -> None:
         self._content = _CONTENT.get(route, _CONTENT[Route.CHAT])
-        self._rest = bytearray()
+        self._ends = array("q")
+        self._times = array("q")
+        self._seen = 0
+        """Bytes of whole events that were looked through."""
         self.first_ns: int | None = None
         """The read that completed the first event with content, reasoning or a tool call."""
-        self.coalesced = False
-        """Several such events came in one read."""
-        self._gaps = array("d")
-        self._last_ns = 0
-        self._before_ns: int | None = None
-        self._burst = 0
 
-    def feed(self, data: bytes, at_ns: int) -> bool:
-        """The next bytes; whether they completed the first event with content."""
-        rest = self._rest
-        if rest:
-            seen = max(0, len(rest) - 3)
-            rest += data
-            end = _boundary(rest, seen)
-            if end < 0:
-                return False
-            whole = bytes(rest[:end])
-            del rest[:end]
-        else:
-            end = _boundary(data, 0)
-            if end < 0:
-                rest += data
-                return False
-            if end < len(data):
-                rest += data[end:]
-                data = data[:end]
-            whole = data
-        n = self._count(whole)
-        if not n:
+    def read(self, body: bytearray, at_ns: int) -> bool:
+        """`body` has grown by a read at that time. Whether that completed the first event with content."""
+        ends = self._ends
+        before = ends[-1] if ends else 0
+        if len(ends) < MAX_READS:
+            ends.append(len(body))
+            self._times.append(at_ns)
+        if self.first_ns is not None:
             return False
-        first = self.first_ns is None
-        if first:
+        end = _boundary(body, max(self._seen, before - 3))
+        if end <= self._seen:
+            return False
+        found = any(pattern.search(body, self._seen, end) for pattern in self._content)
+        self._seen = end
+        if found:
             self.first_ns = at_ns
-        self._arrived(n, at_ns)
-        return first
+        return found
 
-    def gaps(self) -> list[float]:
-        """Seconds between one content event and the next. Several that came in one read share the time since the read
-        before evenly, since their own times are not known."""
-        self._settle()
-        return list(self._gaps)
+    def later(self, ends: Sequence[int], times: Sequence[int]) -> None:
+        """Several reads after the first content: where each ends in what they added together, and when it came."""
+        before = self._ends[-1] if self._ends else 0
+        room = MAX_READS - len(self._ends)
+        self._ends.extend([before + end for end in ends[:room]])
+        self._times.extend(times[:room])
 
-    def _count(self, events: bytes) -> int:
-        search = self._content.search
-        if events.find(b"\n\n") in (-1, len(events) - 2) and events.find(b"\r\n\r\n") in (-1, len(events) - 4):
-            return 1 if search(events) else 0
-        return sum(1 for event in events.replace(b"\r\n", b"\n").split(b"\n\n") if search(event))
+    def gaps(self, body: bytes) -> tuple[list[float], bool]:
+        """Seconds between one content event and the next, and whether several came in one read. Those share the time
+        since the read before evenly, since their own times are not known."""
+        times = self._event_times(body)
+        reads = Counter(times)
+        if len(reads) == len(times):
+            return [max(0, now - before) / 1e9 for before, now in pairwise(times)], False
+        gaps: list[float] = []
+        for before, now in pairwise(reads):
+            gaps.extend([max(0, now - before) / 1e9 / reads[now]] * reads[now])
+        return gaps, True
 
-    def _arrived(self, n: int, at_ns: int) -> None:
-        if self._burst and at_ns == self._last_ns:
-            self._burst += n
-        else:
-            self._settle()
-            self._before_ns = self._last_ns or None
-            self._last_ns, self._burst = at_ns, n
-        if self._burst > 1:
-            self.coalesced = True
+    def _event_times(self, body: bytes) -> list[int]:
+        """When each event with content was complete."""
+        if not self._ends:
+            return []
+        apart = b"\r\n\r\n" if b"\r\n\r\n" in body[:65_536] else b"\n\n"
+        found: set[int] = set()
+        for pattern in self._content:
+            at = 0
+            for match in pattern.finditer(body):
+                if match.start() < at:
+                    continue
+                at = body.find(apart, match.end())
+                if at < 0:
+                    break
+                at += len(apart)
+                found.add(at)
+        times: list[int] = []
+        ends, read, last = self._ends.tolist(), 0, len(self._ends) - 1
+        for end in sorted(found):
+            while ends[read] < end and read < last:
+                read += 1
+            times.append(self._times[read])
+        return times
 
-    def _settle(self) -> None:
-        if self._burst and self._before_ns is not None and len(self._gaps) < MAX_GAPS:
-            gap = max(0, self._last_ns - self._before_ns) / 1e9 / self._burst
-            self._gaps.extend([gap] * min(self._burst, MAX_GAPS))
-        self._burst = 0
 
-
-def _boundary(data: bytes | bytearray, seen: int) -> int:
-    """Where the last whole event ends, or -1."""
-    end = max(data.rfind(b"\n\n", seen), data.rfind(b"\n\r\n", seen) + 1)
+def _boundary(body: bytearray, start: int) -> int:
+    """Where the last whole event ends, looked for from there on; or -1."""
+    end = max(body.rfind(b"\n\n", start), body.rfind(b"\n\r\n", start) + 1)
     return end + 2 if end > 0 else -1

@@ -39,6 +39,9 @@ class Kind(IntEnum):
     """A client connected, the upstream did not take it. Payload: `Opened` as JSON; no CLOSE follows."""
 
 
+_KINDS = {int(kind): kind for kind in Kind}
+
+
 class Opened(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Between whom a connection is."""
 
@@ -83,14 +86,17 @@ class Frames:
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are complete with these bytes. To be used up before the next call."""
-        rest = self._rest
-        rest += data
-        at, end = 0, len(rest)
-        while end - at >= HEADER.size:
-            conn, kind, at_ns, size = HEADER.unpack_from(rest, at)
-            stop = at + HEADER.size + size
-            if stop > end:
+        if self._rest:
+            self._rest += data
+            data = bytes(self._rest)
+            self._rest.clear()
+        at, end, size_of_head = 0, len(data), HEADER.size
+        unpack, kinds = HEADER.unpack_from, _KINDS
+        while end - at >= size_of_head:
+            conn, kind, at_ns, size = unpack(data, at)
+            begin = at + size_of_head
+            if begin + size > end:
                 break
-            yield Frame(conn, Kind(kind), at_ns, bytes(rest[at + HEADER.size : stop]))
-            at = stop
-        del rest[:at]
+            at = begin + size
+            yield Frame(conn, kinds.get(kind) or Kind(kind), at_ns, data[begin:at])
+        self._rest += data[at:]
