@@ -24,7 +24,7 @@ from pathlib import Path
 
 from bench import free_port, say
 from report import REPORT, replace_part
-from tapreport import DIRECT, NGINX_HTTP, NGINX_TCP, TAP, TAP_ALONE, Results, page
+from tapreport import DIRECT, NGINX_DIRECT, NGINX_HTTP, NGINX_TCP, TAP, TAP_ALONE, Results, page
 
 HERE = Path(__file__).resolve().parent
 LOAD = str(HERE / "tapload.py")
@@ -43,9 +43,17 @@ http {{
   uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
   upstream box {{ server 127.0.0.1:{upstream}; keepalive 128; keepalive_requests 1000000; }}
   proxy_http_version 1.1; proxy_set_header Connection "";
-  proxy_buffering off; proxy_request_buffering off; proxy_read_timeout 600;
+  proxy_buffering off; proxy_read_timeout 600;
   server {{ listen 127.0.0.1:{http}; location / {{ proxy_pass http://box; }} }}
   server {{ listen 127.0.0.1:{anew}; location / {{ proxy_pass http://127.0.0.1:{upstream}; }} }}
+  server {{
+    proxy_request_buffering off;
+    listen 127.0.0.1:{direct}; location / {{ proxy_pass http://box; }}
+  }}
+  server {{
+    proxy_request_buffering off;
+    listen 127.0.0.1:{direct_anew}; location / {{ proxy_pass http://127.0.0.1:{upstream}; }}
+  }}
 }}
 {stream}
 """
@@ -151,6 +159,7 @@ def start_tap(stack: ExitStack, name: str, upstream: int, store: str, cap: int =
 
 
 def start_nginx(stack: ExitStack, folder: Path, upstream: int) -> list[Way]:
+    """Its HTTP and its TCP proxy, and the first again, passing requests on without buffering them."""
     program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
         raise SystemExit("benchmarks: no nginx here: apt-get install nginx-light libnginx-mod-stream")
@@ -161,12 +170,14 @@ def start_nginx(stack: ExitStack, folder: Path, upstream: int) -> list[Way]:
             continue
         own = folder / name.replace(" ", "-")
         own.mkdir()
-        http, anew, tcp = free_port(), free_port(), free_port()
+        http, anew, direct, direct_anew, tcp = (free_port() for _ in range(5))
         text = NGINX.format(
             folder=own,
             upstream=upstream,
             http=http,
             anew=anew,
+            direct=direct,
+            direct_anew=direct_anew,
             module=f"load_module {MODULE};" if name == NGINX_TCP else "",
             stream=STREAM.format(tcp=tcp, upstream=upstream) if name == NGINX_TCP else "",
         )
@@ -174,13 +185,16 @@ def start_nginx(stack: ExitStack, folder: Path, upstream: int) -> list[Way]:
         stack.enter_context(
             ended(subprocess.Popen([program, "-c", str(own / "nginx.conf"), "-e", str(own / "errors")], text=True))
         )
-        ports = (tcp, tcp) if name == NGINX_TCP else (http, anew)
         deadline = time.monotonic() + 5
         while not (own / "pid").exists() or not (own / "pid").read_text().strip():
             if time.monotonic() > deadline:
                 raise SystemExit(f"benchmarks: nginx does not start: {(own / 'errors').read_text()}")
             time.sleep(0.05)
-        ways.append(Way(name, ports[0], family(int((own / "pid").read_text()))[-1], ports[1]))
+        worker = family(int((own / "pid").read_text()))[-1]
+        if name == NGINX_TCP:
+            ways.append(Way(name, tcp, worker))
+        else:
+            ways += [Way(name, http, worker, anew), Way(NGINX_DIRECT, direct, worker, direct_anew)]
     return ways
 
 
@@ -193,19 +207,21 @@ class Bench:
         self.direct_port = int(str(self.upstream.answer()))
         self.client = Helper("client")
         stack.callback(self.client.close)
-        self.ways = [
+        self.firsts = [
             Way(DIRECT, self.direct_port),
             *start_nginx(stack, folder, self.direct_port),
             start_tap(stack, TAP_ALONE, self.direct_port, "-"),
             start_tap(stack, TAP, self.direct_port, str(folder / "turns.db")),
         ]
+        # It differs in requests alone.
+        self.ways = [way for way in self.firsts if way.name != NGINX_DIRECT]
         self.results = Results()
         time.sleep(1.0)
 
     def first(self, count: int) -> None:
         for size in (10_000, 500_000):
             for reuse in (True, False):
-                for way in self.ways:
+                for way in self.firsts:
                     took = self.client.ask("first", way.port if reuse else way.anew, size, count, reuse)
                     assert isinstance(took, list)
                     self.results.first[size, reuse][way.name].append(statistics.median(took))

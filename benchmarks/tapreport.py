@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from report import machine, three
 
 DIRECT, NGINX_HTTP, NGINX_TCP = "direct", "nginx http", "nginx TCP"
+NGINX_DIRECT = "nginx http, requests unbuffered"
 TAP_ALONE, TAP = "tap alone", "tap"
 WAYS = (DIRECT, NGINX_HTTP, NGINX_TCP, TAP_ALONE, TAP)
+FIRST_WAYS = (DIRECT, NGINX_HTTP, NGINX_DIRECT, NGINX_TCP, TAP_ALONE, TAP)
 
 Rounds = dict[str, list[float]]
 """Way -> one value a round."""
@@ -116,9 +118,10 @@ PAGE = """## The tap
 Made by `./benchmarks/run --tap --write`.
 
 - Machine: {machine}; {nginx}.
-- Ways from the same clients to the same upstream: directly; nginx as HTTP proxy (buffering of requests and answers off)
-  and as TCP proxy, one worker each; the tap without a recorder, and with it ({recorder}). nginx http keeps connections
-  to the upstream, but where a client's new connection is measured: there it makes a new one too, as it does by default.
+- Ways from the same clients to the same upstream: directly; nginx as HTTP proxy (`proxy_buffering off`, as one sets it
+  for streams) and as TCP proxy, one worker each; the tap without a recorder, and with it ({recorder}). nginx http keeps
+  connections to the upstream, but where a client's new connection is measured: there it makes a new one too, as it does
+  by default. For the time to first byte it stands there twice: as above, and with `proxy_request_buffering off` too.
 - Upstream and clients are a Python process each, epoll and nothing else, about 15 us a chunk, and share the cores with
   what is measured.
 - {rounds} rounds; each measures all ways in turn. Cells are min – median – max over the rounds; "added" is against the
@@ -169,7 +172,7 @@ def page(results: Results, *, real: bool, rounds: int, seconds: float, requests:
         seconds=seconds,
         requests=requests,
         verdicts="\n".join(verdicts(results)),
-        first=table("time to first byte, ms (direct: whole; others: added)", firsts, 3),
+        first=table("time to first byte, ms (direct: whole; others: added)", firsts, 3, FIRST_WAYS),
         delay=table("chunk delay, ms", delays, 3),
         cpu=table(
             "CPU, us",
