@@ -142,20 +142,23 @@ def rss_bytes(pid: int, field: str = "VmRSS:") -> int:
 
 
 @contextmanager
-def ended(child: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+def ended(child: subprocess.Popen[str], last_words: list[str] | None = None) -> Iterator[subprocess.Popen[str]]:
     try:
         yield child
     finally:
         child.send_signal(signal.SIGTERM)
-        child.wait()
+        text, _ = child.communicate()
+        if last_words is not None:
+            last_words.append(text)
 
 
-def start_tap(stack: ExitStack, name: str, upstream: int, store: str, cap: int = CAP) -> Way:
+def start_tap(stack: ExitStack, upstream: int, store: str, cap: int = CAP, last_words: list[str] | None = None) -> Way:
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
     command = [sys.executable, str(HERE / "tapserve.py"), str(upstream), store, str(cap)]
-    child = stack.enter_context(ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)))
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    child = stack.enter_context(ended(started, last_words))
     assert child.stdout is not None
-    return Way(name, int(child.stdout.readline()), child.pid)
+    return Way(TAP_ALONE if store == "-" else TAP, int(child.stdout.readline()), child.pid)
 
 
 def start_nginx(stack: ExitStack, folder: Path, upstream: int) -> list[Way]:
@@ -210,8 +213,8 @@ class Bench:
         self.firsts = [
             Way(DIRECT, self.direct_port),
             *start_nginx(stack, folder, self.direct_port),
-            start_tap(stack, TAP_ALONE, self.direct_port, "-"),
-            start_tap(stack, TAP, self.direct_port, str(folder / "turns.db")),
+            start_tap(stack, self.direct_port, "-"),
+            start_tap(stack, self.direct_port, str(folder / "turns.db")),
         ]
         # It differs in requests alone.
         self.ways = [way for way in self.firsts if way.name != NGINX_DIRECT]
@@ -297,6 +300,7 @@ class Bench:
 
 def stopped(seconds: float, still: float, cap: int) -> int:
     """64 streams; the recorder is stopped for a part of the time."""
+    last_words: list[str] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         upstream = Helper("upstream")
@@ -304,7 +308,7 @@ def stopped(seconds: float, still: float, cap: int) -> int:
         port = int(str(upstream.answer()))
         client = Helper("client")
         stack.callback(client.close)
-        way = start_tap(stack, TAP, port, str(folder / "turns.db"), cap)
+        way = start_tap(stack, port, str(folder / "turns.db"), cap, last_words)
         time.sleep(1.0)
         client.ask("open", way.port, STREAMS)
         recorder = next(pid for pid in way.pids() if pid != way.pid)
@@ -324,8 +328,9 @@ def stopped(seconds: float, still: float, cap: int) -> int:
     print(
         f"{STREAMS} streams for {seconds:.0f} s, the recorder stopped for {still:.0f} s, limit {cap / 1e6:.1f} MB: "
         f"{sent} chunks sent, {heard['chunks']} came, {heard['failed']} streams failed; delay p50 "
-        f"{delays[len(delays) // 2] / 1000:.2f} ms, p99 {delays[len(delays) * 99 // 100] / 1000:.2f} ms, largest of a "
-        f"sample {delays[-1] / 1000:.1f} ms; the tap's memory {before / 1e6:.1f} MB before, {peak / 1e6:.1f} MB at most"
+        f"{delays[len(delays) // 2] / 1000:.2f} ms, p99 {delays[len(delays) * 99 // 100] / 1000:.2f} ms, largest "
+        f"of a sample {delays[-1] / 1000:.1f} ms; the tap's memory {before / 1e6:.1f} MB before, {peak / 1e6:.1f} MB "
+        f"at most; {json.loads(last_words[0])['lost_bytes'] / 1e6:.2f} MB told as gaps"
     )
     return int(bool(heard["failed"]) or sent != heard["chunks"])
 

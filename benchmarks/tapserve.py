@@ -1,4 +1,4 @@
-"""A tap in a process of its own for the benchmark: prints its port, and at its end how many connections were cut.
+"""A tap in a process of its own for the benchmark: prints its port, and at its end what became of the connections.
 
 usage: tapserve.py UPSTREAM_PORT STORE CAP_BYTES     with - for STORE: no recorder at all
 
@@ -17,10 +17,10 @@ from kvtop.capture.tap import Mapping, serve
 STAND_IN = """
 import socket, sys
 from kvtop.capture.wire import Frames
-sock, frames, gaps = socket.socket(fileno=int(sys.argv[1])), Frames(), 0
+sock, frames = socket.socket(fileno=int(sys.argv[1])), Frames()
 while data := sock.recv(1 << 18):
-    gaps += sum(frame.kind == 9 for frame in frames.feed(data))
-print("gaps", gaps, file=sys.stderr)
+    for frame in frames.feed(data):
+        pass
 """
 
 
@@ -38,7 +38,7 @@ def main() -> None:
         command=command,
         cap_bytes=cap,
     )
-    print(json.dumps({"cut": ended.cut, "served": ended.served}), flush=True)
+    print(json.dumps({"cut": ended.cut, "served": ended.served, "lost_bytes": ended.lost_bytes}), flush=True)
 
 
 if __name__ == "__main__":
