@@ -21,12 +21,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import micro
-from report import KVTOP, Results, Size, page, parse_ratio, table, three
+from report import KVTOP, REPORT, Results, Size, page, parse_ratio, replace_part, table, three
 from terminal import Terminal
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-REPORT = ROOT / "docs" / "benchmarks.md"
 CAPTURE = ROOT / "tests" / "fixtures" / "captures" / "series-0.32.0.tar.xz"
 SIZES = ((80, 24), (200, 50))
 WAITING = 467
@@ -137,7 +136,7 @@ def main() -> int:
     print(text)
     if arguments.write:
         REPORT.parent.mkdir(exist_ok=True)
-        REPORT.write_text(text)
+        REPORT.write_text(replace_part(REPORT.read_text() if REPORT.exists() else "", "screen", text))
     return 0
 
 

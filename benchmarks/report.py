@@ -14,6 +14,7 @@ import psutil
 
 import kvtop
 
+REPORT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 KVTOP = "kvtop"
 RIVALS = ("vllmstat", "vllm-htop")
 RIVALS_PYTHON = Path(__file__).resolve().parent / ".venv" / "bin" / "python"
@@ -67,6 +68,17 @@ the whole parse of prometheus_client {official}.
 | prometheus_client, parse | {theirs} |
 | ratio of the medians | {ratio:.3f} |
 """
+
+
+TAP_HEADING = "## The tap\n"
+
+
+def replace_part(old: str, part: str, new: str) -> str:
+    """The page with one of its two parts made anew: `screen`, its beginning, or `tap`, from that heading to the end."""
+    screen, _, tap = old.partition(TAP_HEADING)
+    if part == "screen":
+        return new.rstrip() + "\n" + (f"\n{TAP_HEADING}{tap}" if tap else "")
+    return f"{screen.rstrip()}\n\n{new.rstrip()}\n"
 
 
 def three(values: list[float], digits: int = 0) -> str:

@@ -113,9 +113,9 @@ class Upstream:
             except OSError:
                 return
             talk = Talk(sock)
-            self.talks.append(talk)
             thread = threading.Thread(target=self._play, args=(talk,), daemon=True)
             self.threads.append(thread)
+            self.talks.append(talk)
             thread.start()
 
     def _play(self, talk: Talk) -> None:

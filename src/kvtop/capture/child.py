@@ -19,7 +19,7 @@ LONGEST_DELAY_S = 10.0
 _STEADY_S = 30.0
 """A recorder that lived this long counts as well: the next is started without much delay."""
 _NICE = 10
-_SEND_BUFFER = 1 << 20
+_SEND_BUFFER = 256 * 1024
 _LOOK_S = 0.02
 
 

@@ -82,8 +82,8 @@ class Track:
         batch += _pack(self.conn, kind, at_ns, size)
         batch += data
         if len(batch) >= BATCH_BYTES:
-            spool.flush()
-        elif not spool.armed:
+            spool.seal()
+        if not spool.armed:
             spool.arm()
 
     def mark(self, kind: int) -> None:
@@ -203,13 +203,17 @@ class Spool:
             del self._behind[track.conn]
             self.lost_connections += 1
 
-    def flush(self) -> None:
-        """Close the batch and send what the recorder takes at once."""
+    def seal(self) -> None:
+        """Close the batch. It is sent when it is due: just now there may be more of a large body to pass on."""
         if self.batch:
             self._queue.append((self._number, self.batch))
             self.held += len(self.batch)
             self.batch = bytearray()
             self._number += 1
+
+    def flush(self) -> None:
+        """Send what is here, as much as the recorder takes at once."""
+        self.seal()
         if not self._waiting:
             self._send()
 

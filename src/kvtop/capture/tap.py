@@ -44,6 +44,8 @@ class Ended:
     """Reset while they were in use, because the time to drain was over or a second signal came."""
     served: int
     """All that there were, the cut ones too."""
+    lost_bytes: int = 0
+    """Passed, but not handed to the recorder, and told to it as gaps."""
 
 
 def recorder(store: Path, name: str) -> Command:
@@ -147,7 +149,8 @@ class Tap:
         finally:
             gc.unfreeze()
             self._reactor.close()
-        return Ended(self._cut, sum(door.served for door in self._doors))
+        served = sum(door.served for door in self._doors)
+        return Ended(self._cut, served, self.spool.lost_bytes if self.spool is not None else 0)
 
     def stop(self) -> None:
         """End after a drain; when called again, at once. From a signal handler or another thread."""
