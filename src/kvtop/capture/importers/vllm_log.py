@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import datetime
+from typing import NamedTuple
 
 from kvtop.capture.importers.exchange import PATHS, Bad, Exchange, Item, as_json, body_path
 
@@ -36,35 +37,42 @@ _PREFIX = re.compile(r"^(?:\([^()\n]{1,60}\) )?(?:DEBUG|INFO) \d\d-\d\d \d\d:\d\
 _SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 
 
+class _Head(NamedTuple):
+    """What is known of a request before its line is read on."""
+
+    where: str
+    id: str
+    at: float | None
+    model: str | None
+
+
 def read(data: bytes, written_at: float) -> Iterator[Item]:
     """The requests in the log's order. `written_at`: when the file was last written; the log's times have no year."""
     text = _COLOUR.sub("", data.decode("utf-8", "replace"))
     found = _MODEL.search(text)
     model = found[1] if found else None
-    starts = list(_START.finditer(text))
-    ends = [*(start.start() for start in starts[1:]), len(text)][: len(starts)]
-    detailed: set[str] = set()
-    bodies: dict[str, Item] = {}
+    bodies: list[tuple[str, Item]] = []
     items: list[tuple[str, Item]] = []
     finishes: dict[str, str] = {}
     bare: dict[str, int] = {}
-    line, last = 1, 0
-    for start, end in zip(starts, ends, strict=True):
+    line, last, at = 1, 0, 0
+    while start := _START.search(text, at):
         line, last = line + text.count("\n", last, start.start()), start.start()
-        where, piece = f"line {line}", text[start.end() : end]
-        at = _moment(start["time"], written_at)
+        where, at = f"line {line}", start.end()
+        moment = _moment(start["time"], written_at)
         if start["answer"]:
-            if ending := _FINISH.match(piece):
-                finishes[start["answer"]] = ending[1]
+            if ending := _FINISH.match(text, at):
+                finishes[start["answer"]], at = ending[1], ending.end()
         elif start["bare"]:
             bare.setdefault(start["bare"], line)
         elif start["body"]:
-            bodies.setdefault(start["body"], _with_body(where, start["body"], piece, at, model))
+            item, at = _with_body(_Head(where, start["body"], moment, model), text, at)
+            bodies.append((start["body"], item))
         else:
             id = start["old"] or start["new"]
-            detailed.add(id)
-            items.append((id, _with_ids(where, id, piece, at, model)))
-    items += [(id, item) for id, item in bodies.items() if id not in detailed]
+            item, at = _with_ids(_Head(where, id, moment, model), text, at)
+            items.append((id, item))
+    items = items or bodies  # of one request both stand there, and ids are more exact than a body
     known = {_SUFFIX.sub("", id) for id, _ in items} | {id for id, _ in items}
     for id, item in items:
         if isinstance(item, Exchange) and (finish := finishes.get(id) or finishes.get(_SUFFIX.sub("", id))):
@@ -75,45 +83,51 @@ def read(data: bytes, written_at: float) -> Iterator[Item]:
             yield Bad(f"line {at_line}", "no prompt in it: start vLLM with VLLM_LOGGING_LEVEL=DEBUG")
 
 
-def _with_ids(where: str, id: str, piece: str, at: float | None, model: str | None) -> Item:
-    prompt = _PROMPT.match(piece)
+def _with_ids(head: _Head, text: str, at: int) -> tuple[Item, int]:
+    """The exchange that stands from here, and where to look on: behind its prompt, which may itself be a log."""
+    prompt = _PROMPT.match(text, at)
     if prompt is None:
-        return Bad(where, f"the prompt of {id[:60]} is cut or not as vLLM writes it")
-    ids = _IDS.search(piece, prompt.end())
-    if ids is None and "prompt_token_ids:" in piece[prompt.end() :]:
-        joined = "".join(_PREFIX.sub("", line) for line in piece[prompt.end() :].split("\n"))
-        ids = _IDS.search(joined)
+        return Bad(head.where, f"the prompt of {head.id[:60]} is cut or not as vLLM writes it"), at
+    at = prompt.end()
+    following = _START.search(text, at)
+    piece = text[at : following.start() if following else len(text)]
+    ids = _IDS.search(piece)
+    if ids is None and "prompt_token_ids:" in piece:
+        ids = _IDS.search("".join(_PREFIX.sub("", line) for line in piece.split("\n")))
     if ids is None:
-        return Bad(where, f"the token ids of {id[:60]} are cut or not as vLLM writes them")
-    text = _literal(prompt["text"])
+        return Bad(head.where, f"the token ids of {head.id[:60]} are cut or not as vLLM writes them"), at
+    said = _literal(prompt["text"])
     numbers = None if ids["ids"] == "None" else [int(number) for number in re.findall(r"\d+", ids["ids"])]
-    if numbers is None and text is None:
-        return Bad(where, "neither prompt nor token ids in it")
+    if numbers is None and said is None:
+        return Bad(head.where, "neither prompt nor token ids in it"), at
     # --max-log-len cuts both to the same number, of characters and of ids: whole, a text has more of the former
-    cut = numbers is not None and text is not None and len(text) == len(numbers) >= 100
+    cut = numbers is not None and said is not None and len(said) == len(numbers) >= 100
     lora = _LORA.search(piece)
-    return Exchange(
-        where=where,
+    found = Exchange(
+        where=head.where,
         path=PATHS["completions"],
-        request=as_json({"prompt": text if numbers is None else numbers}),
-        about_at=at,
-        model=lora[1] if lora else model,
-        hints={"vllm.request_id": id[:200]},
+        request=as_json({"prompt": said if numbers is None else numbers}),
+        about_at=head.at,
+        model=lora[1] if lora else head.model,
+        hints={"vllm.request_id": head.id[:200]},
         prompt_tokens=None if cut or numbers is None else len(numbers),
         unproven=CUT if cut else NO_IDS if numbers is None else "",
     )
+    return found, at
 
 
-def _with_body(where: str, id: str, piece: str, at: float | None, model: str | None) -> Item:
+def _with_body(head: _Head, text: str, at: int) -> tuple[Item, int]:
     try:
-        body, _ = json.JSONDecoder().raw_decode(piece.strip())
+        body, at = json.JSONDecoder().raw_decode(text, at)
     except (ValueError, RecursionError):
-        return Bad(where, "its JSON body is cut (--max-log-len)")
+        return Bad(head.where, "its JSON body is cut (--max-log-len)"), at
     path = body_path(body) if isinstance(body, dict) else None
     if path is None:
-        return Bad(where, "no messages, prompt or input in its JSON body")
-    hints = {"vllm.request_id": id[:200]}
-    return Exchange(where=where, path=path, request=as_json(body), about_at=at, model=model, hints=hints)
+        return Bad(head.where, "no messages, prompt or input in its JSON body"), at
+    hints = {"vllm.request_id": head.id[:200]}
+    return Exchange(
+        where=head.where, path=path, request=as_json(body), about_at=head.at, model=head.model, hints=hints
+    ), at
 
 
 def _ended(item: Exchange, finish: str) -> Exchange:
