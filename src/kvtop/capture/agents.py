@@ -60,7 +60,19 @@ AGENTS = {
 """The first product of a user-agent, in small letters, and the name that its users say."""
 
 USE_TOOLS = frozenset(
-    {"Claude Code", "opencode", "qwen-code", "Codex", "pi", "oh-my-pi", "Kilo Code", "Gemini CLI", "Hermes", "Crush", "goose"}
+    {
+        "Claude Code",
+        "opencode",
+        "qwen-code",
+        "Codex",
+        "pi",
+        "oh-my-pi",
+        "Kilo Code",
+        "Gemini CLI",
+        "Hermes",
+        "Crush",
+        "goose",
+    }
 )
 """Agents that offer tools with every turn of their talk: a request of theirs without any is a side call."""
 
@@ -98,7 +110,9 @@ _SIGNS = (
 _NAMING = ("originator", "x-title", "x-openrouter-title")
 """Headers whose value is the program's name."""
 
-_PRODUCT = re.compile(r"\s*([^\s/()]+(?:/(?:Python|JS|openai-compatible|openai|anthropic))?)(?:[/ ]v?([0-9][\w.+-]*))?", re.I)
+_PRODUCT = re.compile(
+    r"\s*([^\s/()]+(?:/(?:Python|JS|openai-compatible|openai|anthropic))?)(?:[/ ]v?([0-9][\w.+-]*))?", re.I
+)
 
 
 def name_of(headers: Sequence[tuple[str, str]], hints: Mapping[str, str]) -> tuple[str, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kvtop.capture.markers import SUGGESTION, SUMMARY
 from kvtop.capture.sessions import Session, session_of
@@ -12,6 +13,15 @@ from kvtop.capture.turn import Captured, Part, Route, TurnState
 _ROLES = {"user": "u", "assistant": "a", "tool": "t", "function": "t"}
 _INSTRUCTIONS = ("system", "developer")
 _CALLING = frozenset({"tool_calls", "tool_use", "function_call"})
+
+
+class Place(NamedTuple):
+    """Where a turn belongs."""
+
+    conversation: str | None
+    """None: a new one."""
+    parent: int | None
+    relation: str
 
 
 @dataclass(slots=True, eq=False)

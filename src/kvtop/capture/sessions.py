@@ -14,6 +14,7 @@ from kvtop.capture.turn import Captured
 _KEYS = (
     "x-claude-code-session-id",
     "thread-id",
+    "thread_id",
     "x-session-id",
     "x-session-affinity",
     "session-id",
@@ -21,7 +22,10 @@ _KEYS = (
     "x-affinity",
     "x-conversation-id",
     "conversation_id",
+    "conversation",
     "metadata.session_id",
+    "metadata.user_id.session_id",
+    "x-litellm-session-id",
 )
 """Headers and fields that hold the id of a session, the finest first."""
 _USER_SESSION = re.compile(r"_session_([0-9A-Za-z-]{8,})$")
@@ -47,13 +51,18 @@ class Session:
     cache_key: str = ""
     """prompt_cache_key: where it is equal it binds, another one tells nothing (some gateways make one a request)."""
 
+    def holds(self, other: Session) -> bool:
+        """Both tell the same session, and the same agent in it."""
+        return bool(self.key) and (self.key, self.agent) == (other.key, other.agent)
+
 
 def session_of(turn: Captured) -> Session:
     """What the hints and headers of a turn say. Never raises: hints are text from outside."""
-    seen = {name.lower(): value for name, value in turn.request_headers}
-    seen.update((name.lower(), value) for name, value in turn.hints.items())
+    seen = {name.lower(): value for name, value in turn.hints.items()}
+    seen.update((name.lower(), value) for name, value in turn.request_headers)  # hints may be cut short
     about = _object(seen.get("x-codex-turn-metadata", ""))
     kind = _text(about.get("request_kind")) + " " + _text(about.get("thread_source"))
+    kind += " " + seen.get("query_source", "")
     agent = seen.get("x-claude-code-agent-id", "")
     return Session(
         key=next((seen[name] for name in _KEYS if seen.get(name)), "") or _from_user(seen.get("metadata.user_id", "")),

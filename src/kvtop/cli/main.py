@@ -16,9 +16,13 @@ COMMANDS = {
     "snapshot": "two scrapes of a server, one document (or one line for a status bar)",
     "tap": "between agents and server: passes every byte on, records every turn",
     "turns": "single requests: captured by the tap, or told apart from the counters",
+    "import": "captured traffic of other tools into the store of turns",
     "doctor": "what kvtop can and cannot see here, and what would let it",
 }
 """Each is a module of this package with `main(argv) -> int`. No command: the dashboard."""
+
+_MODULES = {"import": "importing"}
+"""Of commands whose word can name no module."""
 
 USAGE = """usage: kvtop [URL ...] [options]
        kvtop COMMAND [...]
@@ -80,7 +84,7 @@ def _run(args: list[str]) -> int:
         return 0
     name, rest = (args[0], args[1:]) if args and args[0] in COMMANDS else ("dashboard", args)
     _not_a_slip(args[0] if name == "dashboard" and args else "")
-    return int(importlib.import_module(f"kvtop.cli.{name}").main(rest))
+    return int(importlib.import_module(f"kvtop.cli.{_MODULES.get(name, name)}").main(rest))
 
 
 def _not_a_slip(word: str) -> None:

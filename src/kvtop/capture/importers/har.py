@@ -1,0 +1,99 @@
+"""HAR 1.2: what browsers and proxies write, mitmproxy's `hardump` too."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from kvtop.capture.importers.exchange import Bad, Exchange, Item, LeftOut
+from kvtop.capture.importers.files import unix_time
+from kvtop.errors import printable
+
+
+def read(data: bytes) -> Iterator[Item]:
+    """The entries in the file's order. Raises ValueError where it is no HAR."""
+    document = json.loads(data.removeprefix(b"\xef\xbb\xbf"))
+    log = document.get("log") if isinstance(document, dict) else None
+    entries = log.get("entries") if isinstance(log, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError("no log.entries in it")
+    for at, entry in enumerate(entries, 1):
+        where = f"entry {at}"
+        try:
+            yield _entry(where, entry)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            yield Bad(where, f"not as HAR 1.2 says: {printable(str(error), 80)}")
+
+
+def _entry(where: str, entry: Mapping[str, Any]) -> Item:
+    from kvtop.capture.routes import may_be_turn
+
+    request, response = entry["request"], entry.get("response") or {}
+    url = urlsplit(str(request["url"]))
+    path = url.path + (f"?{url.query}" if url.query else "")
+    if not may_be_turn(str(request["method"]), path):
+        return LeftOut(where)
+    posted = request.get("postData") or {}
+    if not posted.get("text"):
+        return Bad(where, "its request body was not kept")
+    content = response.get("content") or {}
+    text = content.get("text")
+    status = response.get("status")
+    started = unix_time(entry.get("startedDateTime"))
+    timings = entry.get("timings") or {}
+    sent, first, ended = _moments(started, timings, entry.get("time"))
+    return Exchange(
+        where=where,
+        method=str(request["method"]),
+        path=path,
+        upstream=f"{url.scheme}://{url.hostname or ''}" + (f":{url.port}" if url.port else ""),
+        request=_bytes(posted["text"], posted.get("encoding") or posted.get("_encoding")),
+        request_headers=_headers(request),
+        response=_bytes(text, content.get("encoding")) if text else None,
+        response_headers=_headers(response),
+        status=status if isinstance(status, int) and status > 0 else None,
+        error=response.get("_error") or None,
+        started_at=started,
+        sent_at=sent,
+        first_byte_at=first,
+        ended_at=ended,
+    )
+
+
+def _moments(
+    started: float | None, timings: Mapping[str, Any], total: object
+) -> tuple[float | None, float | None, float | None]:
+    """Sent, first byte, end. `ssl` is part of `connect`; -1 is 'does not apply'."""
+    if started is None:
+        return None, None, None
+    send, wait, receive = (_ms(timings.get(name)) for name in ("send", "wait", "receive"))
+    before = sum(_ms(timings.get(name)) or 0.0 for name in ("blocked", "dns", "connect"))
+    if send is None or wait is None:
+        span = _ms(total)
+        return None, None, None if span is None else started + span / 1000
+    sent = started + (before + send) / 1000
+    first = sent + wait / 1000
+    return sent, first, None if receive is None else first + receive / 1000
+
+
+def _ms(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9 else None
+
+
+def _headers(message: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Without content-encoding: the texts of a HAR are unpacked."""
+    found = [(str(header["name"]), str(header["value"])) for header in message.get("headers") or []]
+    return [(name, value) for name, value in found if name.lower() != "content-encoding"]
+
+
+def _bytes(text: str, encoding: object) -> bytes:
+    if encoding != "base64":
+        return text.encode("utf-8", "surrogatepass" if text.isascii() else "replace")
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ValueError("a body is said to be base64 and is not") from None

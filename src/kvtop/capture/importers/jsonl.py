@@ -1,0 +1,57 @@
+"""One request body a line in the shape of OpenAI's or Anthropic's API; or `{"request": …, "response": …}`; or a batch
+file's `{"url": …, "body": …}`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from kvtop.capture.importers.exchange import Bad, Exchange, Item, as_json, body_path, missing
+from kvtop.capture.importers.files import objects, unix_time
+
+_TIMES = ("started_at", "timestamp", "time", "created_at")
+
+
+def read(data: bytes) -> Iterator[Item]:
+    """The lines in the file's order. A body's bytes are those of its line where the line holds nothing else."""
+    lines = data.split(b"\n")
+    for found in objects(data):
+        if isinstance(found, Bad):
+            yield found
+            continue
+        where, entry = found
+        exact = lines[int(where[5:]) - 1].strip() if where.startswith("line ") else b""
+        yield _entry(where, entry, exact)
+
+
+def _entry(where: str, entry: Mapping[str, Any], exact: bytes) -> Item:
+    inner = _object(entry.get("request", entry.get("body")))
+    body = inner or entry
+    path = body_path(dict(body))
+    if path is None:
+        return Bad(where, "no messages, prompt or input in it: no request body")
+    url = entry.get("url", entry.get("path"))
+    if inner and isinstance(url, str) and url:
+        parts = urlsplit(url)
+        path = parts.path + (f"?{parts.query}" if parts.query else "")
+    answer = entry.get("response") if inner else None
+    return Exchange(
+        where=where,
+        path=path,
+        request=as_json(inner) if inner else exact or as_json(entry),
+        response=answer.encode() if isinstance(answer, str) else as_json(answer) if isinstance(answer, dict) else None,
+        stream=None if isinstance(answer, str) else False if answer else None,
+        started_at=next((at for name in _TIMES if inner and (at := unix_time(entry.get(name)))), None),
+        unproven=missing(dict(body)),
+    )
+
+
+def _object(value: object) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,120 @@
+"""`kvtop import FILE...`: captured traffic of other tools into the store of turns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from kvtop.cli.args import Parser
+from kvtop.errors import printable
+
+if TYPE_CHECKING:
+    from kvtop.capture.conversations import Linker
+    from kvtop.capture.importers.read import Opened
+    from kvtop.capture.store import Store
+
+SHOWN = 5
+"""Bad records of one file that are named."""
+
+
+def main(argv: Sequence[str]) -> int:
+    from kvtop.capture.importers.read import FORMATS, Opened
+
+    parser = Parser(
+        prog="kvtop import",
+        usage="%(prog)s [-h] FILE... [--format F] [--json]",
+        description="Captured traffic of other tools as turns. Good records are kept, bad ones are counted and named; "
+        "what was imported before is not taken again. Files may be gzip or zstd.",
+    )
+    parser.add_argument("files", metavar="FILE", nargs="+", help="files; for claude-bodies also their folder")
+    parser.add_argument("--format", choices=FORMATS, metavar="F", help=f"{', '.join(FORMATS)}; guessed where left out")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    opened = [Opened(Path(name), args.format) for name in args.files]
+    found = _imported(opened)
+    total = {word: sum(row[word] for row in found) for word in ("kept", "already", "left_out", "bad")}
+    if args.json:
+        print(json.dumps({**total, "files": found}, allow_nan=False))
+    else:
+        _tell(found)
+    return 0 if total["kept"] or total["already"] else 1
+
+
+def _imported(opened: Sequence[Opened]) -> list[dict[str, Any]]:
+    from kvtop.capture import store
+    from kvtop.capture.conversations import LIMIT, Linker
+
+    with store.Store.open(store.default_path(), write=True) as kept:
+        linker = Linker(kept.recent(LIMIT))
+        known = _known(kept)
+        return [_one(file, kept, linker, known) for file in opened]
+
+
+def _known(kept: Store) -> set[str]:
+    from kvtop.capture.importers.exchange import KEY
+
+    turns = kept.turns(last=max(1, kept.count()))
+    return {key for turn in turns if (key := turn.hints.get(KEY))}
+
+
+def _one(file: Opened, kept: Store, linker: Linker, known: set[str]) -> dict[str, Any]:
+    from kvtop.capture.importers.exchange import KEY, Bad, Exchange, LeftOut, Maker
+
+    maker = Maker(file.written_at)
+    bad: list[Bad] = []
+    left_out = already = 0
+    made = []
+    for place, item in enumerate(file.items()):
+        if isinstance(item, Bad):
+            bad.append(item)
+        elif isinstance(item, LeftOut):
+            left_out += 1
+        elif isinstance(item, Exchange):
+            turn = maker.turn(item, place)
+            if turn.hints[KEY] in known:
+                already += 1
+            else:
+                known.add(turn.hints[KEY])
+                made.append((turn, item))
+    made.sort(key=lambda pair: pair[0].started_at)
+    for turn, item in made:
+        place_ = linker.place(turn)
+        turn = replace(turn, conversation=place_.conversation, parent=place_.parent, relation=place_.relation)
+        id = kept.begin(turn, item.request)
+        turn = replace(turn, id=id, conversation=turn.conversation or f"c{id}")
+        if item.response is None:
+            kept.update(turn)
+        else:
+            kept.finish(turn, item.response)
+        linker.add(turn)
+    return {
+        "file": printable(str(file.path), 1000),
+        "format": file.format,
+        "guessed": file.guessed,
+        "kept": len(made),
+        "already": already,
+        "left_out": left_out,
+        "bad": len(bad),
+        "bad_records": [{"where": item.where, "why": item.why} for item in bad[:SHOWN]],
+    }
+
+
+def _tell(found: Sequence[dict[str, Any]]) -> None:
+    for row in found:
+        words = [f"{row['kept']} turns kept"]
+        words += [f"{row['already']} were there already"] if row["already"] else []
+        words += [f"{row['left_out']} other records left out"] if row["left_out"] else []
+        words += [f"{row['bad']} bad"] if row["bad"] else []
+        how = f"{row['format']}, guessed" if row["guessed"] else row["format"]
+        print(f"{row['file']} ({how}): {', '.join(words)}")
+        for record in row["bad_records"]:
+            print(f"  {record['where']}: {record['why']}", file=sys.stderr)
+        if row["bad"] > len(row["bad_records"]):
+            print(f"  and {row['bad'] - len(row['bad_records'])} more", file=sys.stderr)

@@ -1,0 +1,88 @@
+"""`kvtop import`: what is kept, what is told, and that nothing comes twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import import_standins
+import pytest
+
+from kvtop.cli.main import main
+
+import_standins.install()
+
+
+def body(*words: str) -> dict[str, Any]:
+    roles = ("user", "assistant", "tool")
+    return {"model": "m", "messages": [{"role": roles[at % 3], "content": word} for at, word in enumerate(words)]}
+
+
+@pytest.fixture
+def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KVTOP_HOME", str(tmp_path / "home"))
+    path = tmp_path / "talk.jsonl"
+    rows = [body("look"), body("look", "call", "out"), body("other"), body("other")]
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\nnonsense\n")
+    return path
+
+
+def stored() -> list[Any]:
+    from kvtop.capture import store
+
+    with store.Store.open(store.default_path()) as kept:
+        return [kept.turn(turn.id) for turn in reversed(kept.turns(last=100))]
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    code = main(["import", *argv])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def test_turns_are_kept_linked_and_not_taken_twice(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, str(lines))
+    assert (code, out) == (0, f"{lines} (jsonl, guessed): 4 turns kept, 1 bad\n")
+    assert err == "  line 5: no JSON: Expecting value: line 1 column 1 (char 0)\n"
+    turns = stored()
+    assert [(turn.conversation, turn.relation) for turn in turns] == [
+        ("c1", "first"),
+        ("c1", "next"),
+        ("c3", "first"),
+        ("c3", "retry"),
+    ]
+    assert {turn.prompt_unproven for turn in turns} == {"no tools, no system prompt"}
+    assert {str(turn.source) for turn in turns} == {"import"}
+    code, out, _ = run(capsys, str(lines), "--json")
+    found = json.loads(out)
+    assert (code, found["kept"], found["already"], found["bad"]) == (0, 0, 4, 1)
+    assert found["files"][0]["bad_records"][0]["where"] == "line 5"
+    assert len(stored()) == 4
+
+
+def test_bodies_are_kept_byte_for_byte(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from kvtop.capture import store
+
+    raw = b'{"model":"m",  "messages":[{"content":"\xc3\xa9","role":"user"}]}'
+    lines.write_bytes(raw)
+    assert run(capsys, str(lines))[0] == 0
+    with store.Store.open(store.default_path()) as kept:
+        assert kept.request_body(1) == raw and kept.response_body(1) in (None, b"")
+
+
+def test_nothing_kept_is_one_and_unreadable_is_two(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines.write_text("nonsense\n{}\n")
+    code, out, err = run(capsys, str(lines), "--format", "jsonl")
+    assert code == 1 and "0 turns kept, 2 bad" in out and "line 2: no messages" in err
+    code, _, err = run(capsys, str(lines.parent / "none"))
+    assert code == 2 and "No such file" in err and "Traceback" not in err
+    code, _, err = run(capsys, str(lines), "--format", "nothing")
+    assert code == 2
+
+
+def test_many_bad_records_are_counted(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines.write_text(json.dumps(body("x")) + "\n" + "\x1b[31mbad\n" * 9)
+    code, out, err = run(capsys, str(lines))
+    assert code == 0 and "1 turns kept, 9 bad" in out
+    assert err.endswith("and 4 more\n") and "\x1b" not in out + err
