@@ -23,6 +23,7 @@ from kvtop.ui.turn_words import (
     legend_of_phases,
     legend_of_tokens,
     phases_bar,
+    prompt_so_far,
     saved,
     so_far,
     table,
@@ -89,8 +90,8 @@ class TurnScreen(Page):
 
         if flying(turn):
             block("So far", [], [so_far(turn, scene.view.at, room)])
-            if turn.prompt_tokens is not None:
-                block("Prompt", [], [tokens_bar(turn, room), legend_of_tokens(turn, True, room)])
+            if rows := prompt_so_far(turn, True, room):
+                block("Prompt", [], rows)
             text = "The rest is counted when it ends, and stands here then."
             block("What the counters tell", [], wrap([(text, "d")], room))
             return out
