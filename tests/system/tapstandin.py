@@ -97,10 +97,11 @@ async def _serve(
 
 def entry(script: str) -> None:
     """The program."""
-    from kvtop.cli import main, tap_detached
+    from kvtop.capture import detached
+    from kvtop.cli import main
 
     sys.modules["kvtop.capture.tap"] = sys.modules[__name__]
-    tap_detached.PROGRAM = (sys.executable, "-P", script)
+    detached.PROGRAM = (sys.executable, "-P", script)
     main.entry()
 
 

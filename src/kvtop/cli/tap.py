@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvtop import paths
+from kvtop.capture import plan as tap_plan
 from kvtop.capture import running
-from kvtop.cli import tap_plan
+from kvtop.capture.plan import DEFAULT_LISTEN, DRAIN_S, Leg
 from kvtop.cli.args import Parser, seconds
-from kvtop.cli.tap_plan import DEFAULT_LISTEN, Leg
 from kvtop.errors import KvtopError, UsageError, printable
-
-DRAIN_S = 30.0
 
 _DESCRIPTION = """\
 The capture tap: agents connect to it instead of to the server, every byte is

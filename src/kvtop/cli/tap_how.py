@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from kvtop.capture import howto, running
+from kvtop.capture import plan as tap_plan
 from kvtop.capture.howto import Known
-from kvtop.cli import tap_plan
 from kvtop.errors import UsageError, printable
 from kvtop.readings import Model, SourceDown
 from kvtop.sources.url import authority, listen_address, parse

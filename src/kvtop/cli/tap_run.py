@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kvtop.capture import running
+from kvtop.capture.plan import Leg
 from kvtop.capture.running import Ending, Mapped, Running
 from kvtop.cli import stdio
-from kvtop.cli.tap_plan import Leg
 from kvtop.errors import UsageError, printable
 
 _IN_MEMORY_ONLY = "it runs, but --status and --stop will not know it"

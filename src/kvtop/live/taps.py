@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ class Taps:
         self.version = 0
         """Grows with every change."""
         self._read, self._worker, self._sleep = read, worker, sleep
+        self._soon = asyncio.Event()
 
     async def run(self, changed: Callable[[], None]) -> None:
         while True:
@@ -41,7 +43,20 @@ class Taps:
                 self.here, self.tried = here, True
                 self.version += 1
                 changed()
-            await self._sleep(LOOK_S)
+            await self._pause()
+
+    def look_soon(self) -> None:
+        """One was started or ended: do not wait for the next look."""
+        self._soon.set()
+
+    async def _pause(self) -> None:
+        waits = [asyncio.ensure_future(self._sleep(LOOK_S)), asyncio.ensure_future(self._soon.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            self._soon.clear()
 
     def listens(self, url: str) -> tuple[str, ...]:
         """host:port of those that lead to the server with this base URL."""

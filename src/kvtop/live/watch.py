@@ -15,6 +15,7 @@ from kvtop.clock import Clock, SystemClock
 from kvtop.config import Server, Settings
 from kvtop.errors import UsageError
 from kvtop.live.captures import Captures
+from kvtop.live.desk import Desk
 from kvtop.live.endpoint import Endpoint, Sleep, Surroundings
 from kvtop.live.factories import Factories, FinderLike, ServerLike, real
 from kvtop.live.joined import Joined
@@ -79,6 +80,8 @@ class Watch:
         self._taps = Taps(self._factories.taps, worker("taps"), sleep)
         limits = settings.thresholds
         judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
+        self.desk = Desk(self._factories.captures, self._taps, worker)
+        """Captured turns in full, and taps: asked for one by one."""
         self._joined = Joined(self._captures, self._taps, judged)
         self._finder_worker = worker("import-finder")
         self._discovery: Discovery | None = None

@@ -247,6 +247,12 @@ def meter(parts: Sequence[tuple[float | None, str]], w: int, track: str = "f") -
     return out
 
 
+def expected(share: float, w: int, style: str) -> Line:
+    """A thin bar of what is expected and not known yet."""
+    n = round(min(1.0, max(0.0, share)) * w)
+    return [("┄" * n, style), ("─" * (w - n), "f")] if n else [("─" * w, "f")]
+
+
 def stack(parts: Sequence[tuple[float | None, str]], w: int) -> Line:
     """A thick bar: what a whole is made of. parts = (weight, style); dots where nothing is known.
 

@@ -1,8 +1,9 @@
 """The filter of the turns table: words that must all hold. Pure.
 
-`slow`, `done`, `flight`, `reads`, `waits`, `writes`, `queued`, `new`, `failed`, `group`; comparisons such as `new>10k`,
-`cached<50`, `ttft>5`, `prompt>100k`, `out<10`, `queue >= 1`; anything else is looked for in a turn's number, engine and
-finish. What has a sign in it and is no comparison fits nothing, and `misread` names it.
+`slow`, `done`, `flight`, `reads`, `waits`, `writes`, `queued`, `new`, `failed`, `aborted`, `cut`, `side`, `past` (the
+tap), `group`; comparisons such as `new>10k`, `cached<50`, `ttft>5`, `prompt>100k`, `out<10`, `queue >= 1`; `c12` is the
+conversation of that name; anything else is looked for in a turn's number, agent, model, engine and finish. What has a
+sign in it and is no comparison fits nothing, and `misread` names it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from kvtop.model.view import Turn
 
@@ -22,7 +24,11 @@ _WORDS: dict[str, Callable[[Turn], bool]] = {
     "writes": lambda t: t.phase == "writes",
     "queued": lambda t: t.verdict == "queued",
     "new": lambda t: t.verdict == "new_tokens",
-    "failed": lambda t: t.finish_reason in ("error", "abort"),
+    "failed": lambda t: t.finish_reason in ("error", "abort") or t.state in ("failed", "aborted", "cut"),
+    "aborted": lambda t: t.finish_reason == "abort" or t.state == "aborted",
+    "cut": lambda t: t.state == "cut" or (t.captured and t.state is None),
+    "side": lambda t: t.relation in ("side", "subagent", "compaction"),
+    "past": lambda t: t.past_tap,
     "group": lambda t: t.n > 1,
 }
 _VALUES: dict[str, Callable[[Turn], float | None]] = {
@@ -39,18 +45,20 @@ _COMPARE = re.compile(r"([a-z]+)(<=|>=|<|>|=)([0-9]+(?:\.[0-9]+)?)([km]?)")
 _SIGNS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "=": operator.eq}
 _AROUND = re.compile(r"\s*([<>=]+)\s*")
 HINTS = (
-    "slow queued new failed group done flight new>10k cached<50 ttft>5 out<10",
-    "slow queued failed new>10k cached<50 ttft>5",
+    "slow queued new failed aborted cut side past group flight claude c12 new>10k cached<50 ttft>5 out<10",
+    "slow queued failed aborted side past claude c12 new>10k cached<50",
+    "slow failed claude c12 new>10k cached<50 ttft>5",
     "slow queued new>10k cached<50",
     "slow new>10k",
 )
 """What can be typed, longest first."""
+_CONVERSATION = re.compile(r"c[0-9]+")
 _IGNORED = frozenset({"in", "and"})
 
 
 def matches(turn: Turn, words: str) -> bool:
     """Every word of the filter holds for this turn. A value that is not known fits no comparison."""
-    return all(_holds(turn, word) for word in _split(words))
+    return all(holds(turn) for holds in _tests(words))
 
 
 def misread(words: str) -> str:
@@ -68,13 +76,26 @@ def _comparison(word: str) -> re.Match[str] | None:
     return found if found is not None and found[1] in _VALUES else None
 
 
-def _holds(turn: Turn, word: str) -> bool:
+@lru_cache(maxsize=4)
+def _tests(words: str) -> tuple[Callable[[Turn], bool], ...]:
+    """The words read once: there may be thousands of turns."""
+    return tuple(_test(word) for word in _split(words))
+
+
+def _test(word: str) -> Callable[[Turn], bool]:
     if (test := _WORDS.get(word)) is not None:
-        return test(turn)
+        return test
     if found := _comparison(word):
-        value = _VALUES[found[1]](turn)
+        value_of, compare = _VALUES[found[1]], _SIGNS[found[2]]
         limit = float(found[3]) * {"k": 1e3, "m": 1e6}.get(found[4], 1.0)
-        return value is not None and bool(_SIGNS[found[2]](value, limit))
+        return lambda turn: (value := value_of(turn)) is not None and bool(compare(value, limit))
     if re.search(r"[<>=]", word):
-        return False
-    return any(word in text.lower() for text in (str(turn.id), turn.engine or "", turn.finish_reason or ""))
+        return lambda turn: False
+    if _CONVERSATION.fullmatch(word):
+        return lambda turn: turn.conversation == word
+    return lambda turn: any(word in text.lower() for text in _texts(turn))
+
+
+def _texts(turn: Turn) -> tuple[str, ...]:
+    engine, finish = turn.engine or "", turn.finish_reason or ""
+    return str(turn.id), turn.agent or "", turn.model or "", engine, finish, turn.conversation or ""

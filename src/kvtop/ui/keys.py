@@ -19,10 +19,14 @@ from textual.keys import KEY_ALIASES, Keys
 from kvtop.errors import Problem, printable
 from kvtop.ui.draw import cells
 
-DASHBOARD, TURN, HISTORY, HELP, NO_SERVER = "dashboard", "turn", "history", "help", "no-server"
+DASHBOARD, TURN, RAW, TAP, HISTORY, HELP, NO_SERVER = (
+    "dashboard", "turn", "raw", "tap", "history", "help", "no-server",
+)  # fmt: skip
 SCREENS: dict[str, str] = {
     DASHBOARD: "Dashboard",
     TURN: "Turn",
+    RAW: "Raw bodies",
+    TAP: "Tap",
     HISTORY: "History",
     HELP: "Help",
     NO_SERVER: "No server",
@@ -33,7 +37,7 @@ _EVERY = frozenset(SCREENS)
 _DASHBOARD = frozenset({DASHBOARD})
 _TURN = frozenset({TURN})
 _HISTORY = frozenset({HISTORY})
-_LONG = frozenset({DASHBOARD, TURN, HELP})
+_LONG = frozenset({DASHBOARD, TURN, RAW, TAP, HELP})
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,9 @@ def _panel(number: int, name: str, title: str) -> Action:
 
 ACTIONS: tuple[Action, ...] = (
     Action("turn", ("enter",), "turn", "open the chosen turn", _DASHBOARD, group="Turns", footer=100),
-    Action("up", ("up", "k"), "up", "choose a turn; scrolls text; in history the quantity", group="Turns"),
-    Action("down", ("down", "j"), "down", "choose a turn; scrolls text; in history the quantity", group="Turns"),
+    Action("up", ("up", "k"), "up", "choose a turn or an agent; scrolls text; in history the quantity", group="Turns"),
+    Action("down", ("down", "j"), "down", "choose a turn or an agent; scrolls text; in history the quantity",
+           group="Turns"),
     Action("page-up", ("pageup",), "page up", "a screenful up or down", _LONG, group="Turns"),
     Action("page-down", ("pagedown",), "page down", "a screenful up or down", _LONG, group="Turns"),
     Action("first", ("home",), "first", "to the top, to the end", _LONG, group="Turns"),
@@ -85,6 +90,12 @@ ACTIONS: tuple[Action, ...] = (
            footer=80),
     Action("previous-turn", ("N",), "previous", "the next older turn, the next newer one", _TURN, group="Turn",
            footer=70),
+    Action("raw", ("b",), "bodies", "request and answer as they were sent", _TURN, group="Turn", footer=75),
+    Action("other-body", ("b", "tab"), "other", "from the request to the answer, and back", frozenset({RAW}),
+           group="Turn", footer=80),
+    Action("start-tap", ("s", "enter"), "start", "start a tap to the chosen server", frozenset({TAP}), group="Tap",
+           footer=90),
+    Action("stop-tap", ("x",), "stop", "end the tap; asks once", frozenset({TAP}), group="Tap", footer=80),
     Action("shorter", ("left",), "shorter", "a shorter, a longer span of time", _HISTORY, group="History"),
     Action("longer", ("right",), "longer", "a shorter, a longer span of time", _HISTORY, group="History"),
     Action("give-url", ("u",), "give a URL", "watch the server at a URL", frozenset({NO_SERVER}), group="No server",
@@ -92,6 +103,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("other-url", ("u",), "other URL", "another URL for one that you gave and that never answered", _DASHBOARD,
            group="No server", footer=98),
     Action("demo", ("D",), "demo", "look at a simulated box", frozenset({NO_SERVER}), group="No server", footer=80),
+    Action("tap", ("t",), "tap", "the capture tap: what goes through it, start, stop, how to point an agent at it",
+           _DASHBOARD, group="Turns", footer=57),
     Action("window", ("w",), "window", "the next window: 10 s, 1 min, 5 min, 1 hour, since start", _DASHBOARD,
            group="Panels", footer=90),
     Action("history", ("h",), "history", "what was: up to 24 hours, full screen", _DASHBOARD, group="Panels",

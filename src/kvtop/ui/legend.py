@@ -39,13 +39,16 @@ CHIPS: tuple[tuple[str, str], ...] = (
 
 FILTER: tuple[tuple[str, str], ...] = (
     ("slow queued new", "turns that waited long, in the queue, or for a long new input"),
-    ("failed", "ended by an error or by their client"),
+    ("failed", "ended by an error, by their client, or in the middle; aborted, cut: only those"),
     ("done flight", "finished, in flight; also waits, reads, writes"),
+    ("side", "side calls, subagents and compactions of a conversation"),
+    ("past", "what went past the tap"),
+    ("c12", "the conversation that began with turn 12"),
     ("group", "rows of several requests"),
     ("new>10k", "tokens: prompt, new, out; with < > <= >= ="),
     ("cached<50", "percent of the prompt"),
     ("ttft>=5", "seconds: ttft, queue, prefill, decode"),
-    ("any other word", "is looked for in number, engine and finish; all words have to hold"),
+    ("any other word", "is looked for in number, agent, model, engine and finish; all words have to hold"),
 )
 """(What can be typed after the filter's key, which turns it leaves)."""
 
@@ -120,10 +123,20 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "Turns",
         (
-            ("a row", "one request, where it was the only one to finish between two readings; else n, with means"),
+            (
+                "a row",
+                "one request that went through a tap; else from counters: the only one to finish between two "
+                "readings, or n of them, with means",
+            ),
+            ("agent", "who asked, from its user-agent; past tap: a tap ran, and did not see it"),
             ("time", "when it ended; in flight: when it began"),
             ("cached, new", "tokens of its prompt from cache, and read anew"),
-            ("queue, TTFT", "TTFT is queue + prefill, from counters; waiting for a KV load is queue time"),
+            (
+                "queue, TTFT",
+                "TTFT: exact at the tap; ~ from counters, queue + prefill. Waiting for a KV load is queue time",
+            ),
+            ("┄, ~", "in flight: expected from the size of the prompt and the turn before it"),
+            ("tap sees 92 %", "of the prompt tokens that the server counted in the window; the rest went past the tap"),
             ("out, tok/s", "tokens it wrote, and how fast"),
             ("took", "from arrival to the last token"),
             ("slow", "a TTFT of 10 s, or over 3 times and 3 s more than its new tokens take at the measured rate"),

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvtop.model.view import ServerView, Turn
-from kvtop.ui.draw import Line, clip, pick, pick_line, rj, safe, stack, wrap
+from kvtop.ui.draw import Line, clip, expected, pick, pick_line, rj, safe, stack, wrap
 from kvtop.ui.numbers import DASH, exact, hms, ms, pct, rate, short, tok
+from kvtop.ui.verdicts import verdict
 
 UNTOLD = "The counters cannot tell who asked, what the prompt was, and why a part of it had to be read anew."
-QUEUE_SAID_S = 0.5
-"""A shorter time in the queue is no news, even where it is most of the TTFT."""
 APART = "Requests that ended between two reads of /metrics share one row; each number is their mean."
 
 
@@ -18,73 +17,31 @@ def flying(turn: Turn) -> bool:
     return turn.state == "in_flight"
 
 
-def verdict(turn: Turn, server: ServerView | None) -> tuple[str, str, list[str]]:
-    """(mark, style, wordings longest first)."""
-    if flying(turn):
-        return "›", "bright", _doing(turn, server)
-    many = [f"{turn.n} requests, mean"] if turn.n > 1 else []
-
-    def joined(*words: str) -> list[str]:
-        return (
-            [f"{many[0]}; {w}" for w in words] + [many[0], f"{turn.n} together", f"× {turn.n}"] if many else list(words)
-        )
-
-    if turn.finish_reason == "error":
-        return "×", "bad", joined("failed: the engine gave up", "failed")
-    if turn.finish_reason == "abort":
-        return "!", "warn", joined("aborted by its client", "aborted")
-    if turn.verdict == "queued":
-        return "!", "warn", joined(f"queued {short(turn.queue_s)}", "queued")
-    if turn.queue_ruled and turn.waited:
-        queue = f"queue {short(turn.queue_s)}"
-        return "!", "warn", joined(f"{queue}: in line or for a KV load", f"{queue}: line or KV load", queue)
-    if turn.verdict == "new_tokens":
-        new = tok(turn.new_tokens)
-        return (
-            "·",
-            "t",
-            joined(f"{new} new tokens: long input", f"{new} new tokens", f"{new} new"),
-        )
-    if turn.waited:
-        return "?", "warn", joined(*_read_anew(turn, "the counters cannot tell why"))
-    if turn.verdict is None and turn.queue_ruled and (turn.queue_s or 0) > QUEUE_SAID_S:
-        plain = [f"queue {short(turn.queue_s)}"]
-    elif turn.verdict is None and turn.new_tokens is not None:
-        plain = [f"read {tok(turn.new_tokens)} tokens", f"{tok(turn.new_tokens)} read"]
-    else:
-        plain = ["ok" if turn.verdict == "no_fault" else DASH]
-    if turn.finish_reason == "length":
-        plain = [f"{plain[0]}, cut at its length limit", f"{plain[0]}, length limit", *plain]
-    return "·", "d", joined(*plain)
+def agent(turn: Turn, w: int) -> str:
+    """Who asked, in w cells: the program that a captured turn names; of a counted one that it went past the tap."""
+    if not turn.captured:
+        return pick(["past tap", "past"], w) if turn.past_tap else DASH
+    name = safe(turn.agent or "unknown")
+    return pick([name, name.removesuffix("-code").removesuffix("-cli")], w)
 
 
-def _read_anew(turn: Turn, why: str) -> list[str]:
-    """A long wait of which only this is known."""
-    if turn.new_tokens is None:
-        return [f"slow, {why}", "slow"]
-    new, prompt = tok(turn.new_tokens), tok(turn.prompt_tokens)
-    return [f"{new} of {prompt} read anew: {why}", f"{new} of {prompt} read anew", f"{new} read anew", f"{new} anew"]
+def expected_share(turn: Turn) -> float | None:
+    """Of the prompt of a captured turn in flight: what the turn before it left in the cache."""
+    guess = turn.estimate
+    if not flying(turn) or guess is None or guess.cached_tokens is None or not guess.prompt_tokens:
+        return None
+    return guess.cached_tokens / guess.prompt_tokens
 
 
-def _doing(turn: Turn, server: ServerView | None) -> list[str]:
-    """Of a turn in flight."""
-    if turn.phase == "waits":
-        room = server is not None and bool(server.window.all.requests.waiting_by_reason.capacity)
-        words = ["waits for room in the KV pool", "waits for room", "waits"] if room else ["waits"]
-    elif turn.phase == "reads":
-        words = ["reads its prompt", "reads"]
-    elif turn.phase == "writes":
-        words = ["writes"]
-    else:
-        words = ["in flight"]
-    if turn.n == 1:
-        return words
-    return [*(f"{turn.n} requests, {word}" for word in words), f"{turn.n} requests", f"× {turn.n}"]
+def waited_for(turn: Turn) -> str:
+    """Its TTFT: exact where a tap saw the first token, else worked out and marked."""
+    text = short(turn.ttft_s)
+    return text if turn.captured or text == DASH else f"~{text}"
 
 
 def moment(turn: Turn) -> float | None:
     """Unix time that the turn is listed under: its end, which is what the rows are sorted by; in flight its start."""
-    return turn.started_at if flying(turn) else turn.ended_at
+    return turn.started_at if flying(turn) or turn.ended_at is None else turn.ended_at
 
 
 def since(turn: Turn, at: float) -> float | None:
@@ -115,7 +72,7 @@ def headline(turn: Turn, server: ServerView | None) -> tuple[str, str, str]:
     tone = {"×": "bad", "!": "warn", "?": "warn"}.get(mark, "dim" if flying(turn) else "ok")
     if flying(turn):
         return tone, f"Turn {turn.id}: {words[0]}", ""
-    took = f"TTFT ~{short(turn.ttft_s)}, {short(turn.duration_s)} in all"
+    took = f"TTFT {waited_for(turn)}, {short(turn.duration_s)} in all"
     said = words[0] if words[0] not in ("ok", DASH) else "nothing to mend" if words[0] == "ok" else "no verdict"
     return tone, f"Turn {turn.id}: {said};", took
 
@@ -175,8 +132,11 @@ def table(turn: Turn, server: ServerView | None, w: int) -> list[Line]:
 
 def ttft(turn: Turn, w: int) -> Line:
     """What it waited for its first token."""
-    told: Line = [("TTFT ", "d"), (f"~{short(turn.ttft_s)}", "t")]
-    return pick_line([[*told, (f": {words}", "d")] for words in ("queue and prefill together", "queue + prefill")], w)
+    told: Line = [("TTFT ", "d"), (waited_for(turn), "t")]
+    whence = (
+        ("as its client saw it", "at the tap") if turn.captured else ("queue and prefill together", "queue + prefill")
+    )
+    return pick_line([[*told, (f": {words}", "d")] for words in whence], w)
 
 
 def saved(turn: Turn, server: ServerView | None, w: int) -> Line:
@@ -195,14 +155,29 @@ def so_far(turn: Turn, at: float, w: int) -> Line:
     return pick_line([[*told, (f", since {hms(turn.started_at)}", "d")], told], w)
 
 
+def prompt_so_far(turn: Turn, exactly: bool, w: int) -> list[Line]:
+    """The prompt of one in flight: what is known of it, else what it is expected to be; empty where nothing is."""
+    if turn.prompt_tokens is not None:
+        return [tokens_bar(turn, w), legend_of_tokens(turn, exactly, w)]
+    guess = turn.estimate
+    if guess is None:
+        return []
+    share = expected_share(turn)
+    say: Line = [("about ", "d"), (tok(guess.prompt_tokens), "t"), (" tokens", "d")]
+    if share is None:
+        return [say]
+    parts: Line = [(", ", "d"), (f"~{tok(guess.cached_tokens)}", "t"), (" cached", "cached-device")]
+    parts += [(", ", "d"), (f"~{tok(guess.new_tokens)}", "t"), (" new", "computed-text")]
+    return [expected(share, w, "cached-device"), pick_line([[*say, *parts], say], w)]
+
+
 def preview(turn: Turn, server: ServerView | None, at: float, w: int) -> list[Line]:
     """Beside the table."""
     mark, style, words = verdict(turn, server)
     tone = "t bold" if style == "d" else f"{style} bold"
     out: list[Line] = wrap([(f"{mark} ", style), (words[0], tone)], w, 2)
     if flying(turn):
-        known = [[], tokens_bar(turn, w), legend_of_tokens(turn, False, w)] if turn.prompt_tokens is not None else []
-        return [*out, [], so_far(turn, at, w), *known]
+        return [*out, [], so_far(turn, at, w), *([[], *rows] if (rows := prompt_so_far(turn, False, w)) else [])]
     out += [[], tokens_bar(turn, w), legend_of_tokens(turn, False, w), [], *table(turn, server, w)]
     out += [[], phases_bar(turn, w), legend_of_phases(turn, w)]
     out += [ttft(turn, w), [], saved(turn, server, w)]
@@ -214,7 +189,22 @@ def preview(turn: Turn, server: ServerView | None, at: float, w: int) -> list[Li
 def about(turn: Turn, server: ServerView | None, w: int) -> str:
     """Where a turn comes from, in the longest wording that fits."""
     engine = f" · engine {safe(turn.engine)}" if turn.engine is not None else ""
-    model = f" · {clip(safe(server.models[0].id), 40)}" if server and server.models else ""
     finish = f" · finished: {safe(turn.finish_reason)}" if turn.finish_reason else ""
     when = hms(moment(turn))
+    if turn.captured:
+        who = safe(turn.agent or "unknown")
+        kind = f" · {safe(turn.route or DASH)}"
+        model = f" · {clip(safe(turn.model), 40)}" if turn.model else ""
+        part = f" · {safe(turn.conversation)}" if turn.conversation else ""
+        return pick(
+            [
+                f"{who} · {when}{kind}{model}{engine}{part}{finish}",
+                f"{who} · {when}{kind}{part}{finish}",
+                f"{who} · {when}{kind}{finish}",
+                f"{who} · {when}",
+                when,
+            ],
+            w,
+        )
+    model = f" · {clip(safe(server.models[0].id), 40)}" if server and server.models else ""
     return pick([f"{when}{engine}{model}{finish} · from the counters", f"{when}{finish} · from the counters", when], w)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
+from kvtop.live.desk import Desk
 from kvtop.model.view import BoxView, TurnKey
 
 
@@ -30,6 +31,13 @@ class Watching(Protocol):
     def opened(self, url: str, turn: TurnKey) -> None:
         """Its user has looked at this turn: the sentence need not speak of it any more."""
         ...
+
+
+@runtime_checkable
+class Capturing(Protocol):
+    """A collector that knows of taps and of the turns that they captured."""
+
+    desk: Desk
 
 
 @runtime_checkable

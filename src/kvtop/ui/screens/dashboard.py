@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from kvtop.config import Settings
-from kvtop.model.view import WINDOWS, BoxView, TurnKey
+from kvtop.model.view import WINDOWS, BoxView, ServerView, TurnKey
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, cells, safe
 from kvtop.ui.filter import HINTS, misread
@@ -20,7 +20,7 @@ from kvtop.ui.layout import PANELS, Rect, plan
 from kvtop.ui.messages import OtherUrl
 from kvtop.ui.scene import Chooser, Scene, age, nothing_yet
 from kvtop.ui.turn_words import flying
-from kvtop.ui.watching import Recording, Watching
+from kvtop.ui.watching import Capturing, Recording, Watching
 from kvtop.ui.widgets.box import BoxPanel
 from kvtop.ui.widgets.cache import CachePanel
 from kvtop.ui.widgets.facts import Facts
@@ -327,6 +327,18 @@ class Dashboard(Screen[None]):
     def action_other_url(self) -> None:
         if (url := self._unanswered()) is not None:
             self.post_message(OtherUrl(url))
+
+    def action_tap(self) -> None:
+        if not isinstance(self.watch_box, Capturing):
+            return
+        from kvtop.ui.screens.tap import TapScreen
+
+        self.app.push_screen(TapScreen(self.keymap, self.watch_box.desk, self._server_now, self.now))
+
+    def _server_now(self) -> ServerView | None:
+        """The chosen server as it is now, for a page that lies over the dashboard."""
+        self.look()
+        return self.made.server if self.made else None
 
     def action_history(self) -> None:
         server, watch = self.made.server if self.made else None, self.watch_box

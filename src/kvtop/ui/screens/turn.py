@@ -1,4 +1,4 @@
-"""One turn on a page of its own: what the counters tell of it."""
+"""One turn on a page of its own: what was captured of it, else what the counters tell of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import BindingType
 
+from kvtop.errors import KvtopError
 from kvtop.model.view import Sentence, Turn
 from kvtop.ui import keys
-from kvtop.ui.draw import Line, pick, wrap
+from kvtop.ui.captured_words import blocks, blocks_in_flight
+from kvtop.ui.draw import Line, pick, safe, wrap
 from kvtop.ui.headline import headline as page_headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import exact, hms, short
@@ -23,16 +25,23 @@ from kvtop.ui.turn_words import (
     legend_of_phases,
     legend_of_tokens,
     phases_bar,
+    prompt_so_far,
     saved,
     so_far,
     table,
     tokens_bar,
     ttft,
 )
+from kvtop.ui.watching import Capturing
 from kvtop.ui.widgets.panel import rule
 
 if TYPE_CHECKING:
+    from kvtop.live.desk import Desk, Detail
     from kvtop.ui.screens.dashboard import Dashboard
+
+
+TALL = 28
+"""Rows from which on more messages of a long prompt are listed."""
 
 
 class TurnScreen(Page):
@@ -44,6 +53,12 @@ class TurnScreen(Page):
     def __init__(self, keymap: Keymap, dashboard: Dashboard, now: Callable[[], float]) -> None:
         super().__init__(keymap, now)
         self.dashboard = dashboard
+        self._detail: Detail | None = None
+        """Of the last captured turn that was read."""
+        self._read_for: Turn | None = None
+        """The row as it was when its detail was asked for."""
+        self._said = ""
+        """Why it cannot be read."""
 
     @property
     def turn(self) -> Turn | None:
@@ -54,14 +69,63 @@ class TurnScreen(Page):
         super().tick()
         if self.is_current:
             self.dashboard.look()
+            self._ask()
             self.redraw()
+
+    # ---- a captured turn in full
+    @property
+    def detail(self) -> Detail | None:
+        """Of the turn that is shown; None while it is read, or where it is none that was captured."""
+        turn = self.turn
+        known = self._detail is not None and turn is not None and turn.captured and self._detail.turn.id == turn.id
+        return self._detail if known else None
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._ask()
+
+    def _ask(self) -> None:
+        """Read what belongs to the turn that is shown, where that was not done since it last changed."""
+        turn, watch = self.turn, self.dashboard.watch_box
+        if turn is None or not turn.captured or not isinstance(watch, Capturing):
+            return
+        before = self._read_for
+        if before is not None and (before.key, before.state, before.cached_tokens, before.verdict) == (
+            turn.key,
+            turn.state,
+            turn.cached_tokens,
+            turn.verdict,
+        ):
+            return
+        self._read_for = turn
+        self.run_worker(self._read(watch.desk, turn), name="turn", group="turn", exclusive=True, exit_on_error=False)
+
+    async def _read(self, desk: Desk, turn: Turn) -> None:
+        try:
+            self._detail, self._said = await desk.detail(turn.id), ""
+            if self._detail is None:
+                self._said = "it is not in the store any more"
+        except KvtopError as error:
+            self._said, self._read_for = error.what, None
+        self.redraw()
+
+    def action_raw(self) -> None:
+        turn, watch = self.turn, self.dashboard.watch_box
+        if turn is not None and turn.captured and isinstance(watch, Capturing):
+            from kvtop.ui.screens.raw import RawScreen
+
+            self.app.push_screen(RawScreen(self.keymap, watch.desk, turn, self.now))
 
     def action_next_turn(self) -> None:
         self.dashboard.action_down()
+        self.offset_lines = 0
+        self._ask()
         self.redraw()
 
     def action_previous_turn(self) -> None:
         self.dashboard.action_up()
+        self.offset_lines = 0
+        self._ask()
         self.redraw()
 
     def head(self, w: int) -> list[Line]:
@@ -89,10 +153,21 @@ class TurnScreen(Page):
 
         if flying(turn):
             block("So far", [], [so_far(turn, scene.view.at, room)])
-            if turn.prompt_tokens is not None:
-                block("Prompt", [], [tokens_bar(turn, room), legend_of_tokens(turn, True, room)])
+            if rows := prompt_so_far(turn, True, room):
+                block("Prompt", [], rows)
+            if turn.captured:
+                for title, notes, rows in blocks_in_flight(self.detail, room, h >= TALL):
+                    block(title, notes, rows)
+                return out
             text = "The rest is counted when it ends, and stands here then."
             block("What the counters tell", [], wrap([(text, "d")], room))
+            return out
+        if turn.captured:
+            if self._said and self.detail is None:
+                block("Request", [], wrap([("! ", "warn"), (safe(self._said), "t")], room))
+                return out
+            for title, notes, rows in blocks(turn, self.detail, server, room, h >= TALL):
+                block(title, notes, rows)
             return out
         size = f"{exact(turn.prompt_tokens)} tokens"
         block(

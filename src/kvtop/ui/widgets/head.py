@@ -66,13 +66,18 @@ def contexts(scene: Scene, keymap: Keymap) -> list[str]:
     port = [":" + label.rsplit(":", 1)[-1]] if ":" in label and label.rsplit(":", 1)[-1].isdigit() else [label]
     up = [f"up {secs(scene.view.at - server.started_at)}"] if server.started_at and server.state.good else []
     engine = [f"engine {safe(server.engine)}"] if server.engine is not None else []
+    listens = server.tap.listens if server.tap is not None else ()
+    more_taps = f" and {len(listens) - 1} more" if len(listens) > 1 else ""
+    tap = [f"tap {safe(listens[0])}{more_taps}"] if listens else []
+    tap_port = [f"tap :{safe(listens[0]).rpartition(':')[2]}"] if listens else []
     wordings = [
-        [*demo, *model, *more, *version, label, *engine, *up],
-        [*demo, *short_model, *version, label, *engine, *up],
-        [*demo, *short_model, *version, label, *engine],
-        [*demo, *short_model, *version, *port, *engine],
-        [*demo, *short_model, *port, *engine],
-        [*demo, *version, *port, *engine],
+        [*demo, *model, *more, *version, label, *engine, *up, *tap],
+        [*demo, *short_model, *version, label, *engine, *up, *tap],
+        [*demo, *short_model, *version, label, *engine, *tap_port],
+        [*demo, *short_model, *version, *port, *engine, *tap_port],
+        [*demo, *short_model, *port, *engine, *tap_port],
+        [*demo, *version, *port, *engine, *tap_port],
+        [*demo, *port, *engine, *tap_port],
         [*demo, *port, *engine],
         demo or port,
     ]

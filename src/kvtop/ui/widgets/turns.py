@@ -6,11 +6,13 @@ from textual import events
 from textual.message import Message
 
 from kvtop.model.view import Turn, TurnKey
-from kvtop.ui.draw import SUPER, Line, clip, fit, meter, pick, rj, safe, wrap
+from kvtop.ui.draw import SUPER, Line, clip, expected, fit, lj, meter, pick, rj, safe, wrap
 from kvtop.ui.filter import misread
-from kvtop.ui.numbers import DASH, exact, hm, hms, lasted, pct, rate, short, tok
+from kvtop.ui.numbers import DASH, hm, hms, lasted, pct, rate, short, tok
 from kvtop.ui.scene import Rows, starting
-from kvtop.ui.turn_words import flying, moment, since, speed, verdict
+from kvtop.ui.turn_words import agent, expected_share, flying, moment, since, speed, waited_for
+from kvtop.ui.verdicts import verdict
+from kvtop.ui.widgets import notes
 from kvtop.ui.widgets.box import BoxPanel
 
 NARROW = 61
@@ -23,14 +25,16 @@ EMPTY = (
 UNREAD = "Requests are worked out from /metrics, which cannot be read: what is asked meanwhile is not known."
 
 Column = tuple[str, int]
-"""Name and width; 0: what is left. Right-aligned, but for the bar and the verdict."""
+"""Name and width; 0: what is left. Right-aligned, but for agent, bar and verdict."""
 
 
-def columns_of(w: int, engines: bool = False) -> list[Column]:
-    """The columns for so many cells. First to go: took, tok/s, out, seconds of the time, queue, new, bar, time."""
-    engine: list[Column] = [("engine", 6)] if engines and w >= 84 else []
+def columns_of(w: int, engines: bool = False, captured: bool = False) -> list[Column]:
+    """The columns for so many cells. First to go: took, tok/s, seconds of time, out, queue, new, agent, bar, time."""
     if w < 60:
         return [("turn", 4), ("prompt", 6), ("cached", 6), ("TTFT", 6), ("verdict", 0)]
+    if captured:
+        return _with_agent(w, engines)
+    engine: list[Column] = [("engine", 6)] if engines and w >= 84 else []
     if w < 96:
         return [("turn", 4), ("time", 5), *engine, ("prompt", 6), ("bar", 8), ("cached", 5), ("new", 5), ("queue", 6),
                 ("TTFT", 6), ("verdict", 0)]  # fmt: skip
@@ -39,6 +43,25 @@ def columns_of(w: int, engines: bool = False) -> list[Column]:
                 ("TTFT", 6), ("out", 5), ("tok/s", 5), ("verdict", 0)]  # fmt: skip
     return [("turn", 5), ("time", 8), *engine, ("prompt", 6), ("bar", 14), ("cached", 5), ("new", 5), ("queue", 6),
             ("TTFT", 6), ("out", 5), ("tok/s", 5), ("took", 6), ("verdict", 0)]  # fmt: skip
+
+
+def _with_agent(w: int, engines: bool) -> list[Column]:
+    """As `columns_of`, where turns were captured: who asked is known."""
+    engine: list[Column] = [("engine", 6)] if engines and w >= 108 else []
+    if w < 74:
+        return [("turn", 4), ("time", 5), ("prompt", 6), ("bar", 8), ("cached", 5), ("TTFT", 6), ("verdict", 0)]
+    if w < 100:
+        return [("turn", 4), ("time", 5), ("agent", 8), ("prompt", 6), ("bar", 8), ("cached", 5), ("TTFT", 6),
+                ("verdict", 0)]  # fmt: skip
+    if w < 115:
+        return [("turn", 4), ("time", 5), *engine, ("agent", 8), ("prompt", 6), ("bar", 8), ("cached", 5), ("new", 6),
+                ("queue", 6), ("TTFT", 6), ("verdict", 0)]  # fmt: skip
+    if w < 127:
+        return [("turn", 4), ("time", 5), *engine, ("agent", 11), ("prompt", 6), ("bar", 11), ("cached", 5),
+                ("new", 6), ("queue", 6), ("TTFT", 6), ("out", 5), ("verdict", 0)]  # fmt: skip
+    took: list[Column] = [("took", 6)] if w >= 150 else []
+    return [("turn", 5), ("time", 8), *engine, ("agent", 11), ("prompt", 6), ("bar", 12), ("cached", 5), ("new", 6),
+            ("queue", 6), ("TTFT", 6), ("out", 5), ("tok/s", 5), *took, ("verdict", 0)]  # fmt: skip
 
 
 class TurnsPanel(BoxPanel):
@@ -110,19 +133,7 @@ class TurnsPanel(BoxPanel):
                 wrong = clip(safe(wrong), 24)
                 options = [f"{wrong} is no filter, esc shows all", f"{wrong} is no filter", "no filter"]
             return [(pick(options, w), "warn")]
-        if not server.turns:
-            if not server.state.good:
-                return [(pick(["none is known", ""], w), "d")]
-            return [(pick(["turns appear here when requests come", "no turns yet"], w), "d")]
-        n = sum(t.n for t in server.turns if flying(t))
-        now, done = f"{n} in flight", f"{exact(server.turns_total)} done"
-        options = [
-            f"from the counters: {now}, {done}, newest first",
-            f"from the counters: {now}, {done}",
-            f"counters: {now}, {done}",
-            now,
-        ]
-        return [(pick(options, w), "d")]
+        return notes.of_turns(server, w)
 
     def all_lines(self, w: int, h: int) -> list[Line]:
         if self._compact(w, h):
@@ -136,12 +147,17 @@ class TurnsPanel(BoxPanel):
         if not scene.rows:
             return self._nothing(w, h)
         self._settle(scene.table)
-        cols = columns_of(w - 1, bool(self.server and self.server.engines and self.server.engine is None))
+        server = self.server
+        engines = bool(server and server.engines and server.engine is None)
+        visible = scene.rows[self._first : self._first + h - 1]
+        cols = columns_of(w - 1, engines, captured=bool(server and server.tap and server.tap.captured))
+        if any(turn.id > 9_999 for turn in visible):
+            cols[0] = ("turn", 6)
         gap = 1 if w - 1 < 60 else 2
         fixed = sum(width for _, width in cols) + sum(_gap(cols, i, gap) for i in range(1, len(cols)))
         cols = [(name, width or max(4, w - 1 - fixed)) for name, width in cols]
         out = [self._heads(cols, gap, self._compact(w, h + 1) and h <= self.size.height)]
-        for turn in scene.rows[self._first : self._first + h - 1]:
+        for turn in visible:
             line: Line = []
             for i, (name, width) in enumerate(cols):
                 if i:
@@ -160,7 +176,8 @@ class TurnsPanel(BoxPanel):
             if i:
                 line.append((" " * _gap(cols, i, gap), "d"))
             label = {"bar": "cached", "cached": "" if bar else "cached", "verdict": "  verdict"}.get(name, name)
-            line.append((label.ljust(width) if name in ("bar", "verdict") else label.rjust(width), "d"))
+            left = name in ("agent", "bar", "verdict")
+            line.append((label.ljust(width) if left else label.rjust(width), "d"))
         return line
 
     def _cell(self, turn: Turn, name: str, w: int) -> Line:
@@ -172,16 +189,21 @@ class TurnsPanel(BoxPanel):
             return rj(hms(at) if w >= 8 else hm(at), w, "d")
         if name == "engine":
             return rj(safe(turn.engine or DASH), w, "d")
+        if name == "agent":
+            return lj(agent(turn, w), w, "t" if turn.captured else "d")
         if name == "prompt":
-            return rj(tok(turn.prompt_tokens), w, "t" if turn.prompt_tokens is not None else "d")
+            return _tokens(turn.prompt_tokens, turn.estimate.prompt_tokens if turn.estimate else None, w)
         if name == "bar":
-            if turn.cached_share is None:
-                return [(" " * w, "f")]
-            return meter([(turn.cached_share, "cached-device")], w)
+            if turn.cached_share is not None:
+                return meter([(turn.cached_share, "cached-device")], w)
+            share = expected_share(turn)
+            return [(" " * w, "f")] if share is None else expected(share, w, "cached-device")
         if name == "cached":
+            if turn.cached_share is None and (share := expected_share(turn)) is not None:
+                return rj(f"~{pct(share)}", w, "t")
             return rj(pct(turn.cached_share), w, "d" if turn.cached_share is None else "t")
         if name == "new":
-            return rj(tok(turn.new_tokens), w, "d" if turn.new_tokens is None else "t")
+            return _tokens(turn.new_tokens, turn.estimate.new_tokens if turn.estimate else None, w)
         if name == "queue":
             return rj(short(turn.queue_s), w, "warn" if turn.verdict == "queued" else "d")
         if name == "TTFT":
@@ -199,8 +221,8 @@ class TurnsPanel(BoxPanel):
         if flying(turn) and turn.ttft_s is None:
             waited = since(turn, self._at()) if turn.phase != "writes" else None
             return rj(short(waited), w, "d")
-        text = short(turn.ttft_s)
-        return rj(text if text == DASH else f"~{text}", w, "bad" if turn.waited else "d" if text == DASH else "t")
+        text = waited_for(turn)
+        return rj(text, w, "bad" if turn.waited else "d" if text == DASH else "t")
 
     def _at(self) -> float:
         return self.at
@@ -271,6 +293,13 @@ class TurnsPanel(BoxPanel):
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         event.stop()
         self.scroll_rows(-3)
+
+
+def _tokens(tokens: float | None, guess: float | None, w: int) -> Line:
+    """Tokens, or about how many they are."""
+    if tokens is None and guess is not None:
+        return rj(f"~{tok(guess)}", w, "t")
+    return rj(tok(tokens), w, "d" if tokens is None else "t")
 
 
 def model_of(command: tuple[str, ...]) -> str:

@@ -13,6 +13,10 @@ from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.sources.url import Endpoint, authority, discreet, listen_address, parse
 
 DEFAULT_LISTEN = "127.0.0.1:8001"
+DRAIN_S = 30.0
+"""How long a tap that ends waits for open streams, unless it is told otherwise."""
+_PORTS = range(8001, 8100)
+"""Where a free port is looked for."""
 _REMOTE = "kvtop keeps to this machine; --allow-remote lets it, and then whoever reaches the port reaches the server"
 
 
@@ -165,6 +169,24 @@ def check_free(one: Leg) -> None:
             probe.listen()
         except OSError as error:
             raise _not_free(one, error) from None
+
+
+def free_leg(upstream: str, running: Sequence[Running]) -> Leg:
+    """A way to that server on the first free port. Raises UsageError as `leg` and `checked`, KvtopError where none of
+    the ports is free."""
+    there = parse(upstream)
+    last: KvtopError | None = None
+    for port in _PORTS:
+        if port == there.port:
+            continue
+        [one] = checked([leg(f"127.0.0.1:{port}", upstream)], running, allow_remote=False)
+        try:
+            check_free(one)
+        except KvtopError as error:
+            last = error
+            continue
+        return one
+    raise last or KvtopError("no port is free")
 
 
 def _not_free(one: Leg, error: OSError) -> KvtopError:

@@ -1,0 +1,162 @@
+"""The words of an answer: what it said, thought and called, from its body. Never raises: what cannot be read is left
+out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from kvtop.capture.turn import Route
+
+TEXT, REASONING, CALL = "text", "reasoning", "call"
+
+_DECODER = msgspec.json.Decoder()
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A run of an answer that is of one kind."""
+
+    kind: str
+    """text, reasoning or call (of a tool)."""
+    text: str
+    """Of a call its arguments as they came."""
+    name: str = ""
+    """Of a call: the tool."""
+
+
+class _Pieces:
+    """Joins what comes in small bits."""
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[str, str, object, list[str]]] = []
+
+    def add(self, kind: str, text: object, *, name: object = "", key: object = None) -> None:
+        """A bit. Another kind, or another `key`, begins another piece."""
+        words = text if isinstance(text, str) else ""
+        called = name if isinstance(name, str) else ""
+        last = self._runs[-1] if self._runs else None
+        if last is not None and (last[0], last[2]) == (kind, key):
+            last[3].append(words)
+            if called and not last[1]:
+                self._runs[-1] = (kind, called, key, last[3])
+        elif words or called:
+            self._runs.append((kind, called, key, [words]))
+
+    def made(self) -> list[Piece]:
+        return [Piece(kind, "".join(bits), name) for kind, name, _, bits in self._runs]
+
+
+def pieces(route: Route, body: bytes) -> list[Piece]:
+    """In the order in which they came. Of several choices the first one. `body`: whole and unpacked, a JSON document
+    or a stream of server-sent events, also one that broke off."""
+    out = _Pieces()
+    take = _TAKES.get(route)
+    if take is None:
+        return []
+    if body.lstrip()[:1] == b"{":
+        document = _decoded(body)
+        if document is not None:
+            take(document, out)
+        return out.made()
+    for event in _events(body):
+        take(event, out)
+    return out.made()
+
+
+def _events(body: bytes) -> Iterator[dict[str, Any]]:
+    for line in body.split(b"\n"):
+        if line.startswith(b"data:") and (event := _decoded(line[5:])) is not None:
+            yield event
+
+
+def _decoded(text: bytes) -> dict[str, Any] | None:
+    try:
+        value = _DECODER.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _first(value: object) -> dict[str, Any]:
+    found = value[0] if isinstance(value, list) and value else None
+    return found if isinstance(found, dict) else {}
+
+
+def _dicts(value: object) -> Iterator[dict[str, Any]]:
+    return (one for one in value if isinstance(one, dict)) if isinstance(value, list) else iter(())
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _chat(event: dict[str, Any], out: _Pieces) -> None:
+    choice = _first(event.get("choices"))
+    said = _dict(choice.get("delta") or choice.get("message"))
+    out.add(REASONING, said.get("reasoning") or said.get("reasoning_content"))
+    out.add(TEXT, said.get("content"))
+    for place, call in enumerate(_dicts(said.get("tool_calls"))):
+        function = _dict(call.get("function"))
+        out.add(CALL, function.get("arguments"), name=function.get("name"), key=call.get("index", place))
+
+
+def _completions(event: dict[str, Any], out: _Pieces) -> None:
+    out.add(TEXT, _first(event.get("choices")).get("text"))
+
+
+def _messages(event: dict[str, Any], out: _Pieces) -> None:
+    for place, block in enumerate(_dicts(event.get("content"))):
+        _block(block, out, place)
+    index = event.get("index")
+    if event.get("type") == "content_block_start":
+        _block(_dict(event.get("content_block")), out, index)
+    elif event.get("type") == "content_block_delta":
+        delta = _dict(event.get("delta"))
+        kind = delta.get("type")
+        if kind == "thinking_delta":
+            out.add(REASONING, delta.get("thinking"), key=index)
+        elif kind == "input_json_delta":
+            out.add(CALL, delta.get("partial_json"), key=index)
+        else:
+            out.add(TEXT, delta.get("text"), key=index)
+
+
+def _block(block: dict[str, Any], out: _Pieces, key: object) -> None:
+    kind = block.get("type")
+    if kind == "tool_use":
+        given = block.get("input")
+        out.add(CALL, msgspec.json.encode(given).decode() if given else "", name=block.get("name"), key=key)
+    elif kind == "thinking":
+        out.add(REASONING, block.get("thinking"), key=key)
+    else:
+        out.add(TEXT, block.get("text"), key=key)
+
+
+def _responses(event: dict[str, Any], out: _Pieces) -> None:
+    for item in _dicts(event.get("output")):
+        kind = item.get("type")
+        if kind == "function_call":
+            out.add(CALL, item.get("arguments"), name=item.get("name"), key=item.get("id"))
+        for part in (*_dicts(item.get("summary")), *_dicts(item.get("content"))):
+            out.add(REASONING if kind == "reasoning" else TEXT, part.get("text"), key=item.get("id"))
+    kind, key = event.get("type"), event.get("output_index")
+    if kind == "response.output_item.added":
+        item = _dict(event.get("item"))
+        if item.get("type") == "function_call":
+            out.add(CALL, "", name=item.get("name"), key=key)
+    elif kind == "response.function_call_arguments.delta":
+        out.add(CALL, event.get("delta"), key=key)
+    elif kind == "response.output_text.delta":
+        out.add(TEXT, event.get("delta"), key=key)
+    elif kind in ("response.reasoning_text.delta", "response.reasoning_summary_text.delta"):
+        out.add(REASONING, event.get("delta"), key=key)
+
+
+_TAKES = {
+    Route.CHAT: _chat,
+    Route.COMPLETIONS: _completions,
+    Route.MESSAGES: _messages,
+    Route.RESPONSES: _responses,
+}

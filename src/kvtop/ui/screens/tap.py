@@ -1,0 +1,254 @@
+"""The tap: which ones run, what goes through, how one is started and ended, and how an agent is pointed at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import BindingType
+
+from kvtop.capture import howto
+from kvtop.errors import KvtopError
+from kvtop.live.desk import Desk, TapRow
+from kvtop.model.view import Sentence, ServerView
+from kvtop.ui import keys
+from kvtop.ui.draw import Line, fit, pick, safe, wrap
+from kvtop.ui.headline import headline
+from kvtop.ui.keys import Keymap
+from kvtop.ui.numbers import exact, hms, pct
+from kvtop.ui.screens.page import Page
+from kvtop.ui.widgets.notes import FLAG, past_words
+from kvtop.ui.widgets.panel import rule
+
+if TYPE_CHECKING:
+    from kvtop.capture.plan import Leg
+    from kvtop.capture.running import Running
+
+WHAT = (
+    "A tap is a port in front of the server: agents connect to it instead, every byte is passed on as it is, and each "
+    "turn is kept on this machine. It goes on when kvtop is closed."
+)
+DEFAULT_PORT = "127.0.0.1:8001"
+
+
+class TapScreen(Page):
+    """Of the server that is chosen on the dashboard."""
+
+    ON = keys.TAP
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings(keys.TAP)]
+
+    def __init__(
+        self, keymap: Keymap, desk: Desk, server: Callable[[], ServerView | None], now: Callable[[], float]
+    ) -> None:
+        super().__init__(keymap, now)
+        self.desk, self.server = desk, server
+        self.chosen = 0
+        """The agent whose lines are shown."""
+        self.rows: tuple[TapRow, ...] = ()
+        self.planned: Leg | None = None
+        """What a second press of the start key starts."""
+        self.ending: Running | None = None
+        """What a second press of the stop key ends."""
+        self.said: tuple[str, str] = ("", "t")
+        """What came of the last key, and its style."""
+        self.busy = False
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._look()
+
+    def tick(self) -> None:
+        super().tick()
+        if self.is_current:
+            self._look()
+            self.redraw()
+
+    def _look(self) -> None:
+        self.run_worker(self._count(), name="taps", group="taps", exclusive=True, exit_on_error=False)
+
+    async def _count(self) -> None:
+        try:
+            self.rows = await self.desk.rows()
+        except KvtopError:
+            self.rows = tuple(TapRow(record) for record in self.desk.taps)
+        self.redraw()
+
+    # ---- keys
+    def action_up(self) -> None:
+        self.chosen = (self.chosen - 1) % len(howto.AGENTS)
+        self.redraw()
+
+    def action_down(self) -> None:
+        self.chosen = (self.chosen + 1) % len(howto.AGENTS)
+        self.redraw()
+
+    def action_start_tap(self) -> None:
+        """First say what would happen; the same key again does it."""
+        server = self.server()
+        if self.busy or server is None:
+            return
+        self.ending = None
+        if self.planned is None:
+            self._do(self._plan(server.url), "looks for a free port")
+        else:
+            way, self.planned = self.planned, None
+            self._do(self._start(way), f"starts a tap on {way.listen}")
+
+    def action_stop_tap(self) -> None:
+        if self.busy:
+            return
+        self.planned = None
+        mine = self._mine()
+        if not mine:
+            self._say("no tap to this server runs", "warn")
+        elif self.ending is None or self.ending not in mine:
+            self.ending = mine[0]
+            key = self.keymap.shown("stop-tap")
+            open_ones = next((row.connections for row in self.rows if row.record == self.ending), None)
+            held = f", {exact(open_ones)} open now" if open_ones else ""
+            self._say(
+                f"{key} again ends {safe(self.ending.name)}: open answers have {self.ending.drain_s:.0f} s to finish"
+                f"{held}; agents that are pointed at it reach no server then",
+                "warn",
+            )
+        else:
+            record, self.ending = self.ending, None
+            self._do(self._stop(record), f"ends {record.name}: waits for open answers, {record.drain_s:.0f} s at most")
+
+    def _do(self, work: Coroutine[object, object, str], meanwhile: str) -> None:
+        self.busy = True
+        self._say(meanwhile, "t")
+        self.run_worker(self._done(work), name="tap", group="tap", exit_on_error=False)
+
+    async def _done(self, work: Coroutine[object, object, str]) -> None:
+        try:
+            self._say(await work, "t")
+        except KvtopError as error:
+            self._say(f"{error.what}{f': {error.fix}' if error.fix else ''}", "bad")
+        finally:
+            self.busy = False
+        self._look()
+
+    async def _plan(self, url: str) -> str:
+        self.planned = way = await self.desk.planned(url)
+        key = self.keymap.shown("start-tap")
+        return (
+            f"{key} again starts a tap: http://{way.listen} in front of {way.upstream.url}. It goes on without kvtop, "
+            "and keeps requests and answers on this machine, readable by you alone, for 7 days."
+        )
+
+    async def _start(self, way: Leg) -> str:
+        return await self.desk.start(way)
+
+    async def _stop(self, record: Running) -> str:
+        return await self.desk.stop(record)
+
+    def _say(self, text: str, style: str) -> None:
+        self.said = text, style
+        self.redraw()
+
+    def _mine(self) -> list[Running]:
+        """The taps to the server that is chosen."""
+        server = self.server()
+        listens = self.desk.listens(server.url) if server is not None else ()
+        return [r for r in self.desk.taps if any(mapped.listen in listens for mapped in r.mappings)]
+
+    # ---- painting
+    def head(self, w: int) -> list[Line]:
+        server, mine = self.server(), self._mine()
+        if server is None:
+            return headline(Sentence("TAP", "dim", "No server is known.", "A tap needs one."), [], w)
+        label = safe(server.label)
+        if not mine:
+            return headline(Sentence("TAP", "dim", f"No tap to {label} runs.", "Its turns are not captured."), [], w)
+        tap = server.tap
+        listens = ", ".join(self.desk.listens(server.url))
+        first = f"{listens} is in front of {label}."
+        past = past_words(tap) if tap is not None else []
+        captured = f"{exact(tap.captured)} turns captured." if tap is not None else ""
+        tone = "warn" if past else "ok"
+        share = (
+            f"{pct(tap.share)} of the prompt tokens go through it." if tap is not None and tap.share is not None else ""
+        )
+        rest = f"{past[0][0].upper()}{past[0][1:]}." if past else share
+        return headline(Sentence("TAP", tone, first, f"{captured} {rest}".strip()), [], w)
+
+    def lines(self, w: int, h: int) -> list[Line]:
+        out: list[Line] = []
+        if self.said[0]:
+            mark = {"bad": "× ", "warn": "! "}.get(self.said[1], "› ")
+            out += [
+                [(" ", "t"), *row] for row in wrap([(mark, self.said[1]), (safe(self.said[0]), "bright")], w - 2, 2)
+            ]
+        out += [rule("Taps of this machine", w, [(f"{len(self.rows)} run" if self.rows else "none runs", "d")])]
+        for row in self.rows:
+            out += self._tap(row, w)
+        if not self._mine():
+            out += self._offer(w)
+        server = self.server()
+        if server is not None and server.tap is not None and server.tap.no_details:
+            flag = f"This server tells no cached tokens of a request; {FLAG} in its command line lets it."
+            out += [[(" ", "t"), *row] for row in wrap([(flag, "d")], w - 2)]
+        return [*out, *self._how(w)]
+
+    def _tap(self, row: TapRow, w: int) -> list[Line]:
+        record = row.record
+        at = _local(record.since)
+        held = "" if row.connections is None else f", {exact(row.connections)} open now"
+        kind = "detached" if record.log is not None else "in the foreground of a terminal"
+        keeps = "" if record.store is not None else ", records nothing"
+        mine = record in self._mine()
+        out: list[Line] = []
+        for mapped in record.mappings:
+            way = f"http://{safe(mapped.listen)} → {safe(mapped.upstream)}"
+            out.append([(" ", "t"), (way, "bright" if mine else "t")])
+        facts = [f"process {record.pid}, {kind}, since {at}{held}{keeps}", f"process {record.pid}, since {at}{held}"]
+        out.append([("   ", "t"), (pick(facts, w - 4), "d")])
+        return out
+
+    def _offer(self, w: int) -> list[Line]:
+        server = self.server()
+        key = self.keymap.shown("start-tap")
+        url = server.url if server is not None else "URL"
+        rows = wrap([(WHAT, "t")], w - 2)
+        says: Line = [
+            (key, "t bold"),
+            (" starts one; so does ", "d"),
+            (f"kvtop tap --upstream {safe(url)} --detach", "t"),
+        ]
+        return [[(" ", "t"), *row] for row in (*rows, *wrap(says, w - 2))]
+
+    def _how(self, w: int) -> list[Line]:
+        agent = howto.AGENTS[self.chosen]
+        place = (
+            f"{self.chosen + 1} of {len(howto.AGENTS)}, {self.keymap.shown('up')} {self.keymap.shown('down')} choose"
+        )
+        out = [rule(f"Point {agent.title.partition(' (')[0]} at it", w, [(place, "d")])]
+        names: Line = []
+        for i, one in enumerate(howto.AGENTS):
+            names += [("  " if names else "", "d"), (one.name, "bright ul" if i == self.chosen else "d")]
+        out += [[(" ", "t"), *row] for row in wrap(names, w - 2)]
+        for line in howto.lines(agent, self._known()).splitlines():
+            style = "d" if line.lstrip().startswith("#") else "t"
+            out += [[(" ", "t"), *fit([(safe(part), style)], w - 1)] for part in _broken(line, w - 1)]
+        return out
+
+    def _known(self) -> howto.Known:
+        server = self.server()
+        listens = self.desk.listens(server.url) if server is not None else ()
+        model = server.models[0] if server is not None and server.models else None
+        base = f"http://{listens[0] if listens else DEFAULT_PORT}"
+        return howto.Known(base, model.id if model else None, model.max_model_len if model else None)
+
+
+def _broken(line: str, w: int) -> list[str]:
+    """A line to copy in rows: it goes on under itself, and nothing of it is left out."""
+    return [line[i : i + w] for i in range(0, len(line), w)] or [""]
+
+
+def _local(text: str) -> str:
+    try:
+        return hms(datetime.fromisoformat(text).timestamp())
+    except ValueError:
+        return safe(text)

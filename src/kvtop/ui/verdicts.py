@@ -1,0 +1,140 @@
+"""How a turn went, in the words of its row: a mark, a style, and wordings, longest first. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from kvtop.model.view import ServerView, Turn
+from kvtop.ui.draw import safe
+from kvtop.ui.numbers import DASH, short, tok
+
+QUEUE_SAID_S = 0.5
+"""A shorter time in the queue is no news, even where it is most of the TTFT."""
+LIMITS = frozenset({"length", "max_tokens", "max_output_tokens"})
+"""How the routes call an answer that ended at its limit."""
+_KNOWN_ERRORS = (
+    (re.compile(r"(?i)maximum context length|prompt.{0,40}too long|longer than the maximum|max_model_len"),
+     "prompt too long"),
+    (re.compile(r"(?i)model.{0,80}(does not exist|not found)"), "no such model"),
+    (re.compile(r"(?i)refused"), "no connection"),
+)  # fmt: skip
+"""What servers say at length, in the words of a row."""
+
+Verdict = tuple[str, str, list[str]]
+"""Mark, style, wordings longest first."""
+
+
+def verdict(turn: Turn, server: ServerView | None) -> Verdict:
+    """Of a row of the table; a captured one knows more of its end."""
+    if turn.state == "in_flight":
+        return "›", "bright", _doing(turn, server)
+    ended = _ended(turn) if turn.captured else None
+    mark, style, words = ended or _counted(turn)
+    if turn.record == "truncated" and turn.state is not None:
+        words = [*(f"{word}, record incomplete" for word in words), *words]
+    return mark, style, words
+
+
+def _ended(turn: Turn) -> Verdict | None:
+    """How a captured turn ended; None where it ended well, and its tokens and times say the rest."""
+    if turn.state == "failed":
+        return "×", "bad", failure(turn)
+    if turn.state == "aborted":
+        return "!", "warn", ["aborted by its client", "aborted"]
+    if turn.state == "cut":
+        return "×", "bad", ["answer broke off", "broke off"]
+    if turn.state is None:
+        return "?", "d", ["its end was not seen", "end not seen"]
+    return None
+
+
+def failure(turn: Turn) -> list[str]:
+    """`failed: 400 prompt too long`, and shorter."""
+    status = [str(turn.status)] if turn.status is not None else []
+    says = [safe(turn.error)] if turn.error else []
+    says += [brief for pattern, brief in _KNOWN_ERRORS if turn.error and pattern.search(turn.error)][:1]
+    words = [f"failed: {' '.join([*status, said])}" for said in says]
+    return [*words, f"failed: {status[0]}" if status else "failed", "failed"]
+
+
+def _counted(turn: Turn) -> Verdict:
+    many = [f"{turn.n} requests, mean"] if turn.n > 1 else []
+
+    def joined(*words: str) -> list[str]:
+        return (
+            [f"{many[0]}; {w}" for w in words] + [many[0], f"{turn.n} together", f"× {turn.n}"] if many else list(words)
+        )
+
+    if turn.finish_reason == "error":
+        return "×", "bad", joined("failed: the engine gave up", "failed")
+    if turn.finish_reason == "abort":
+        return "!", "warn", joined("aborted by its client", "aborted")
+    if turn.verdict == "queued":
+        return "!", "warn", joined(f"queued {short(turn.queue_s)}", "queued")
+    if turn.queue_ruled and turn.waited:
+        queue = f"queue {short(turn.queue_s)}"
+        return "!", "warn", joined(f"{queue}: in line or for a KV load", f"{queue}: line or KV load", queue)
+    if turn.verdict == "new_tokens":
+        new = tok(turn.new_tokens)
+        return (
+            "·",
+            "t",
+            joined(f"{new} new tokens: long input", f"{new} new tokens", f"{new} new"),
+        )
+    if turn.waited:
+        why = "why is not known" if turn.captured else "the counters cannot tell why"
+        return "?", "warn", joined(*_read_anew(turn, why))
+    return "·", "d", joined(*_plain(turn))
+
+
+def _plain(turn: Turn) -> list[str]:
+    """Nothing to look at."""
+    if turn.verdict is None and turn.queue_ruled and (turn.queue_s or 0) > QUEUE_SAID_S:
+        plain = [f"queue {short(turn.queue_s)}"]
+    elif turn.verdict is None and turn.new_tokens is not None:
+        plain = [f"read {tok(turn.new_tokens)} tokens", f"{tok(turn.new_tokens)} read"]
+    else:
+        plain = ["ok" if turn.verdict == "no_fault" or (turn.captured and turn.ttft_s is None) else DASH]
+    if turn.finish_reason in LIMITS:
+        plain = [f"{plain[0]}, cut at its length limit", f"{plain[0]}, length limit", *plain]
+    if turn.relation in ("side", "subagent", "compaction"):
+        name = {"side": "a side call"}.get(turn.relation, turn.relation)
+        plain = [f"{plain[0]}, {name}", *([f"{plain[-1]}, side"] if turn.relation == "side" else []), *plain]
+    return plain
+
+
+def _read_anew(turn: Turn, why: str) -> list[str]:
+    """A long wait of which only this is known."""
+    if turn.new_tokens is None:
+        return [f"slow, {why}", "slow"]
+    new, prompt = tok(turn.new_tokens), tok(turn.prompt_tokens)
+    return [f"{new} of {prompt} read anew: {why}", f"{new} of {prompt} read anew", f"{new} read anew", f"{new} anew"]
+
+
+def _doing(turn: Turn, server: ServerView | None) -> list[str]:
+    """Of a turn in flight."""
+    if turn.phase == "waits":
+        room = server is not None and bool(server.window.all.requests.waiting_by_reason.capacity)
+        words = ["waits for room in the KV pool", "waits for room", "waits"] if room else ["waits"]
+    elif turn.phase == "reads":
+        words = _reads(turn)
+    elif turn.phase == "writes":
+        words = ["writes"]
+    else:
+        words = ["in flight"]
+    if turn.n == 1:
+        return words
+    return [*(f"{turn.n} requests, {word}" for word in words), f"{turn.n} requests", f"× {turn.n}"]
+
+
+def _reads(turn: Turn) -> list[str]:
+    guess = turn.estimate
+    if guess is None:
+        return ["reads its prompt", "reads"]
+    if guess.new_tokens is None:
+        return [f"reads ~{tok(guess.prompt_tokens)} tokens", "reads"]
+    new = f"reads {tok(guess.new_tokens)} new"
+    if guess.left_s is None:
+        return [new, "reads"]
+    left = f"~{short(max(1.0, round(guess.left_s)))}".replace(".0 ", " ")
+    return [f"{new}, {left} left", f"reads, {left} left", f"reads {left}", "reads"]

@@ -1,0 +1,82 @@
+"""What the title of the turns says: where the rows come from, how many there are, and what goes past the tap. Pure."""
+
+from __future__ import annotations
+
+from kvtop.model.view import ServerView, TapView
+from kvtop.ui.draw import Line, clip, pick, safe
+from kvtop.ui.numbers import exact, pct
+from kvtop.ui.turn_words import flying
+
+ALL_OF_IT = 0.98
+"""A tap that sees this share of the prompt tokens sees all: polls and the tap do not look at the same moment."""
+WORTH_SAYING = 100
+"""Fewer tokens than these that went past the tap are no news."""
+FLAG = "--enable-prompt-tokens-details"
+"""What lets a server tell cached tokens of a request."""
+
+
+def of_turns(server: ServerView, w: int) -> Line:
+    """In at most w cells."""
+    tap = server.tap
+    if tap is not None and tap.problem:
+        said = safe(tap.problem)
+        return [(pick([said, f"captured turns: {clip(said, max(0, w - 16))}"], w), "warn")]
+    if not server.turns:
+        if not server.state.good:
+            return [(pick(["none is known", ""], w), "d")]
+        if tap is not None:
+            return [
+                (
+                    pick([f"the tap {tap.listens[0]} listens; no turns yet" if tap.listens else "", "no turns yet"], w),
+                    "d",
+                )
+            ]
+        return [(pick(["turns appear here when requests come", "no turns yet"], w), "d")]
+    now = f"{exact(_in_flight(server))} in flight"
+    if tap is None or not tap.captured:
+        return [(pick(_counted(server, now), w), "d")]
+    have = f"{exact(tap.captured)} captured"
+    if past := past_words(tap):
+        counted = [f"{now}, {have}; {past[0]}", *(f"{have}; {words}" for words in past), past[-1]]
+        return [(pick(counted, w), "warn")]
+    plain = [f"{now}, {have}, newest first", f"{now}, {have}", now]
+    hint = [f"{plain[0]}; {FLAG} would tell cached tokens"] if tap.no_details and _caches(server) else []
+    return [(pick([*hint, *plain], w), "d")]
+
+
+def past_words(tap: TapView) -> list[str]:
+    """What the counters say of the traffic that a tap does not see, longest wording first; empty where it sees all."""
+    if tap.share is None or tap.share >= ALL_OF_IT or (tap.passed_by_tokens or 0) < WORTH_SAYING:
+        return []
+    share = pct(tap.share)
+    return [
+        f"tap sees {share} of the prompt tokens; the rest goes past it",
+        f"tap sees {share} of the prompt tokens",
+        f"tap sees {share} of the tokens",
+        f"tap sees {share}",
+    ]
+
+
+def _in_flight(server: ServerView) -> int:
+    n = 0
+    for turn in server.turns:  # they stand first
+        if not flying(turn):
+            break
+        n += turn.n
+    return n
+
+
+def _caches(server: ServerView) -> bool:
+    return server.config.prefix_caching is not False
+
+
+def _counted(server: ServerView, now: str) -> list[str]:
+    done = f"{exact(server.turns_total)} done"
+    through = ["nothing through the tap yet"] if server.tap is not None and server.tap.listens else []
+    return [
+        *(f"from the counters: {now}, {done}; {words}" for words in through),
+        f"from the counters: {now}, {done}, newest first",
+        f"from the counters: {now}, {done}",
+        f"counters: {now}, {done}",
+        now,
+    ]
