@@ -8,9 +8,9 @@ import msgspec
 
 from kvtop.capture.turn import Captured, Sample, TurnState
 from kvtop.model import metrics as m
+from kvtop.model.by_source import by_source
 from kvtop.model.growth import Growth, ratio
 from kvtop.model.samples import samples
-from kvtop.model.by_source import by_source
 from kvtop.model.turns import TurnTracker
 from kvtop.model.view import Turn
 from kvtop.readings import Scrape
