@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from kvtop.capture.tap import Mapping, Tap
 
 RESET = struct.pack("ii", 1, 0)
 PATIENCE_S = 20.0
+
+GET = b"GET /v1/models HTTP/1.1\r\nHost: box\r\n\r\n"
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: box\r\nContent-Length: 2\r\n\r\n{}"
 
 
 @dataclass(frozen=True)
@@ -200,3 +204,35 @@ def file_recorder(path: Path) -> Command:
     """A recorder that writes the frames to a file as they come; see tap_recorder.py."""
     script = Path(__file__).with_name("tap_recorder.py")
     return lambda fd: [sys.executable, "-S", "-E", str(script), "--fd", str(fd), "--to", str(path)]
+
+
+def asks(*requests: bytes) -> Script:
+    """Send all at once, read until the upstream ends."""
+
+    def script(talk: Talk) -> None:
+        for request in requests:
+            talk.send(request)
+        talk.rest()
+
+    return script
+
+
+def answers(data: bytes, after: bytes = b"\r\n\r\n", end: str = "fin") -> Script:
+    """Read the request, say this in one go, and end."""
+
+    def script(talk: Talk) -> None:
+        talk.until(after)
+        talk.send(data)
+        if end == "fin":
+            talk.fin()
+            talk.rest()
+        elif end == "reset":
+            # What was sent is on its way to the other end before the reset overtakes it.
+            time.sleep(0.05)
+            talk.reset()
+
+    return script
+
+
+def head(status: str, *lines: str) -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status}", *lines, "", ""]).encode("latin-1")

@@ -118,7 +118,8 @@ def test_a_second_signal_ends_at_once() -> None:
         tap.signal(signal.SIGINT)
         talk.rest()
         assert talk.end == "reset"
-        assert tap.ended() == (1, 1)
+        cut, _ = tap.ended()  # one of the attempts to connect may have been let in and be cut too
+        assert cut >= 1
 
 
 def test_a_kept_alive_connection_is_not_waited_for() -> None:
@@ -240,11 +241,22 @@ def test_a_taken_port_is_one_line() -> None:
             Tap([mapping(8000, listen=port)])
 
 
-def test_an_upstream_that_is_the_tap_itself_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("listens", "reaches"), [("127.0.0.1", "127.0.0.1"), ("127.0.0.1", "localhost"), ("0.0.0.0", "127.0.0.7")]
+)
+def test_an_upstream_that_is_the_tap_itself_is_refused(listens: str, reaches: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(UsageError, match="is the tap itself"):
-        Tap([mapping(port, listen=port)])
+        Tap([Mapping(listens, port, reaches, port, f"http://{reaches}:{port}")])
+
+
+def test_an_upstream_on_another_machine_may_have_the_same_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    tap = Tap([Mapping("0.0.0.0", port, "192.0.2.1", port, f"http://192.0.2.1:{port}")], drain_s=0)
+    tap.stop()
+    assert tap.run().served == 0
 
 
 def test_several_mappings() -> None:

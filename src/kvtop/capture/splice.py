@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import ClassVar
 
-from kvtop.capture.reactor import ERR, IN, OUT, Reactor
+from kvtop.capture.reactor import ERR, HUP, IN, OUT, Reactor
 from kvtop.capture.spool import Track
 from kvtop.capture.wire import Kind
 
@@ -67,11 +67,13 @@ class Side:
     def ready(self, events: int) -> None:
         if events & OUT and self.pending is not None:
             self._write(self.pending)
-        if events & ~OUT and not self.link.over:
-            if self.mask & IN:
+        if self.link.over:
+            return
+        if self.mask & IN:
+            if events & ~OUT:
                 self.read()
-            else:
-                self._hung(events)
+        elif events & (ERR | HUP) and self.pending is None:
+            self._hung(events)
 
     def give_up(self) -> None:
         self.link.abort()

@@ -211,21 +211,28 @@ class Tap:
 
     def _refuse_loops(self) -> None:
         """Raises UsageError where an upstream is a port of this tap."""
-        own = {here for door in self._doors for here in _reached_by(door.listens)}
         for door in self._doors:
-            for _, address in door.addresses:
-                if (address[0], address[1]) in own:
+            for family, address in door.addresses:
+                if any(_reaches(family, address, other.listens) for other in self._doors):
                     raise UsageError(
                         f"the upstream {printable(door.mapping.upstream_url)} is the tap itself",
                         "name the server's own address, for instance --map 8001=127.0.0.1:8000",
                     )
 
 
-def _reached_by(listens: tuple[str, int]) -> set[tuple[str, int]]:
-    """Addresses by which a listener is reached from this machine, as far as they are plain."""
+def _reaches(family: socket.AddressFamily, address: tuple[str, int], listens: tuple[str, int]) -> bool:
+    """A connection to that address would come to that listener of this machine."""
     host, port = listens
-    hosts = {"0.0.0.0": ("0.0.0.0", "127.0.0.1"), "::": ("::", "::1")}.get(host, (host,))
-    return {(name, port) for name in hosts}
+    if address[1] != port:
+        return False
+    if host not in ("0.0.0.0", "::"):
+        return address[0] == host
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address[0], 0))  # only an address of this machine can be bound
+        except OSError:
+            return False
+    return True
 
 
 def _listen(host: str, port: int) -> socket.socket:
