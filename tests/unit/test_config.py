@@ -79,6 +79,15 @@ def test_the_words_are_those_of_the_program() -> None:
             "0.6 and 0.85 hold",
         ),
         (
+            "[capture]\nkeep_days = 0",
+            "config.toml, line 2: [capture] keep_days is 0: expected more than 0, at most 36500 (days); 7.0 holds",
+        ),
+        (
+            '[capture]\nmax_bytes = "2 GiB"',
+            'config.toml, line 2: [capture] max_bytes is "2 GiB": '
+            "expected a whole number from 1000000 to 1152921504606846976 (bytes); 2147483648 holds",
+        ),
+        (
             'hide = ["gpu", "gpus"]',
             'config.toml, line 1: hide: "gpus" is no panel; the panels are cache, offload, queue, ttft, gpu, turns',
         ),
@@ -157,7 +166,11 @@ values = st.recursive(
     max_leaves=4,
 )
 names = st.sampled_from(
-    [f for part in (config.Settings, config.Server, config.Poll, config.Thresholds) for f in part.__struct_fields__]
+    [
+        f
+        for part in (config.Settings, config.Server, config.Poll, config.Thresholds, config.Capture)
+        for f in part.__struct_fields__
+    ]
 )
 
 
@@ -169,7 +182,7 @@ names = st.sampled_from(
 )
 @given(
     st.dictionaries(names, values, max_size=4),
-    st.sampled_from(["poll", "thresholds", "[server]", "keys"]),
+    st.sampled_from(["poll", "thresholds", "[server]", "capture", "keys"]),
     st.dictionaries(names, values, max_size=4),
 )
 def test_any_file_gives_settings_that_hold_the_limits(

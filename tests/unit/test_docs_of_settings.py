@@ -19,8 +19,9 @@ PARTS = {
     "`[[server]]`": config.Server,
     "`[poll]`": config.Poll,
     "`[thresholds]`": config.Thresholds,
+    "`[capture]`": config.Capture,
 }
-TABLES = {"server", "poll", "thresholds", "keys"}
+TABLES = {"server", "poll", "thresholds", "capture", "keys"}
 
 
 def section(text: str, heading: str) -> str:
