@@ -16,7 +16,7 @@ from kvtop.capture.turn import Captured, Sample, TurnState
 from kvtop.errors import UsageError
 from kvtop.readings import Scrape, SourceDown, State
 
-DONE = Captured(state=TurnState.DONE)
+DONE = Captured(state=TurnState.DONE, ended_at=1_000.0)
 
 
 def real(name: str) -> Scrape:
@@ -275,6 +275,17 @@ async def test_a_finish_that_never_shows_is_not_waited_for_long() -> None:
     (turn,) = bench.learnt
     assert (turn.alone, turn.cached_tokens) == (None, None)
     assert len(turn.samples) > 2
+    await bench.close()
+
+
+async def test_a_turn_that_was_over_before_the_first_text_says_nothing() -> None:
+    """The recorder was behind: what finishes now is another turn."""
+    bench = Bench()
+    watch = bench.upstream.begins()
+    bench.ends(watch, msgspec.structs.replace(DONE, ended_at=995.0))
+    await bench.source.tell(counted(3, running=1))
+    (turn,) = bench.learnt
+    assert (turn.alone, turn.prompt_tokens, turn.cached_tokens) == (None, None, None)
     await bench.close()
 
 

@@ -110,10 +110,21 @@ def _opened(payload: bytes) -> Opened:
         return Opened(upstream="", listen="", peer="", resumed=True)
 
 
-def wall_clock() -> Callable[[int], float]:
-    """Unix time of ns of CLOCK_MONOTONIC, by one offset, so that times of one process never turn round."""
-    offset = time.time() - time.monotonic_ns() / 1e9
-    return lambda at_ns: at_ns / 1e9 + offset
+class SteadyClock:
+    """Unix time by one offset from CLOCK_MONOTONIC, so that the times of frames and of samples never turn round."""
+
+    def __init__(self) -> None:
+        self._offset_s = time.time() - time.monotonic_ns() / 1e9
+
+    def at(self, ns: int) -> float:
+        """Unix time of ns of CLOCK_MONOTONIC."""
+        return ns / 1e9 + self._offset_s
+
+    def wall(self) -> float:
+        return self.at(time.monotonic_ns())
+
+    def mono(self) -> float:
+        return time.monotonic()
 
 
 async def record(
@@ -160,7 +171,7 @@ def _say(line: str) -> None:
         print(f"kvtop recorder: {line}", file=sys.stderr, flush=True)
 
 
-def _source(settings: config.Settings) -> Callable[[str], VllmSource]:
+def _source(settings: config.Settings, clock: SteadyClock) -> Callable[[str], VllmSource]:
     from kvtop.model.metrics import wanted
     from kvtop.sources.url import normalise
     from kvtop.sources.vllm import VllmSource
@@ -178,6 +189,7 @@ def _source(settings: config.Settings) -> Callable[[str], VllmSource]:
             timeout_s=settings.poll.metrics_timeout_s,
             max_bytes=settings.poll.metrics_max_bytes,
             wanted=wanted,
+            clock=clock,
         )
 
     return source
@@ -211,8 +223,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     settings = config.load().settings
     ledger = Ledger(_store(arguments.store), _linker, tap=arguments.tap, say=_say, mono=time.monotonic)
-    sampler = Sampler(_source(settings), mono=time.monotonic)
-    recorder = Recorder(Desk(ledger.keep, sampler.begins, name_of, wall_clock()), _say)
+    clock = SteadyClock()
+    sampler = Sampler(_source(settings, clock), mono=time.monotonic)
+    recorder = Recorder(Desk(ledger.keep, sampler.begins, name_of, clock.at), _say)
     ledger.open()
     try:
         with socket.socket(fileno=arguments.fd) as sock:

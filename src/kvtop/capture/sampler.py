@@ -73,8 +73,16 @@ class Watch:
             told(learnt(self.turn, self.samples, row, alone=alone))
 
     @property
+    def in_time(self) -> bool:
+        """The first text is older than the turn's end: its finish does not stand in it. Not so where the recorder was
+        behind, and where an answer came faster than the text."""
+        ended_at = self.turn.ended_at if self.turn is not None else None
+        return bool(self.samples) and ended_at is not None and self.samples[0].at <= ended_at
+
+    @property
     def may_be_alone(self) -> bool:
-        return not self.crowded and self.most <= 1 and self.turn is not None and self.turn.state is TurnState.DONE
+        done = self.turn is not None and self.turn.state is TurnState.DONE
+        return done and self.in_time and not self.crowded and self.most <= 1
 
 
 class Upstream:
@@ -169,7 +177,7 @@ class Upstream:
 
     def _look(self, watch: Watch, after: Scrape) -> None:
         """Whether an ended turn's finish stands in this text."""
-        row, alone = None, False if watch.crowded or watch.most > 1 else None
+        row, alone = None, False if watch.in_time and (watch.crowded or watch.most > 1) else None
         if watch.may_be_alone and watch.before is not None:
             found = finish(watch.before, after)
             if not found.moved and self._mono() - watch.ended_at < SETTLE_S:
