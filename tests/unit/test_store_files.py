@@ -236,18 +236,21 @@ def test_a_file_that_is_locked_is_waited_for_and_then_told(path: Path) -> None:
     holder.close()
 
 
-def test_a_file_that_somebody_deletes_is_begun_anew(path: Path) -> None:
+@pytest.mark.parametrize("ends", [("", "-wal", "-shm"), ("",)])
+def test_a_file_that_somebody_deletes_is_begun_anew(path: Path, ends: tuple[str, ...]) -> None:
     with Store.open(path, write=True) as store:
         store.begin(Captured(), b"a")
         with Store.open(path) as reader:
             first = reader.revision()
-            for end in ("", "-wal", "-shm"):
+            for end in ends:
                 Path(f"{path}{end}").unlink()
             with pytest.raises(NoStore):
                 reader.revision()
+            store.finish(Captured(id=1, state=TurnState.DONE), b"its request is gone")
             assert store.begin(Captured(), b"b") == 2
             assert reader.revision() > first
             assert [turn.id for turn in reader.turns()] == [2]
+            assert store.check() == reader.check() == []
         assert store.notes == []
 
 

@@ -233,13 +233,14 @@ class Bodies:
         before = self._own(body)
         try:
             refs = self._refs(body)
-            after = before | _parts(refs)
+            added = _parts(refs) - before
         except (Damaged, ValueError):  # it cannot be restored any more, and is no reason to keep the other
-            refs, after = b"", before
-        self._retain(after - before)
+            refs, added = b"", set()
+        self._retain(added)
         self._db.execute(
             "update body set parent = null, head = 0, tail = 0, depth = 0, refs = ? where id = ?", (refs, body)
         )
+        self._release(before - self._own(body))
 
     # reading
 

@@ -140,9 +140,10 @@ def open_writer(path: Path, patience_s: float = PATIENCE_S) -> tuple[sqlite3.Con
 
 def open_reader(path: Path, patience_s: float = PATIENCE_S) -> sqlite3.Connection:
     """A connection that cannot write. Makes and changes nothing. Raises NoStore where there is no file, StoreError."""
-    if not path.exists():
-        raise NoStore(f"no turns were captured yet: there is no {printable(str(path), 300)}", "kvtop tap captures them")
     try:
+        if not path.exists():
+            what = f"no turns were captured yet: there is no {printable(str(path), 300)}"
+            raise NoStore(what, "kvtop tap captures them")
         try:
             return _read_only(path, "mode=ro", patience_s)
         except sqlite3.OperationalError as error:

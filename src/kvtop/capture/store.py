@@ -102,9 +102,6 @@ class Store:
     def begin(self, turn: Captured, request_body: bytes) -> int:
         """A new turn, whatever its state; its id. A turn of no conversation begins one, 'c' and the id."""
 
-        if _identity(self.path) != self._file:
-            self._guard(self._begin_anew)  # somebody deleted or renamed the file: what is written to it is lost
-
         def work() -> int:
             row = self._db.execute("select seq from sqlite_sequence where name = 'turn'").fetchone()
             made = replace(turn, id=max(row[0] if row else 0, self._last_id) + 1)
@@ -312,6 +309,8 @@ class Store:
         """In one transaction. A file that turns out to be broken is moved aside, and the work done in a new one."""
 
         def write() -> T:
+            if self._writes and _identity(self.path) != self._file:
+                self._begin_anew()  # somebody deleted or renamed the file: what is written to it is lost
             try:
                 return self._transaction(work)
             except (sqlite3.Error, Damaged) as error:

@@ -150,7 +150,7 @@ def _cells(row: Captured, slow: bool, now: float) -> tuple[str, ...]:
         exact(row.new_tokens),
         exact(row.completion_tokens),
         secs(row.queue_s),
-        secs(waited_s(row)),
+        ("~" if row.ttft_s is None and waited_s(row) is not None else "") + secs(waited_s(row)),
         secs(now - row.started_at if flying else row.duration_s),
         DASH if speed is None else f"{speed:.1f}",
         printable(row.conversation or DASH, 16),
