@@ -23,6 +23,8 @@ from kvtop.capture.linked import Linked, Place, linked
 from kvtop.capture.matching import Match, best_tip, compare, relation
 from kvtop.capture.turn import Captured, Route
 
+__all__ = ["LIMIT", "MAX_AGE_S", "Linker", "Place"]
+
 LIMIT = 512
 """Turns that are looked back on."""
 MAX_AGE_S = 86_400.0
