@@ -349,6 +349,16 @@ def test_a_restart_goes_on_from_what_was_stored() -> None:
     assert box.turn("3", prompts[2]) == Where("1", "2", "next")
 
 
+def test_imported_runs_that_ran_at_once_stay_apart_though_their_ends_are_known() -> None:
+    box = Recorder()
+    for name in "ab":
+        box.ask(f"{name}1", ["u look"])
+        box.now += 30
+        box.end(f"{name}1")
+        box.now -= 30
+    assert box.linker._turns[2].conversation == "c2"
+
+
 def prompt_turn(id: int, pieces: list[tuple[str, int]], at: float, conversation: str | None = None) -> Captured:
     from capture_talks import part
 

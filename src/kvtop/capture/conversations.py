@@ -23,6 +23,8 @@ from kvtop.capture.linked import Linked, Place, linked
 from kvtop.capture.matching import Match, best_tip, compare, relation
 from kvtop.capture.turn import Captured, Route
 
+__all__ = ["LIMIT", "MAX_AGE_S", "Linker", "Place"]
+
 LIMIT = 512
 """Turns that are looked back on."""
 MAX_AGE_S = 86_400.0
@@ -182,7 +184,7 @@ class Linker:
     def _likely(old: Linked, new: Linked) -> tuple[bool, bool, bool, bool, int, float]:
         same_key = not old.session.key or not new.session.key or old.session.key == new.session.key
         same = same_key and old.session.agent == new.session.agent
-        free = not (old.in_flight or old.followed(new))
+        free = not (old.runs_at(new.started_at) or old.followed(new))
         alike = (old.tools == new.tools) + (old.system == new.system)
         known = old.session.key == new.session.key and old.session.cache_key == new.session.cache_key
         return (old.at, old.agent) == (new.at, new.agent), same, free, known, alike, old.last_at

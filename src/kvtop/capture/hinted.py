@@ -29,7 +29,7 @@ def compacted(turns: dict[int, Linked], new: Linked) -> Place | None:
     near = [
         old
         for old in reversed(turns.values())
-        if not old.in_flight and len(old.chain) > len(new.chain) and old.has_tools == new.has_tools
+        if not old.runs_at(new.started_at) and len(old.chain) > len(new.chain) and old.has_tools == new.has_tools
     ]
     held = next((old for old in near if old.session.holds(new.session)), None)
     old = held if held and _shrunk(held, new) else None
@@ -69,7 +69,7 @@ def spawned(turns: dict[int, Linked], new: Linked) -> Place | None:
         return Place(None, id, "subagent" if new.has_tools else "side")
     if session.side or (small and (parent or new.agent in USE_TOOLS)):
         return Place(None, id, "side")
-    busy = parent is not None and (parent.in_flight or parent.calls)
+    busy = parent is not None and (parent.runs_at(new.started_at) or parent.calls)
     if parent and busy and new.has_tools and new.system != parent.system:
         return Place(None, id, "subagent")
     return None
@@ -88,7 +88,7 @@ def _serving(turns: dict[int, Linked], new: Linked) -> Linked | None:
         for old in turns.values()
         if old.has_tools
         and (old.agent, old.at[0]) == (new.agent, new.at[0])
-        and (old.in_flight or new.started_at - old.last_at <= _AT_ONCE_S)
+        and (old.runs_at(new.started_at) or new.started_at - old.last_at <= _AT_ONCE_S)
     }
     return next(iter(busy.values())) if len(busy) == 1 and not new.has_tools else None
 

@@ -12,6 +12,7 @@ from kvtop.capture.turn import Captured, Part, Route, TurnState
 
 _ROLES = {"user": "u", "assistant": "a", "tool": "t", "function": "t"}
 _INSTRUCTIONS = ("system", "developer")
+_COARSE_S = 1.0
 _CALLING = frozenset({"tool_calls", "tool_use", "function_call"})
 
 
@@ -63,9 +64,9 @@ class Linked:
     replies: frozenset[str] = frozenset()
     """What of the contents the model has said."""
 
-    @property
-    def in_flight(self) -> bool:
-        return self.ended_at is None
+    def runs_at(self, at: float) -> bool:
+        """Whether it was in flight then. Of an import the end is known from the start, and its clock is coarse."""
+        return self.ended_at is None or self.ended_at > at + _COARSE_S
 
     @property
     def last_at(self) -> float:

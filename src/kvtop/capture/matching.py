@@ -57,7 +57,7 @@ def compare(old: Linked, new: Linked, opening: frozenset[str]) -> Match | None:
     match = Match(old, len(new.chain), prefix, shared, whole, tip=False, extends=False, foreign=foreign, alike=alike)
     if foreign:
         return match if replies and shared * 2 > len(old.chain) and (longer or prefix) else None
-    free = not old.in_flight and not old.followed(new)
+    free = not old.runs_at(new.started_at) and not old.followed(new)
     if whole and not longer:
         return _again(match, new, free, bool(replies))
     extends = longer and free and new.roles.startswith(old.roles) and new.roles[len(old.roles)] in "aop"
