@@ -13,7 +13,7 @@ from kvtop.errors import KvtopError
 from kvtop.live.desk import Desk, TapRow
 from kvtop.model.view import Sentence, ServerView
 from kvtop.ui import keys
-from kvtop.ui.draw import Line, fit, pick, safe, wrap
+from kvtop.ui.draw import Line, pick, safe, wrap
 from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import exact, hms, pct
@@ -164,7 +164,11 @@ class TapScreen(Page):
             return headline(Sentence("TAP", "dim", "No server is known.", "A tap needs one."), [], w)
         label = safe(server.label)
         if not mine:
-            return headline(Sentence("TAP", "dim", f"No tap to {label} runs.", "Its turns are not captured."), [], w)
+            old = (
+                f"; {exact(server.tap.captured)} were before" if server.tap is not None and server.tap.captured else ""
+            )
+            rest = f"Its turns are not captured{old}."
+            return headline(Sentence("TAP", "dim", f"No tap to {label} runs.", rest), [], w)
         tap = server.tap
         listens = ", ".join(self.desk.listens(server.url))
         first = f"{listens} is in front of {label}."
@@ -233,8 +237,10 @@ class TapScreen(Page):
             names += [("  " if names else "", "d"), (one.name, "bright ul" if i == self.chosen else "d")]
         out += [[(" ", "t"), *row] for row in wrap(names, w - 2)]
         for line in howto.lines(agent, self._known()).splitlines():
-            style = "d" if line.lstrip().startswith("#") else "t"
-            out += [[(" ", "t"), *fit([(safe(part), style)], w - 1)] for part in _broken(line, w - 1)]
+            if line.startswith("#"):  # a remark, not to be copied
+                out += [[(" ", "t"), *row] for row in wrap([(safe(line), "d")], w - 2, 2)]
+            else:
+                out += [[(" ", "t"), (safe(part), "t")] for part in _broken(line, w - 1)]
         return out
 
     def _known(self) -> howto.Known:
