@@ -164,10 +164,8 @@ class TapScreen(Page):
             return headline(Sentence("TAP", "dim", "No server is known.", "A tap needs one."), [], w)
         label = safe(server.label)
         if not mine:
-            old = (
-                f"; {exact(server.tap.captured)} were before" if server.tap is not None and server.tap.captured else ""
-            )
-            rest = f"Its turns are not captured{old}."
+            before = server.tap.captured if server.tap is not None else 0
+            rest = f"Its turns are not captured{f'; {exact(before)} were before' if before else ''}."
             return headline(Sentence("TAP", "dim", f"No tap to {label} runs.", rest), [], w)
         tap = server.tap
         listens = ", ".join(self.desk.listens(server.url))
