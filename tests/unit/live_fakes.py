@@ -12,9 +12,10 @@ from typing import TypeVar
 from live_texts import Server
 
 from fixed_clock import FixedClock
+from kvtop.capture.running import Running
 from kvtop.config import Poll, Settings
 from kvtop.config import Server as Configured
-from kvtop.live.factories import Factories
+from kvtop.live.factories import Factories, StoreLike
 from kvtop.live.watch import Watch
 from kvtop.readings import Discovery, Gpu, GpuReading, HostReading, Scrape, ServerFacts, SourceDown, State
 
@@ -145,11 +146,15 @@ class Bench:
         self.changes = 0
         self.settings = Settings(poll=poll or Poll(metrics_timeout_s=0.01), server=servers or [])
         self.explained: Callable[[SourceDown], SourceDown] = lambda down: down
+        self.captures: Callable[[], StoreLike | None] = lambda: None
+        self.taps: list[Running] = []
         factories = Factories(
             server=self._server,
             gpu=lambda: self._note("gpu", self.gpu),
             host=lambda: self._note("host", self.host),
             finder=lambda: self._note("finder", self.finder),
+            captures=lambda: self._note("captures", self.captures()),
+            taps=lambda: self.taps,
             explain=lambda down, url, host: self.explained(down),
             worker=Inline,
         )

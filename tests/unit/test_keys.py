@@ -153,7 +153,8 @@ def test_the_footer_gives_way_in_order() -> None:
             seen.append(labels)
     full = seen[0]
     assert full == [
-        "turn", "other URL", "window", "history", "filter", "freeze", "export", "panels", "server", "help", "quit",
+        "turn", "other URL", "tap", "window", "history", "filter", "freeze", "export", "panels", "server", "help",
+        "quit",
     ]  # fmt: skip
     gone = [next(iter(set(a) - set(b))) for a, b in pairwise(seen)]
     assert gone == [
@@ -163,6 +164,7 @@ def test_the_footer_gives_way_in_order() -> None:
         "filter",
         "history",
         "server",
+        "tap",
         "quit",
         "window",
         "help",

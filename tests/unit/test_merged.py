@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.model.merged import merge, tokens_of
-from kvtop.model.view import Turn
+from kvtop.model.merged import Ended, merge, tokens_of
+from kvtop.model.view import Estimate, Turn
 
 
 def tap(id: int, ended_at: float | None, prompt: int = 1000, out: int = 10, **more: object) -> Turn:
@@ -72,6 +72,51 @@ def test_the_tokens_of_a_window_are_those_whose_first_token_came_in_it() -> None
     assert tokens_of([streamed, whole], 40.0, 60.0) == 130
     assert tokens_of([streamed, whole], 42.5, 60.0) == 30
     assert tokens_of([tap(3, None, prompt=9)], 0.0, 60.0) == 0
+
+
+def test_a_captured_turn_without_usage_is_found_by_its_end_and_length() -> None:
+    untold = tap(7, 10.0, started_at=4.0, duration_s=6.0)
+    untold = replace(untold, prompt_tokens=None, completion_tokens=None)
+    (one,) = merge([untold], [replace(row(1, 10.6), duration_s=5.9)], tapped_since=0.0)
+    assert (one.id, one.prompt_tokens, one.completion_tokens, one.counted) == (7, 1000, 10, 1)
+    assert len(merge([untold], [replace(row(1, 10.6), duration_s=1.0)])) == 2, "another request: it took too short"
+    assert len(merge([replace(untold, state="aborted")], [replace(row(1, 10.6), duration_s=5.9)])) == 2
+
+
+def test_tokens_go_before_times() -> None:
+    """The row belongs to the one with its tokens, though another one without any ended closer to it."""
+    untold = replace(tap(8, 10.5), prompt_tokens=None, completion_tokens=None)
+    rows = merge([untold, tap(7, 10.0)], [row(1, 10.6)])
+    assert [(t.id, t.counted) for t in rows] == [(8, None), (7, 1)]
+
+
+def test_of_a_group_that_was_captured_in_part_the_rest_stays() -> None:
+    captured, rest = merge([tap(7, 10.0, prompt=300)], [row(1, 10.5, prompt=200, n=3)])[::-1]
+    assert (captured.id, captured.counted) == (7, 1)
+    assert (rest.n, rest.prompt_tokens, rest.ttft_s, rest.cached_tokens) == (2, 150, None, None)
+
+
+def test_only_what_began_while_a_tap_ran_went_past_it() -> None:
+    rows = [replace(row(2, 30.0), started_at=20.0), replace(row(1, 10.0), started_at=5.0)]
+    assert [t.past_tap for t in merge([], rows)] == [False, False]
+    assert [t.past_tap for t in merge([tap(7, 40.0)], rows, tapped_since=15.0)] == [False, True, False]
+
+
+def test_of_thousands_only_what_changed_is_merged_again() -> None:
+    captured, rows = tuple(tap(i, float(i)) for i in range(5000, 0, -1)), [row(1, 4000.4)]
+    ended = Ended()
+    first = ended.of(captured, rows, None)
+    assert ended.of(captured, list(rows), None) is first
+    assert len(first) == 5000
+    assert ended.of(captured, [row(2, 4001.4), *rows], None) is not first
+
+
+def test_what_told_no_tokens_is_estimated_or_nothing_is_said() -> None:
+    guessed = replace(tap(1, 50.0, started_at=40.0, ttft_s=4.0), prompt_tokens=None, estimate=Estimate(70))
+    assert tokens_of([guessed], 40.0, 60.0) == 70
+    assert tokens_of([replace(guessed, estimate=None)], 40.0, 60.0) is None
+    refused = replace(guessed, estimate=None, ttft_s=None, state="failed")
+    assert tokens_of([refused], 40.0, 60.0) == 0, "a refused request is not counted by the server either"
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.integers(1, 5), st.integers(1, 3)), max_size=25), st.data())

@@ -31,7 +31,7 @@ async def test_the_first_scrape_waits_for_nothing() -> None:
     async with bench.running():
         assert bench.order[0] == "server"
         assert bench.watch.view("5m").servers[0].state is State.UP
-        assert set(bench.order) == {"server", "gpu", "host"}
+        assert set(bench.order) == {"server", "gpu", "host", "captures"}
         assert bench.changes > 0
 
 

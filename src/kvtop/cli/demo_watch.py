@@ -74,6 +74,8 @@ class DemoWatch(Watch):
             server=server,
             gpu=lambda: SimGpus(box.scenario.spec, lambda: box.vitals),
             host=lambda: SimHost(box.scenario.spec, lambda: box.vitals, lambda: box.port),
+            captures=lambda: None,  # the user's own turns are not the box's
+            taps=tuple,
         )
 
     async def _rest(self, seconds: float) -> None:

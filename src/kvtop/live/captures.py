@@ -250,21 +250,23 @@ class Captures:
             shown = replace(shown, estimate=Estimate(guess.prompt_tokens))
         if turn.ttft_s is None:
             return shown
-        expected = self._expected_s(turn, now.rate)
+        expected, continues = self._expected_s(turn, now.rate)
         slow = now.limits.slow(turn.ttft_s, expected)
         long = turn.ttft_s >= now.limits.no_rate_s
         fine = turn.ttft_s <= (now.limits.no_rate_s if expected is None else now.limits.extra_s)
+        fine = fine or (continues and not slow and not long)  # as long as what it had to read anew takes
         ok = fine and turn.state is TurnState.DONE
         return replace(shown, slow=slow, waited=slow or long, verdict="no_fault" if ok else None)
 
-    def _expected_s(self, turn: Captured, rate: float | None) -> float | None:
-        """What its prompt takes to read at this rate, without what the turn before it left in the cache."""
+    def _expected_s(self, turn: Captured, rate: float | None) -> tuple[float | None, bool]:
+        """What its prompt takes to read at this rate without what the turn before it left in the cache, and whether
+        there is such a turn. Else what it did read took."""
         before = self._sizes.before(turn)
         if not rate or turn.prompt_tokens is None:
-            return None
+            return None, False
         if before is not None:
-            return max(0, turn.prompt_tokens - before) / rate
-        return turn.new_tokens / rate if turn.new_tokens is not None else None
+            return max(0, turn.prompt_tokens - before) / rate, True
+        return (turn.new_tokens / rate if turn.new_tokens is not None else None), False
 
 
 def _end(turn: Turn) -> float:

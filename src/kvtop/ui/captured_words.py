@@ -74,8 +74,8 @@ def _time(turn: Turn, detail: Detail | None, w: int) -> Block:
         legend += [("   " if legend else "", "t"), (name, style), (short(seconds), "t")]
     told: Line = [("TTFT ", "d"), (short(turn.ttft_s), "t")]
     if turn.ttft_s is None:
-        told += [("  (no stream: the whole answer came at once)", "d")]
-    out: Line = [("   ", "t"), (exact(turn.completion_tokens), "t"), (" tokens out", "d")]
+        told += [(" (no stream: the whole answer came at once)", "d")]
+    out: Line = [(", ", "d"), (exact(turn.completion_tokens), "t"), (" tokens out", "d")]
     if spoke := speed(turn):
         out += [(f", {rate(spoke)} tok/s", "d")]
     rows: list[Line] = [bar, legend, *wrap([*told, *out], w)]
@@ -90,10 +90,10 @@ def _gaps(turn: Captured) -> Line:
         return []
     line: Line = [("gap between tokens p50 ", "d"), (ms(turn.inter_token_p50_s), "t")]
     if turn.inter_token_p95_s is not None:
-        line += [("  p95 ", "d"), (ms(turn.inter_token_p95_s), "t")]
-    line += [(f"  n={exact(turn.inter_token_n)}", "d")]
+        line += [(", p95 ", "d"), (ms(turn.inter_token_p95_s), "t")]
+    line += [(f", n={exact(turn.inter_token_n)}", "d")]
     if turn.coalesced:
-        line += [("  coarse: several came in one read", "d")]
+        line += [("; coarse: several came in one read", "d")]
     return line
 
 
@@ -255,7 +255,7 @@ def _usage(turn: Captured, w: int) -> Block:
     line: Line = []
     for name, value in facts:
         if value:
-            line += [("   " if line else "", "t"), (name, "d"), (value, "t")]
+            line += [(", " if line else "", "d"), (name, "d"), (value, "t")]
     rows += wrap(line, w) if line else []
     if turn.record == "truncated":
         rows += wrap([("! ", "warn"), ("kvtop did not record all of it: the traffic itself was not cut", "t")], w)

@@ -13,7 +13,7 @@ from kvtop.errors import KvtopError
 from kvtop.live.desk import Desk, TapRow
 from kvtop.model.view import Sentence, ServerView
 from kvtop.ui import keys
-from kvtop.ui.draw import Line, fit, pick, safe, wrap
+from kvtop.ui.draw import Line, pick, safe, wrap
 from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import exact, hms, pct
@@ -42,7 +42,9 @@ class TapScreen(Page):
         self, keymap: Keymap, desk: Desk, server: Callable[[], ServerView | None], now: Callable[[], float]
     ) -> None:
         super().__init__(keymap, now)
-        self.desk, self.server = desk, server
+        self.desk, self._ask = desk, server
+        self.server: ServerView | None = None
+        """As it was at the last tick."""
         self.chosen = 0
         """The agent whose lines are shown."""
         self.rows: tuple[TapRow, ...] = ()
@@ -65,6 +67,7 @@ class TapScreen(Page):
             self.redraw()
 
     def _look(self) -> None:
+        self.server = self._ask()
         self.run_worker(self._count(), name="taps", group="taps", exclusive=True, exit_on_error=False)
 
     async def _count(self) -> None:
@@ -85,7 +88,7 @@ class TapScreen(Page):
 
     def action_start_tap(self) -> None:
         """First say what would happen; the same key again does it."""
-        server = self.server()
+        server = self.server
         if self.busy or server is None:
             return
         self.ending = None
@@ -150,18 +153,20 @@ class TapScreen(Page):
 
     def _mine(self) -> list[Running]:
         """The taps to the server that is chosen."""
-        server = self.server()
+        server = self.server
         listens = self.desk.listens(server.url) if server is not None else ()
         return [r for r in self.desk.taps if any(mapped.listen in listens for mapped in r.mappings)]
 
     # ---- painting
     def head(self, w: int) -> list[Line]:
-        server, mine = self.server(), self._mine()
+        server, mine = self.server, self._mine()
         if server is None:
             return headline(Sentence("TAP", "dim", "No server is known.", "A tap needs one."), [], w)
         label = safe(server.label)
         if not mine:
-            return headline(Sentence("TAP", "dim", f"No tap to {label} runs.", "Its turns are not captured."), [], w)
+            before = server.tap.captured if server.tap is not None else 0
+            rest = f"Its turns are not captured{f'; {exact(before)} were before' if before else ''}."
+            return headline(Sentence("TAP", "dim", f"No tap to {label} runs.", rest), [], w)
         tap = server.tap
         listens = ", ".join(self.desk.listens(server.url))
         first = f"{listens} is in front of {label}."
@@ -186,7 +191,7 @@ class TapScreen(Page):
             out += self._tap(row, w)
         if not self._mine():
             out += self._offer(w)
-        server = self.server()
+        server = self.server
         if server is not None and server.tap is not None and server.tap.no_details:
             flag = f"This server tells no cached tokens of a request; {FLAG} in its command line lets it."
             out += [[(" ", "t"), *row] for row in wrap([(flag, "d")], w - 2)]
@@ -208,7 +213,7 @@ class TapScreen(Page):
         return out
 
     def _offer(self, w: int) -> list[Line]:
-        server = self.server()
+        server = self.server
         key = self.keymap.shown("start-tap")
         url = server.url if server is not None else "URL"
         rows = wrap([(WHAT, "t")], w - 2)
@@ -230,12 +235,14 @@ class TapScreen(Page):
             names += [("  " if names else "", "d"), (one.name, "bright ul" if i == self.chosen else "d")]
         out += [[(" ", "t"), *row] for row in wrap(names, w - 2)]
         for line in howto.lines(agent, self._known()).splitlines():
-            style = "d" if line.lstrip().startswith("#") else "t"
-            out += [[(" ", "t"), *fit([(safe(part), style)], w - 1)] for part in _broken(line, w - 1)]
+            if line.startswith("#"):  # a remark, not to be copied
+                out += [[(" ", "t"), *row] for row in wrap([(safe(line), "d")], w - 2, 2)]
+            else:
+                out += [[(" ", "t"), (safe(part), "t")] for part in _broken(line, w - 1)]
         return out
 
     def _known(self) -> howto.Known:
-        server = self.server()
+        server = self.server
         listens = self.desk.listens(server.url) if server is not None else ()
         model = server.models[0] if server is not None and server.models else None
         base = f"http://{listens[0] if listens else DEFAULT_PORT}"

@@ -33,6 +33,7 @@ from kvtop.ui.turn_words import (
     ttft,
 )
 from kvtop.ui.watching import Capturing
+from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.panel import rule
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class TurnScreen(Page):
         if self.is_current:
             self.dashboard.look()
             self._ask()
+            self._keys()
             self.redraw()
 
     # ---- a captured turn in full
@@ -108,6 +110,13 @@ class TurnScreen(Page):
         except KvtopError as error:
             self._said, self._read_for = error.what, None
         self.redraw()
+
+    def _keys(self) -> None:
+        """A turn that was not captured has no bodies."""
+        hide = frozenset() if self.turn is not None and self.turn.captured else frozenset({"raw"})
+        for foot in self.query_children(Foot):
+            if foot.hide != hide:
+                foot.set(clock=self.now(), hide=hide)
 
     def action_raw(self) -> None:
         turn, watch = self.turn, self.dashboard.watch_box

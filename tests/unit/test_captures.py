@@ -1,0 +1,374 @@
+"""Captured turns read from a real store, as the dashboard shows them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from live_fakes import Inline
+from msgspec.structs import replace as changed
+
+from kvtop.capture.store import Store
+from kvtop.capture.turn import Captured, Route, TurnState
+from kvtop.errors import KvtopError
+from kvtop.live import captures as module
+from kvtop.live.captures import Captures, Moment
+from kvtop.live.factories import StoreLike
+from kvtop.live.worker import Worker
+from kvtop.model.judge import Thresholds
+
+URL = "http://127.0.0.1:8000"
+AT = 1_795_957_461.0
+NOW = Moment(AT, 1_000.0, Thresholds())
+
+
+class Bench:
+    """Captures over a store, one look at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.captures = Captures(self.opened, Inline("captures"), self._sleep)
+        self._go = asyncio.Event()
+        self._slept = asyncio.Event()
+        self.changes = 0
+        self.slept: list[float] = []
+
+    def opened(self) -> StoreLike | None:
+        return Store.open(self.path) if self.path.exists() else None
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self._slept.set()
+        await self._go.wait()
+        self._go.clear()
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def look(self, times: int = 1) -> None:
+        if not hasattr(self, "task"):
+            self.task = asyncio.create_task(self.captures.run(self._changed))
+            times -= 1
+            await self._slept.wait()
+        for _ in range(times):
+            self._slept.clear()
+            self._go.set()
+            await self._slept.wait()
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "turns.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with Store.open(path, write=True) as made:
+        yield made
+
+
+def turn(ago: float = 10.0, **more: object) -> Captured:
+    made = Captured(
+        upstream=URL, route=Route.CHAT, stream=True, model="m", started_at=AT - ago, sent_at=AT - ago,
+        request_bytes=40_000, agent="opencode",
+    )  # fmt: skip
+    return changed(made, **more)
+
+
+def done(
+    ago: float, prompt: int | None = 10_000, cached: int | None = 8_000, ttft: float = 2.5, **more: object
+) -> Captured:
+    made = turn(ago, state=TurnState.DONE, first_token_at=AT - ago + ttft, ended_at=AT - ago + ttft + 5, status=200)
+    source = None if cached is None else "usage"
+    return changed(made, prompt_tokens=prompt, cached_tokens=cached, cached_source=source, completion_tokens=50, **more)
+
+
+def add(store: Store, one: Captured) -> int:
+    id = store.begin(one, b"{}")
+    if one.state is not TurnState.IN_FLIGHT:
+        kept = store.turn(id)
+        assert kept is not None
+        store.finish(changed(one, id=id, conversation=kept.conversation), b"{}")
+    return id
+
+
+async def test_without_a_store_nothing_is_known_and_nothing_is_said(path: Path) -> None:
+    bench = Bench(path)
+    await bench.look(2)
+    assert (bench.captures.count(URL), bench.captures.problem, bench.changes) == (0, "", 0)
+    assert bench.slept == [module.ABSENT_S, module.ABSENT_S]
+    await bench.close()
+
+
+async def test_turns_come_in_flight_and_end(path: Path, store: Store) -> None:
+    bench = Bench(path)
+    add(store, done(100))
+    id = add(store, turn(3, state=TurnState.IN_FLIGHT))
+    await bench.look()
+    captures = bench.captures
+    [flying], [ended] = captures.in_flight(URL, NOW), captures.ended(URL, NOW)
+    assert (flying.key, flying.state, flying.phase, flying.agent) == (
+        ("captured", id),
+        "in_flight",
+        "reads",
+        "opencode",
+    )
+    assert (ended.ttft_s, ended.cached_tokens, ended.new_tokens, ended.decode_s) == (2.5, 8_000, 2_000, 5.0)
+    assert captures.count(URL) == 2
+    assert captures.ended(URL, NOW) is captures.ended(URL, replace(NOW, at=AT + 1)), "worked out once"
+    store.finish(changed(done(3), id=id), b"{}")
+    await bench.look()
+    assert captures.in_flight(URL, NOW) == ()
+    assert [t.id for t in captures.ended(URL, NOW)] == [id, 1]
+    before = bench.changes
+    await bench.look()
+    assert bench.changes == before, "nothing new, nothing said"
+    await bench.close()
+
+
+async def test_what_the_counters_complete_after_the_end_is_read_again(path: Path, store: Store) -> None:
+    bench = Bench(path)
+    id = add(store, done(10, cached=None))
+    add(store, done(8))
+    await bench.look()
+    kept = store.turn(id)
+    assert kept is not None
+    store.update(changed(kept, cached_tokens=9_000, cached_source="metrics"))
+    await bench.look()
+    assert {t.id: t.cached_tokens for t in bench.captures.ended(URL, NOW)}[id] == 9_000
+    await bench.close()
+
+
+async def test_an_old_turn_in_flight_is_followed_to_its_end(path: Path, store: Store) -> None:
+    bench = Bench(path)
+    id = add(store, turn(900, state=TurnState.IN_FLIGHT))
+    for i in range(module.AGAIN + 5):
+        add(store, done(800 - i))
+    await bench.look()
+    store.finish(changed(done(900), id=id), b"{}")
+    await bench.look()
+    assert bench.captures.in_flight(URL, NOW) == ()
+    assert id in [t.id for t in bench.captures.ended(URL, NOW)]
+    await bench.close()
+
+
+async def test_pages_and_the_limit(path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAGE", 4)
+    monkeypatch.setattr(module, "KEPT", 10)
+    for i in range(15):
+        add(store, done(1000 - i))
+    bench = Bench(path)
+    await bench.look()
+    assert [t.id for t in bench.captures.ended(URL, NOW)] == [15, 14, 13, 12]
+    await bench.look(3)
+    assert [t.id for t in bench.captures.ended(URL, NOW)] == list(range(15, 5, -1))
+    assert bench.slept[:2] == [0.0, 0.0] and bench.slept[-1] == module.LOOK_S
+    add(store, done(1))
+    await bench.look()
+    assert [t.id for t in bench.captures.ended(URL, NOW)] == list(range(16, 6, -1))
+    await bench.close()
+
+
+async def test_what_was_forgotten_goes(path: Path, store: Store) -> None:
+    for i in range(5):
+        add(store, done(100 - i))
+    bench = Bench(path)
+    await bench.look()
+    store.forget([2, 3])
+    await bench.look(2)
+    assert [t.id for t in bench.captures.ended(URL, NOW)] == [5, 4, 1]
+    store.forget(None)
+    await bench.look(int(module.ANEW_S / module.LOOK_S) + 2)
+    assert bench.captures.count(URL) == 0
+    await bench.close()
+
+
+async def test_a_store_that_vanishes_is_no_problem(path: Path, store: Store) -> None:
+    add(store, done(10))
+    bench = Bench(path)
+    await bench.look()
+    for file in path.parent.iterdir():
+        file.unlink()
+    await bench.look()
+    assert (bench.captures.count(URL), bench.captures.problem) == (0, "")
+    await bench.close()
+
+
+async def test_a_store_of_a_newer_kvtop_is_one_line(path: Path, store: Store) -> None:
+    store.db.execute("pragma user_version = 99")
+    bench = Bench(path)
+    await bench.look()
+    assert "written by a newer kvtop" in bench.captures.problem and "\n" not in bench.captures.problem
+    assert bench.changes == 1
+    await bench.look()
+    assert bench.changes == 1, "said once"
+    store.db.execute("pragma user_version = 1")
+    await bench.look()
+    assert bench.captures.problem == ""
+    await bench.close()
+
+
+async def test_a_store_that_cannot_be_opened_keeps_what_is_known(path: Path, store: Store) -> None:
+    add(store, done(10))
+    bench = Bench(path)
+    await bench.look()
+
+    def held() -> StoreLike:
+        raise KvtopError("turns.db is held by another program")
+
+    bench.captures._opened, bench.captures._store = held, None
+    await bench.look()
+    assert bench.captures.problem == "turns.db is held by another program"
+    assert bench.captures.count(URL) == 1
+    await bench.close()
+
+
+async def test_each_call_may_come_from_another_thread(path: Path, store: Store) -> None:
+    """As the real worker does it."""
+    add(store, done(10))
+    worker = Worker("test")
+    captures = Captures(lambda: Store.open(path), worker, asyncio.sleep)
+    for _ in range(3):
+        news = await worker.call(captures._look, 5)
+        if news is not None:
+            captures._take(news)
+        add(store, done(5))
+    assert captures.count(URL) == 3
+
+
+async def test_servers_are_told_apart_and_loopback_is_one_place(path: Path, store: Store) -> None:
+    add(store, done(10))
+    add(store, done(5, upstream="http://127.0.0.1:9000"))
+    bench = Bench(path)
+    await bench.look()
+    urls = (URL, "http://localhost:8000", "http://127.0.0.1:9000", "http://a")
+    assert [bench.captures.count(url) for url in urls] == [1, 1, 1, 0]
+    await bench.close()
+
+
+async def test_in_flight_is_estimated_from_its_size_and_the_turn_before(path: Path, store: Store) -> None:
+    first = add(store, done(100, prompt=10_000))
+    kept = store.turn(first)
+    assert kept is not None
+    add(store, turn(1, request_bytes=48_000, conversation=kept.conversation, parent=first, relation="next"))
+    add(store, turn(0.5, model="another"))
+    bench = Bench(path)
+    await bench.look()
+    other, one = bench.captures.in_flight(URL, NOW)
+    assert other.estimate is None
+    assert one.estimate is not None
+    assert (one.estimate.prompt_tokens, one.estimate.cached_tokens, one.estimate.new_tokens) == (12_000, 10_000, 2_000)
+    assert one.estimate.left_s == pytest.approx(1.0)
+    late = bench.captures.in_flight(URL, replace(NOW, at=AT + 5))[1].estimate
+    assert late is not None and late.left_s is None, "longer than expected: nothing is said of the rest"
+    unknown = bench.captures.in_flight(URL, replace(NOW, rate=None))[1].estimate
+    assert unknown is not None and unknown.left_s is None
+    await bench.close()
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "phases"),
+    [
+        (3, 0, ["reads", "reads", "writes"]),
+        (1, 2, ["waits", "waits", "writes"]),
+        (2, 1, ["waits", "reads", "writes"]),
+        (0, 3, ["waits", "waits", "writes"]),
+        (4, 1, [None, None, "writes"]),
+        (None, None, ["reads", "reads", "writes"]),
+    ],
+)
+async def test_phases(path: Path, store: Store, running: int | None, waiting: int | None, phases: list[str]) -> None:
+    add(store, turn(5, first_token_at=AT - 1))
+    add(store, turn(4))
+    add(store, turn(3))
+    bench = Bench(path)
+    await bench.look()
+    now = replace(NOW, running=running, waiting=waiting)
+    assert [t.phase for t in bench.captures.in_flight(URL, now)] == phases
+    await bench.close()
+
+
+async def test_an_answer_that_is_no_stream_has_no_phase(path: Path, store: Store) -> None:
+    add(store, turn(5, stream=False))
+    bench = Bench(path)
+    await bench.look()
+    assert bench.captures.in_flight(URL, NOW)[0].phase is None
+    await bench.close()
+
+
+async def test_a_turn_that_nobody_records_any_more_has_no_seen_end(path: Path, store: Store) -> None:
+    add(store, turn(300))
+    add(store, turn(5))
+    bench = Bench(path)
+    await bench.look()
+    alone = replace(NOW, recorded=False)
+    assert [t.id for t in bench.captures.in_flight(URL, alone)] == [2]
+    assert [(t.id, t.state) for t in bench.captures.ended(URL, alone)] == [(1, None)]
+    assert len(bench.captures.in_flight(URL, NOW)) == 2
+    assert bench.captures.ended(URL, NOW) == ()
+    await bench.close()
+
+
+@pytest.mark.parametrize(
+    ("cached", "ttft", "relation", "slow", "verdict"),
+    [
+        (10_000, 2.1, "next", False, "no_fault"),
+        (10_000, 4.5, "next", False, "no_fault"),
+        (0, 12.0, "next", True, None),
+        (0, 12.0, "first", False, None),
+        (None, 2.0, "side", False, "no_fault"),
+    ],
+)
+async def test_slow_is_judged_by_what_should_have_been_reused(  # noqa: PLR0917
+    path: Path, store: Store, cached: int | None, ttft: float, relation: str, slow: bool, verdict: str | None
+) -> None:
+    """At 1,000 tokens a second, 12,000 of which the turn before left 10,000 in the cache."""
+    parent = add(store, done(100, prompt=10_000))
+    id = add(store, done(50, prompt=12_000, cached=cached, ttft=ttft, parent=parent, relation=relation))
+    bench = Bench(path)
+    await bench.look()
+    one = next(t for t in bench.captures.ended(URL, NOW) if t.id == id)
+    assert (one.slow, one.verdict, one.waited) == (slow, verdict, ttft >= 10)
+    await bench.close()
+
+
+async def test_judged_again_once_a_rate_is_known(path: Path, store: Store) -> None:
+    add(store, done(100, prompt=10_000, cached=9_000, ttft=8.0))
+    bench = Bench(path)
+    await bench.look()
+    assert not bench.captures.ended(URL, replace(NOW, rate=None))[0].slow
+    assert bench.captures.ended(URL, NOW)[0].slow
+    await bench.close()
+
+
+async def test_a_server_that_tells_no_cached_tokens(path: Path, store: Store) -> None:
+    bench = Bench(path)
+    add(store, done(100, cached=None))
+    add(store, done(90, cached=None))
+    await bench.look()
+    assert not bench.captures.no_details(URL), "two are no proof"
+    add(store, done(80, cached=None))
+    await bench.look()
+    assert bench.captures.no_details(URL)
+    add(store, done(70))
+    await bench.look()
+    assert not bench.captures.no_details(URL)
+    await bench.close()
+
+
+async def test_without_usage_the_size_estimates_the_prompt(path: Path, store: Store) -> None:
+    add(store, done(100, prompt=10_000))
+    add(store, turn(50, state=TurnState.ABORTED, first_token_at=AT - 49, ended_at=AT - 48, request_bytes=20_000))
+    bench = Bench(path)
+    await bench.look()
+    one = bench.captures.ended(URL, NOW)[0]
+    assert (one.state, one.prompt_tokens) == ("aborted", None)
+    assert one.estimate is not None and one.estimate.prompt_tokens == 5_000
+    await bench.close()

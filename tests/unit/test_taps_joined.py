@@ -1,0 +1,184 @@
+"""Taps that run, and a server's view with what they captured: through the real Watch, among fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from live_fakes import Bench
+from msgspec.structs import replace as changed
+
+from kvtop.capture.running import Mapped, Running
+from kvtop.capture.store import Store
+from kvtop.capture.turn import Captured, Route, TurnState
+from kvtop.live.taps import LOOK_S
+from kvtop.model.view import ServerView, Turn
+
+URL = "http://127.0.0.1:8000"
+
+
+class Box:
+    """A Watch of one server with a store and taps."""
+
+    def __init__(self, store: Store, url: str = URL) -> None:
+        self.store = store
+        self.bench = Bench(url)
+        self.bench.captures = lambda: Store.open(store.path)
+        self.counters = self.bench.server(url).box
+        self.counters.started = self.at - 1_000
+
+    @property
+    def at(self) -> float:
+        return self.bench.clock.wall()
+
+    def tap(self, listen: str = "127.0.0.1:8001", upstream: str = URL, ago: float = 0.0) -> None:
+        since = datetime.fromtimestamp(self.at - ago, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        mapped = [Mapped(listen, upstream)]
+        self.bench.taps = [
+            Running(name=listen, pid=1, birth="x", since=since, mappings=mapped, drain_s=30.0, store="/turns.db")
+        ]
+
+    def asks(self, prompt: int, cached: int = 0, *, tapped: bool = True) -> None:
+        """A request that comes, is answered and ends now."""
+        self.counters.turn(prompt, cached)
+        if not tapped:
+            return
+        at = self.at
+        one = Captured(
+            upstream=URL, route=Route.CHAT, stream=True, started_at=at - 2, sent_at=at - 2, first_token_at=at - 1,
+            ended_at=at, agent="pi", request_bytes=prompt * 4, state=TurnState.DONE, status=200, prompt_tokens=prompt,
+            cached_tokens=cached, cached_source="usage", completion_tokens=10,
+        )  # fmt: skip
+        id = self.store.begin(one, b"{}")
+        self.store.finish(changed(one, id=id, conversation=f"c{id}"), b"{}")
+
+    def view(self, window: str = "1m") -> ServerView:
+        server = self.bench.watch.view(window).server
+        assert server is not None
+        return server
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    with Store.open(tmp_path / "turns.db", write=True) as store:
+        yield Box(store)
+
+
+async def test_without_taps_and_captured_turns_nothing_is_said_of_them(box: Box) -> None:
+    async with box.bench.running() as time:
+        await time.go(5)
+        assert box.view().tap is None
+
+
+async def test_a_tap_that_runs_is_named_and_one_that_ended_is_not(box: Box) -> None:
+    box.tap()
+    async with box.bench.running() as time:
+        await time.go(3)
+        tap = box.view().tap
+        assert tap is not None
+        assert (tap.listens, tap.captured, tap.share) == (("127.0.0.1:8001",), 0, None)
+        box.bench.taps = []
+        await time.go(LOOK_S + 1)
+        assert box.view().tap is None
+
+
+async def test_a_tap_to_another_server_is_none_of_this_one(box: Box) -> None:
+    box.tap(upstream="http://127.0.0.1:9999")
+    async with box.bench.running() as time:
+        await time.go(3)
+        assert box.view().tap is None
+
+
+async def test_a_tap_named_otherwise_is_one_of_this_server(box: Box) -> None:
+    box.tap(upstream="http://localhost:8000")
+    async with box.bench.running() as time:
+        await time.go(3)
+        tap = box.view().tap
+        assert tap is not None and tap.listens == ("127.0.0.1:8001",)
+
+
+async def test_who_watches_the_tap_itself_sees_the_server_behind_it(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "turns.db", write=True) as store:
+        box = Box(store, "http://127.0.0.1:8001")
+        box.tap()
+        box.asks(1_000)
+        async with box.bench.running() as time:
+            await time.go(3)
+            assert [turn.agent for turn in box.view().turns if turn.captured] == ["pi"]
+
+
+async def test_the_share_is_told_once_a_tap_ran_for_the_whole_window(box: Box) -> None:
+    async with box.bench.running() as time:
+        await time.go(10)
+        box.tap()
+        for _ in range(5):
+            await time.go(5)
+            box.asks(1_000)
+            box.asks(250, tapped=False)
+        await time.go(5)
+        tap = box.view("1m").tap
+        assert tap is not None and tap.share is None, "the window is older than the tap"
+        await time.go(2)
+        tap = box.view("10s").tap
+        assert tap is not None and tap.share == pytest.approx(0.8)
+        assert tap.passed_by_tokens == 250
+
+
+async def test_all_of_it_through_the_tap_is_all_of_it(box: Box) -> None:
+    box.tap(ago=600)
+    async with box.bench.running() as time:
+        await time.go(5)
+        for _ in range(4):
+            box.asks(1_000, 800)
+            await time.go(4)
+        tap = box.view("1m").tap
+        assert tap is not None and (tap.share, tap.passed_by_tokens) == (1.0, 0)
+        assert (tap.captured, tap.no_details) == (4, False)
+
+
+async def test_a_store_that_cannot_be_read_is_told(box: Box) -> None:
+    box.store.db.execute("pragma user_version = 99")
+    async with box.bench.running() as time:
+        await time.go(3)
+        tap = box.view().tap
+        assert tap is not None and "newer kvtop" in tap.problem
+
+
+async def test_what_did_not_change_is_not_joined_again(box: Box) -> None:
+    """Five thousand turns are not gone through once a second."""
+    box.tap(ago=600)
+    for _ in range(20):
+        box.asks(1_000)
+    async with box.bench.running() as time:
+        await time.go(3)
+        first = box.view()
+        assert box.view() is first
+        await time.go(1)
+        second = box.view()
+        assert [id(turn) for turn in second.turns] == [id(turn) for turn in first.turns], "the same rows"
+        box.store.begin(Captured(upstream=URL, started_at=box.at, stream=True, request_bytes=4_000), b"{}")
+        await time.go(1)
+        third = box.view()
+        assert third.turns[0].state == "in_flight"
+        assert [id(turn) for turn in third.turns[1:]] == [id(turn) for turn in first.turns]
+
+
+async def test_a_chosen_engine_has_only_its_counters(box: Box) -> None:
+    box.counters.engines = ("0", "1")
+    box.asks(1_000)
+    box.tap()
+    async with box.bench.running() as time:
+        await time.go(3)
+        server = box.bench.watch.view("1m", 0, "1").server
+        assert server is not None and server.tap is not None
+        assert server.tap.captured == 0 and not any(turn.captured for turn in server.turns)
+
+
+def test_keys_tell_captured_and_counted_turns_apart() -> None:
+    counted, flying = Turn(7, 1.0), Turn(7, None, state="in_flight")
+    captured = replace(counted, source="tap")
+    assert len({counted.key, flying.key, captured.key}) == 3
+    assert replace(flying, source="tap").key == captured.key, "a captured one keeps its key when it ends"
