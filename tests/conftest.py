@@ -7,6 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something of the machine, and nothing of the code.
+settings.register_profile("kvtop", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kvtop")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -335,3 +335,24 @@ def test_digests_do_not_depend_on_the_formatting(given: list[dict[str, object]])
 @given(st.binary(max_size=200))
 def test_any_bytes(body: bytes) -> None:
     read(body)
+
+
+def test_a_long_prompt_is_outlined_in_pieces_that_a_grown_one_shares() -> None:
+    def shown(prompt: str | list[int]) -> list[str]:
+        return digests(read({"prompt": prompt}, "/completions"))
+
+    text = "".join(chr(97 + i % 26) for i in range(5_000))
+    assert len(shown(text)) == 3
+    assert shown(text + "more")[:2] == shown(text)[:2]
+    assert shown(text + "more")[2] != shown(text)[2]
+    ids = list(range(1_200))
+    assert len(shown(ids)) == 3 and shown([*ids, 7])[:2] == shown(ids)[:2]
+    assert len(shown("short")) == 1
+
+
+def test_a_message_that_marks_itself_is_named_so() -> None:
+    summary = "This session is being continued from a previous conversation that ran out of context."
+    asked = read(
+        {"messages": [user(summary), {"role": "user", "content": [{"type": "text", "text": "[SUGGESTION MODE: x"}]}]}
+    )
+    assert [part.name for part in asked.outline] == ["summary", "suggestion"]

@@ -11,11 +11,15 @@ import msgspec
 from kvtop.capture import redact
 from kvtop.capture.answers import Answered, read_answer
 from kvtop.capture.canonical import canonical, decode, digest, items, members, text_or_blocks
+from kvtop.capture.markers import marker
 from kvtop.capture.turn import Part, Route
 from kvtop.errors import printable
 
 __all__ = ["Answered", "Asked", "may_be_turn", "outline", "read_answer", "read_request", "route_of"]
 
+PIECE_CHARS = 2_000
+PIECE_IDS = 512
+"""A completions prompt that is longer is outlined in pieces of this size."""
 MAX_PARTS = 20_000
 """Parts of one outline; what follows is not told."""
 MAX_HINT = 200
@@ -189,7 +193,16 @@ def _messages(raws: Sequence[msgspec.Raw | bytes]) -> Iterator[Part]:
             if kind == "message":
                 del message["type"]  # an input item of the responses route that is a plain message
         leading = leading and role in ("system", "developer")
-        yield _part("system" if leading else "message", raw, message, role=_short(role))
+        yield _part("system" if leading else "message", raw, message, role=_short(role), name=marker(_text(message)))
+
+
+def _text(message: Any) -> str:
+    """What a message says first, in words."""
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list):
+        texts = (block.get("text") for block in content if isinstance(block, dict))
+        content = next((text for text in texts if isinstance(text, str)), None)
+    return content if isinstance(content, str) else ""
 
 
 _ROLES = {
@@ -211,6 +224,13 @@ def _prompts(raw: Mapping[str, msgspec.Raw | bytes], key: str) -> Iterator[Part]
     content = _loose(value)
     if isinstance(content, list) and content and not isinstance(content[0], int):
         yield from (_part("prompt", item, canonical_or_raw(item)) for item in _items(raw, key))
+    elif isinstance(content, str | list) and len(content) > (
+        step := PIECE_CHARS if isinstance(content, str) else PIECE_IDS
+    ):
+        # In pieces, so that a prompt which grows shares its head with the one before.
+        for start in range(0, len(content), step):
+            piece = content[start : start + step]
+            yield _part("prompt", msgspec.json.encode(piece), piece)
     else:
         yield _part("prompt", value, content)
 

@@ -58,7 +58,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str = ""
     """Of a message: user, assistant, tool, system, developer."""
     name: str = ""
-    """Of a tool."""
+    """Of a tool; of a message `summary` or `suggestion` where it marks itself as one (`kvtop.capture.markers`)."""
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
