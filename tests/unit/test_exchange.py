@@ -13,6 +13,7 @@ from capture_fakes import (
     answer,
     body_of,
     chunk,
+    desk,
     event,
     post,
     recorded,
@@ -20,6 +21,7 @@ from capture_fakes import (
 )
 
 from kvtop.capture.exchange import Budget
+from kvtop.capture.recorder import Recorder
 from kvtop.capture.turn import Record, Route, TurnState
 from kvtop.capture.wire import Kind
 
@@ -397,6 +399,24 @@ def test_secrets_of_the_head_reach_nothing_that_is_kept() -> None:
     assert turn.path == f"{CHAT}?api_key=(removed)&beta=true"
     assert ("Authorization", "(removed)") in turn.request_headers
     assert all(SECRET not in repr(row) for row in wire.store.history)
+
+
+def test_the_fault_of_one_connection_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError(SECRET)
+
+    wire = Wire()
+    said: list[str] = []
+    wire.recorder = Recorder(desk(wire.store), said.append)
+    for conn in (1, 2):
+        wire.open(conn)
+        wire.client(ASK, conn)
+    with monkeypatch.context() as patched:
+        patched.setattr("kvtop.capture.exchange.TurnExchange.answered", broken)
+        wire.server(stream_head(), 1)
+    wire.server(stream_head() + delta(content="a") + DONE, 2)
+    assert [turn.state for turn in wire.store.turns] == [None, TurnState.DONE]
+    assert said == ["a connection is not followed any further: RuntimeError"]
 
 
 def test_an_other_tap_knows_nothing_of_a_frame_without_its_connection() -> None:

@@ -165,8 +165,10 @@ class Connection:
 
     def abandon(self, at_ns: int) -> None:
         """No further frame will come: the recorder ends."""
-        self.catch_up()
-        self._close(End.UNKNOWN, at_ns)
+        try:
+            self.catch_up()
+        finally:
+            self._close(End.UNKNOWN, at_ns)
 
     def _server(self, frame: Frame) -> None:
         if self._answers is None:

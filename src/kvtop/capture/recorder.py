@@ -73,22 +73,30 @@ class Recorder:
         try:
             connection.feed(frame)
         except Exception as error:  # noqa: BLE001  one connection's fault must not end the recording of the others
-            self._say(f"a connection is not followed any further: {type(error).__name__}")
-            del self._connections[frame.conn]
+            self._drop(frame.conn, error)
             return
         if frame.kind is _CLOSE:
             del self._connections[frame.conn]
 
     def catch_up(self) -> None:
         """Read what was put off, whatever comes."""
-        for connection in self._connections.values():
-            connection.catch_up()
+        for conn, connection in list(self._connections.items()):
+            try:
+                connection.catch_up()
+            except Exception as error:  # noqa: BLE001  as above
+                self._drop(conn, error)
 
     def end(self, at_ns: int) -> None:
         """No frame will come any more."""
         for connection in self._connections.values():
             connection.abandon(at_ns)
         self._connections.clear()
+
+    def _drop(self, conn: int, error: Exception) -> None:
+        self._say(f"a connection is not followed any further: {type(error).__name__}")
+        connection = self._connections.pop(conn)
+        with contextlib.suppress(Exception):  # what is open in it must not stay in flight
+            connection.abandon(time.monotonic_ns())
 
     def _opened(self, frame: Frame) -> Connection:
         opened = _opened(frame.data)
