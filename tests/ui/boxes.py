@@ -21,7 +21,7 @@ from kvtop.model.box import (
     WaitingByReason,
     Window,
 )
-from kvtop.model.view import BoxView, Chart, EngineLine, Savings, Sentence, ServerView, Turn
+from kvtop.model.view import BoxView, Chart, EngineLine, Estimate, Savings, Sentence, ServerView, TapView, Turn
 from kvtop.readings import Gpu, GpuReading, HostReading, Model, OffloadFile, State, VllmProcess
 
 NOW = 1_795_957_461.0
@@ -217,14 +217,76 @@ def hostile() -> BoxView:
         label=name,
         models=(Model(name),),
         version="0.32\x07",
-        turns=(turn(1, 5, 10, 5, 0, 3, engine=name, finish_reason=name),),
+        turns=(
+            turn(1, 5, 10, 5, 0, 3, engine=name, finish_reason=name),
+            replace(
+                captured_turn(2, 6, 10, 5, 0, 3, state="failed", error=name),
+                agent=name,
+                model=name,
+                conversation=name,
+                route=name,
+                finish_reason=name,
+            ),
+        ),
+        tap=TapView(1, (name,), problem=""),
     )
     say = Sentence("OK", "ok", f"{name} is fine", name)
     return box(say, (one,), gpu=GpuReading((card(0, name=name, throttle=(name,)), card(1, lost=name))))
 
 
+def captured_turn(id: int, ago: float, prompt: int, cached: int, *timing: float, **changes: object) -> Turn:
+    """As `turn`, seen by a tap too."""
+    made = turn(id, ago, prompt, cached, *timing)
+    known: dict[str, object] = {
+        "source": "tap",
+        "agent": "opencode",
+        "route": "chat",
+        "model": "Qwen/Qwen3.8-27B",
+        "conversation": "c800",
+        "relation": "next",
+        "cached_source": "usage",
+        "status": 200,
+    }
+    return replace(made, **{**known, **changes})
+
+
+def captured_turns() -> tuple[Turn, ...]:
+    flying = {"state": "in_flight", "ended_at": None, "prompt_tokens": None, "cached_tokens": None, "new_tokens": None,
+              "completion_tokens": None, "queue_s": None, "prefill_s": None, "decode_s": None, "ttft_s": None,
+              "duration_s": None, "finish_reason": None, "verdict": None, "status": None}  # fmt: skip
+    untold = {"prompt_tokens": None, "cached_tokens": None, "new_tokens": None, "ttft_s": None, "finish_reason": None}
+    return (
+        captured_turn(817, 0, 1, 0, 0, 1, agent="pi", phase="waits", started_at=NOW - 2.1,
+                      estimate=Estimate(22_400, 20_400, 2_000), **flying),
+        captured_turn(816, 0, 1, 0, 0, 1, phase="reads", started_at=NOW - 2.6,
+                      estimate=Estimate(130_000, 125_800, 4_200, 1.2), **flying),
+        captured_turn(815, 0, 1, 0, 0, 1, agent="claude-code", phase="writes", started_at=NOW - 51,
+                      estimate=Estimate(43_900, 40_700, 3_200), **{**flying, "ttft_s": 2.6}),
+        captured_turn(814, 60, 126_310, 123_280, 0.0, 611),
+        captured_turn(813, 140, 41_220, 39_664, 7.4, 842, agent="claude-code", verdict="queued"),
+        captured_turn(812, 150, 123_180, 11_792, 0.4, 418, slow=True, waited=True, verdict=None),
+        turn(77, 200, 8_000, 0, 0.0, 100, past_tap=True),
+        captured_turn(811, 260, 1_900, 1_072, 0.0, 14, relation="side"),
+        captured_turn(810, 300, 1, 0, 0, 1, state="failed", status=400, verdict=None, error="This model's maximum "
+                      "context length is 131072 tokens. However, you requested 139000 tokens.", **untold),
+        captured_turn(809, 320, 1, 0, 0, 1, state="aborted", verdict=None, **untold),
+        captured_turn(808, 340, 1, 0, 0, 1, state="cut", verdict=None, **untold),
+        captured_turn(807, 350, 1, 0, 0, 1, state=None, verdict=None, started_at=NOW - 360,
+                      **{**untold, "ended_at": None}),
+        captured_turn(806, 360, 9_000, 8_576, 0, 60, record="truncated"),
+        captured_turn(805, 380, 9_000, 8_576, 0, 60, cached_tokens=None, new_tokens=None, cached_source=None),
+        *(captured_turn(804 - i, 420 + 40 * i, 90_000 - 900 * i, 88_976 - 1_072 * i, 0.0, 300) for i in range(30)),
+    )  # fmt: skip
+
+
+def captured(**tap: object) -> BoxView:
+    """The same server behind a tap."""
+    made = replace(TapView(812, ("127.0.0.1:8001",), 1.0, 0), **tap)
+    return box(servers=(server(turns=captured_turns(), tap=made),))
+
+
 STATES: dict[str, Callable[[], BoxView]] = {
     "slow": box, "healthy": healthy, "stale": stale, "down": down, "loading": loading, "no-gpu": no_gpu,
-    "no-turns": no_turns, "several": several, "hostile": hostile,
+    "no-turns": no_turns, "several": several, "hostile": hostile, "captured": captured,
     "nobody": lambda: BoxView(NOW, Sentence("NO SERVER", "dim", "No vLLM server found on this box."), ()),
 }  # fmt: skip

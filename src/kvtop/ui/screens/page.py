@@ -76,6 +76,10 @@ class Page(Screen[None]):
         """What stands in the place of the keys while something is typed, longest first; empty: the keys."""
         return ()
 
+    def hidden_keys(self) -> frozenset[str]:
+        """Actions that mean nothing here just now."""
+        return frozenset()
+
     def clicked(self, x: int, y: int) -> None:
         """A click into a cell of the body, which begins with the head."""
 
@@ -91,7 +95,11 @@ class Page(Screen[None]):
     def tick(self) -> None:
         """Once a second: the clock, and whatever the subclass adds."""
         if self.is_current:
-            self.query_one(Foot).set(clock=self.now(), prompt=self.prompt())
+            self.set_foot()
+
+    def set_foot(self) -> None:
+        """The clock, and the keys that mean something."""
+        self.query_one(Foot).set(clock=self.now(), hide=self.hidden_keys(), prompt=self.prompt())
 
     def redraw(self) -> None:
         """Make the lines anew and paint those that changed."""

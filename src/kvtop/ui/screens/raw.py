@@ -14,7 +14,7 @@ from kvtop.live.desk import Desk
 from kvtop.live.worker import Hangs, Worker
 from kvtop.model.view import Turn
 from kvtop.ui import keys
-from kvtop.ui.draw import Line, cells, safe
+from kvtop.ui.draw import Line, cells, pick, safe
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import exact, traffic
 from kvtop.ui.screens.page import Page
@@ -118,9 +118,12 @@ class RawScreen(Page):
         text = self.text
         if text is None:
             return rule(name, w)
-        where = f"lines {exact(first)}–{exact(last)} of {exact(total)}, " if total else ""
-        size = traffic(text.size) + (f", only the first {traffic(MOST)} are shown" if text.cut else "")
-        return rule(name, w, [(f"{where}{size}", "warn" if text.cut else "d")])
+        lines, size = f"lines {exact(first)}–{exact(last)} of {exact(total)}", traffic(text.size)
+        notes = [f"{lines}, {size}", size]
+        if text.cut:
+            cut = f"{size}, only the first {traffic(MOST)} are shown"
+            notes = [f"{lines}, {cut}", cut, f"{size}, cut"]
+        return rule(name, w, [(pick(notes, w - cells(name) - 6), "warn" if text.cut else "d")])
 
     def lines(self, w: int, h: int) -> list[Line]:
         text = self.text

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import BindingType
@@ -55,6 +56,7 @@ class TapScreen(Page):
         self.said: tuple[str, str] = ("", "t")
         """What came of the last key, and its style."""
         self.busy = False
+        self._counting = False
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -68,13 +70,17 @@ class TapScreen(Page):
 
     def _look(self) -> None:
         self.server = self._ask()
-        self.run_worker(self._count(), name="taps", group="taps", exclusive=True, exit_on_error=False)
+        if not self._counting:
+            self._counting = True
+            self.run_worker(self._count(), name="taps", exit_on_error=False)
 
     async def _count(self) -> None:
         try:
             self.rows = await self.desk.rows()
         except KvtopError:
             self.rows = tuple(TapRow(record) for record in self.desk.taps)
+        finally:
+            self._counting = False
         self.redraw()
 
     # ---- keys
@@ -93,10 +99,10 @@ class TapScreen(Page):
             return
         self.ending = None
         if self.planned is None:
-            self._do(self._plan(server.url), "looks for a free port")
+            self._do(partial(self._plan, server.url), "looks for a free port")
         else:
             way, self.planned = self.planned, None
-            self._do(self._start(way), f"starts a tap on {way.listen}")
+            self._do(partial(self._start, way), f"starts a tap on {way.listen}")
 
     def action_stop_tap(self) -> None:
         if self.busy:
@@ -117,16 +123,19 @@ class TapScreen(Page):
             )
         else:
             record, self.ending = self.ending, None
-            self._do(self._stop(record), f"ends {record.name}: waits for open answers, {record.drain_s:.0f} s at most")
+            self._do(
+                partial(self._stop, record),
+                f"ends {record.name}: waits for open answers, {record.drain_s:.0f} s at most",
+            )
 
-    def _do(self, work: Coroutine[object, object, str], meanwhile: str) -> None:
+    def _do(self, work: Callable[[], Awaitable[str]], meanwhile: str) -> None:
         self.busy = True
         self._say(meanwhile, "t")
         self.run_worker(self._done(work), name="tap", group="tap", exit_on_error=False)
 
-    async def _done(self, work: Coroutine[object, object, str]) -> None:
+    async def _done(self, work: Callable[[], Awaitable[str]]) -> None:
         try:
-            self._say(await work, "t")
+            self._say(await work(), "t")
         except KvtopError as error:
             self._say(f"{error.what}{f': {error.fix}' if error.fix else ''}", "bad")
         finally:

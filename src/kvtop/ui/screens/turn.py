@@ -33,7 +33,6 @@ from kvtop.ui.turn_words import (
     ttft,
 )
 from kvtop.ui.watching import Capturing
-from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.panel import rule
 
 if TYPE_CHECKING:
@@ -71,7 +70,6 @@ class TurnScreen(Page):
         if self.is_current:
             self.dashboard.look()
             self._ask()
-            self._keys()
             self.redraw()
 
     # ---- a captured turn in full
@@ -100,23 +98,26 @@ class TurnScreen(Page):
         ):
             return
         self._read_for = turn
-        self.run_worker(self._read(watch.desk, turn), name="turn", group="turn", exclusive=True, exit_on_error=False)
+        self.run_worker(self._read(watch.desk, turn), name="turn", exit_on_error=False)
 
     async def _read(self, desk: Desk, turn: Turn) -> None:
+        said, found = "", None
         try:
-            self._detail, self._said = await desk.detail(turn.id), ""
-            if self._detail is None:
-                self._said = "it is not in the store any more"
+            found = await desk.detail(turn.id)
+            said = "" if found is not None else "it is not in the store any more"
         except KvtopError as error:
-            self._said, self._read_for = error.what, None
+            said = error.what
+        if self._read_for is not turn:
+            return  # another one was asked for meanwhile
+        self._detail, self._said = found or self._detail, said
+        if said:
+            self._read_for = None
         self.redraw()
 
-    def _keys(self) -> None:
+    def hidden_keys(self) -> frozenset[str]:
         """A turn that was not captured has no bodies."""
-        hide = frozenset() if self.turn is not None and self.turn.captured else frozenset({"raw"})
-        for foot in self.query_children(Foot):
-            if foot.hide != hide:
-                foot.set(clock=self.now(), hide=hide)
+        turn = self.turn
+        return frozenset() if turn is not None and turn.captured else frozenset({"raw"})
 
     def action_raw(self) -> None:
         turn, watch = self.turn, self.dashboard.watch_box
@@ -125,17 +126,19 @@ class TurnScreen(Page):
 
             self.app.push_screen(RawScreen(self.keymap, watch.desk, turn, self.now))
 
-    def action_next_turn(self) -> None:
-        self.dashboard.action_down()
+    def _moved(self) -> None:
         self.offset_lines = 0
         self._ask()
+        self.set_foot()
         self.redraw()
+
+    def action_next_turn(self) -> None:
+        self.dashboard.action_down()
+        self._moved()
 
     def action_previous_turn(self) -> None:
         self.dashboard.action_up()
-        self.offset_lines = 0
-        self._ask()
-        self.redraw()
+        self._moved()
 
     def head(self, w: int) -> list[Line]:
         scene, turn = self.dashboard.made, self.turn
