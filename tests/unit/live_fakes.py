@@ -150,7 +150,7 @@ class Bench:
             gpu=lambda: self._note("gpu", self.gpu),
             host=lambda: self._note("host", self.host),
             finder=lambda: self._note("finder", self.finder),
-            explain=lambda down, url, host: self.explained(down),
+            explain=lambda down, url, host, served: self.explained(down),
             worker=Inline,
         )
         self.watch = Watch(self.settings, urls, clock=self.clock, factories=factories, sleep=self.time.sleep)

@@ -50,7 +50,7 @@ class Factories:
     gpu: Callable[[], GpuLike]
     host: Callable[[], HostLike]
     finder: Callable[[], FinderLike]
-    explain: Callable[[SourceDown, str, HostReading | None], SourceDown] = explain
+    explain: Callable[[SourceDown, str, HostReading | None, int | None], SourceDown] = explain
     """What the machine knows about a server that does not answer."""
     worker: Callable[[str], Caller] = Worker
 

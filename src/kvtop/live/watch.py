@@ -117,6 +117,7 @@ class Watch:
             url,
             _label(url, configured),
             tracker=lambda: TurnTracker(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s),
+            pool_full=limits.kv_pool_full,
         )
         endpoint = Endpoint(history, lambda: self._made(url, configured), self._surroundings(), found=found)
         self._endpoints.append(endpoint)
@@ -133,8 +134,8 @@ class Watch:
         typed = self._typed[url]
         return self._factories.server(typed, configured)
 
-    def _explained(self, down: SourceDown, url: str) -> SourceDown:
-        return self._factories.explain(down, url, self._host.reading)
+    def _explained(self, down: SourceDown, url: str, served: int | None) -> SourceDown:
+        return self._factories.explain(down, url, self._host.reading, served)
 
     def _start(self, endpoint: Endpoint) -> None:
         self._tasks[endpoint.history.url] = self._task(endpoint.run())

@@ -147,6 +147,8 @@ class ServerView:
     """Start of the server's process, or of what the counters count from."""
     reset_at: float | None = None
     """Unix time at which the counters were seen to begin again, if kvtop saw it."""
+    reset_seen_at: float | None = None
+    """Unix time of the scrape that showed it: later than `reset_at` where nobody could look meanwhile."""
     config: Config = Config()
     window_key: str = "5m"
     window: Window = Window(State.UP)
@@ -162,6 +164,8 @@ class ServerView:
     load_chart: Chart = Chart()
     running_chart: Chart = Chart()
     waiting_chart: Chart = Chart()
+    no_room: bool = False
+    """Something waits for scheduling capacity, and the KV pool is full."""
     waiting_since: float | None = None
     """Unix time from which on something has waited without a break."""
     turns: tuple[Turn, ...] = ()

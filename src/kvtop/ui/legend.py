@@ -82,7 +82,7 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "Queue",
         (
             ("running, waiting", "requests at the last reading"),
-            ("capacity", "wait for room in the KV pool"),
+            ("capacity", "wait for scheduling capacity: a seat in the batch, budget of the step, room in the KV pool"),
             ("deferred", "wait for something else: a KV load, a LoRA slot"),
             ("KV pool", "blocks in use; full is no fault while nothing waits"),
             ("preempted", "thrown out of the pool and read again"),
