@@ -200,12 +200,13 @@ async def test_several_servers_stand_above_the_panels() -> None:
         assert "▸:8002" in text(app)
 
 
-async def test_a_figure_of_a_server_that_cannot_be_read_has_its_age() -> None:
+async def test_a_server_that_cannot_be_read_has_no_figures_and_says_for_how_long() -> None:
     view = boxes.several()
     for seconds, said in ((0.4, "down 0 s"), (42.0, "down 42 s"), (161.0, "down 161 s"), (6000.0, "down 1.7 h")):
-        lines = tuple(replace(line, age_s=seconds) for line in view.lines)
+        lines = tuple(replace(line, state_s=seconds) for line in view.lines)
         screen = await look(replace(view, lines=lines), 100, 30)
-        assert f":8001  {said}" in screen
+        assert re.search(rf":8001  {said} +cached +–  run +– wait +–  TTFT +–  KV pool +–", screen)
+        assert re.search(r":8002  up  +cached  77 %", screen), "one that is up has just been read"
     never = EngineLine("x", "127.0.0.1:8001", State.REFUSED)
     screen = await look(replace(view, lines=(view.lines[0], never, view.lines[2])), 100, 30)
     assert re.search(r":8001  down +cached +– ", screen)
