@@ -275,8 +275,10 @@ def _this_box(view: BoxView | None, w: int) -> list[Line]:
     if host is not None:
         for process in host.processes:
             if process.role == "api":
-                where = f"port {process.port}" if process.port else "its port is not known"
-                facts.append(("vLLM", f"process {process.pid} is alive, {where}; it may still be loading", ""))
+                port = process.port or next(iter(process.ports), None)
+                where = f"port {port}" if port else "its port is not known"
+                loads = "" if process.ports or process.contained else "; it may still be loading"
+                facts.append(("vLLM", f"process {process.pid} is alive, {where}{loads}", ""))
         for file in host.offload_files:
             if file.stale:
                 text = f"{file.path}, {gib(file.bytes)}, no process holds it: kvtop doctor says how to remove it"
