@@ -140,7 +140,7 @@ async def test_while_a_url_is_typed_the_footer_names_the_keys_that_work_then(siz
         await pilot.press("u")
         await pilot.pause()
         typing = shown(calls.app)[-1]
-        assert typing.startswith("enter watch it  esc close  ctrl+c quit")
+        assert typing.startswith("enter watch it  ctrl+u clear  esc close")
         assert not any(words in typing for words in ("u give", "D demo", "export", "? help", "q quit"))
         await pilot.press("escape")
         await pilot.pause()
