@@ -154,6 +154,20 @@ async def test_while_it_starts_the_table_says_what_is_known() -> None:
         assert words in screen, words
 
 
+@pytest.mark.parametrize(("w", "h"), [(60, 24), (80, 24), (80, 30), (120, 36), (150, 50)])
+async def test_while_it_loads_the_panel_says_since_when_and_cuts_its_command_with_an_ellipsis(w: int, h: int) -> None:
+    view = boxes.loading()
+    (process, worker), flags = view.host.processes, [f"--some-long-flag-{i} {i}" for i in range(80)]
+    long = replace(process, command=(*process.command, *flags, "--the-end"))
+    rows = (await look(replace(view, host=replace(view.host, processes=(long, worker))), w, h)).splitlines()
+    assert not any("none is known" in row for row in rows)
+    assert any(re.search(r"⁶(Start ─+|start) loads since \d\d:\d\d:\d\d$", row) for row in rows)
+    first = next(i for i, row in enumerate(rows) if row.startswith(" command "))
+    last = max(i for i in range(first, first + 3) if i < len(rows) - 1 and rows[i].startswith((" command", " " * 11)))
+    assert rows[last].endswith("…") and "--the-end" not in "".join(rows)
+    assert (await look(view, 120, 36)).count("…") == 0, "one that fits is whole"
+
+
 async def test_old_numbers_say_their_age_and_lose_their_colour() -> None:
     async with shown(boxes.stale()) as (app, _, _):
         screen = text(app)
