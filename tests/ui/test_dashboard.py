@@ -168,6 +168,12 @@ async def test_while_it_loads_the_panel_says_since_when_and_cuts_its_command_wit
     assert (await look(view, 120, 36)).count("…") == 0, "one that fits is whole"
 
 
+async def test_the_share_chart_says_what_it_is_a_mean_of() -> None:
+    for span_s, words in ((1_800.0, "-30 m, 1 min mean"), (21_600.0, "-6 h, 12 min mean"), (600.0, "-10 m, 20 s mean")):
+        one = replace(boxes.server(), share_chart=replace(boxes.server().share_chart, span_s=span_s))
+        assert words in await look(boxes.box(servers=(one,)), 200, 50)
+
+
 async def test_old_numbers_say_their_age_and_lose_their_colour() -> None:
     async with shown(boxes.stale()) as (app, _, _):
         screen = text(app)
