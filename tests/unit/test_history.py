@@ -340,9 +340,9 @@ def test_the_share_chart_holds_and_then_has_a_gap() -> None:
     told, server = history(), Server()
     told.scrape(server.scrape(BASE))
     server.turn(1_000, 750)
-    for second in range(1, 400):
+    for second in range(1, 460):
         told.scrape(server.scrape(BASE + second))
-    chart = told.view(BASE + 399, "5m").share_chart
+    chart = told.view(BASE + 459, "5m").share_chart
     assert chart.span_s == 1_800
     values = [v for v in chart.values if v is not None]
     assert values and all(v == pytest.approx(0.75) for v in values)

@@ -288,7 +288,7 @@ class Watch:
             sentence=sentence.make(servers, selected, around, self._discovery),
             servers=servers,
             selected=selected,
-            lines=fleet.server_lines(servers, selected, now) or (servers[selected].engines if servers else ()),
+            lines=fleet.lines(servers, selected, now),
             warning=_warning(servers, selected, limits.share_poor),
             gpu=self._gpu.reading,
             host=host,

@@ -90,6 +90,9 @@ class EngineLine:
     ttft_p50_s: float | None = None
     kv_cache_usage_share: float | None = None
     age_s: float | None = None
+    """Seconds since the figures were read."""
+    state_s: float | None = None
+    """Seconds that it has been in this state."""
     selected: bool = False
 
 

@@ -68,7 +68,8 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             (
                 "store, load",
-                "KV copied from GPU to host, and back; /h is the mean of a window, /s the peak of a column",
+                "KV copied from GPU to host, and back: the mean of a window, /s for 10 s and /h for the others; in the "
+                "chart the peak of a column",
             ),
             ("total", "since the server began"),
             ("copies, speed", "how many transfers since the start, and bytes over the time that they took"),
