@@ -164,6 +164,8 @@ class VllmProcess:
     parent: int | None = None
     ports: tuple[int, ...] = ()
     """TCP ports it listens on."""
+    tier_bytes: int | None = None
+    """CPU tier that its command line asks for."""
     contained: bool = False
     """Lives in another network namespace (a container): its ports are not those of this machine."""
 

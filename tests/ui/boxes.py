@@ -204,7 +204,9 @@ def several(n: int = 3) -> BoxView:
         for i, state in enumerate(states)
     ]
     lines = tuple(
-        EngineLine(s.url, s.label, s.state, 0.77, 2, 1, 4.3, 0.96, 42.0 if s.state is State.REFUSED else 0.2, i == 0)
+        EngineLine(s.url, s.label, s.state, 0.77, 2, 1, 4.3, 0.96, 0.2, selected=i == 0)
+        if s.state.good
+        else EngineLine(s.url, s.label, s.state, age_s=57.0, state_s=42.0)
         for i, s in enumerate(servers)
     )
     warning = "load is spread over 3 servers and each finds little: route a conversation to one server" if n > 3 else ""

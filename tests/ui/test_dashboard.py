@@ -154,6 +154,26 @@ async def test_while_it_starts_the_table_says_what_is_known() -> None:
         assert words in screen, words
 
 
+@pytest.mark.parametrize(("w", "h"), [(60, 24), (80, 24), (80, 30), (120, 36), (150, 50)])
+async def test_while_it_loads_the_panel_says_since_when_and_cuts_its_command_with_an_ellipsis(w: int, h: int) -> None:
+    view = boxes.loading()
+    (process, worker), flags = view.host.processes, [f"--some-long-flag-{i} {i}" for i in range(80)]
+    long = replace(process, command=(*process.command, *flags, "--the-end"))
+    rows = (await look(replace(view, host=replace(view.host, processes=(long, worker))), w, h)).splitlines()
+    assert not any("none is known" in row for row in rows)
+    assert any(re.search(r"⁶(Start ─+|start) loads since \d\d:\d\d:\d\d$", row) for row in rows)
+    first = next(i for i, row in enumerate(rows) if row.startswith(" command "))
+    last = max(i for i in range(first, first + 3) if i < len(rows) - 1 and rows[i].startswith((" command", " " * 11)))
+    assert rows[last].endswith("…") and "--the-end" not in "".join(rows)
+    assert (await look(view, 120, 36)).count("…") == 0, "one that fits is whole"
+
+
+async def test_the_share_chart_says_what_it_is_a_mean_of() -> None:
+    for span_s, words in ((1_800.0, "-30 m, 1 min mean"), (21_600.0, "-6 h, 12 min mean"), (600.0, "-10 m, 20 s mean")):
+        one = replace(boxes.server(), share_chart=replace(boxes.server().share_chart, span_s=span_s))
+        assert words in await look(boxes.box(servers=(one,)), 200, 50)
+
+
 async def test_old_numbers_say_their_age_and_lose_their_colour() -> None:
     async with shown(boxes.stale()) as (app, _, _):
         screen = text(app)
@@ -200,12 +220,13 @@ async def test_several_servers_stand_above_the_panels() -> None:
         assert "▸:8002" in text(app)
 
 
-async def test_a_figure_of_a_server_that_cannot_be_read_has_its_age() -> None:
+async def test_a_server_that_cannot_be_read_has_no_figures_and_says_for_how_long() -> None:
     view = boxes.several()
     for seconds, said in ((0.4, "down 0 s"), (42.0, "down 42 s"), (161.0, "down 161 s"), (6000.0, "down 1.7 h")):
-        lines = tuple(replace(line, age_s=seconds) for line in view.lines)
+        lines = tuple(replace(line, state_s=seconds) for line in view.lines)
         screen = await look(replace(view, lines=lines), 100, 30)
-        assert f":8001  {said}" in screen
+        assert re.search(rf":8001  {said} +cached +–  run +– wait +–  TTFT +–  KV pool +–", screen)
+        assert re.search(r":8002  up  +cached  77 %", screen), "one that is up has just been read"
     never = EngineLine("x", "127.0.0.1:8001", State.REFUSED)
     screen = await look(replace(view, lines=(view.lines[0], never, view.lines[2])), 100, 30)
     assert re.search(r":8001  down +cached +– ", screen)

@@ -8,9 +8,11 @@ import pytest
 from textual import events
 
 from kvtop import __version__
+from kvtop.model.view import WINDOWS
 from kvtop.ui import keys, legend
 from kvtop.ui.draw import width
 from kvtop.ui.keys import ACTIONS, Keymap, resolve
+from kvtop.ui.numbers import flow
 from kvtop.ui.screens.help import HelpScreen, page
 
 from .page_app import NOON, PageApp, shown
@@ -67,6 +69,13 @@ def test_remapped_keys_are_shown() -> None:
     said = "\n".join("".join(t for t, _ in line) for line in page(keymap, keys.DASHBOARD, 80))
     assert re.search(r"ctrl\+w +the next window", said)
     assert "2 1 3 4 5 6" in said
+
+
+def test_help_and_the_offload_panel_agree_on_units() -> None:
+    said = next(text for panel, rows in legend.FIGURES if panel == "Offload" for name, text in rows if "store" in name)
+    assert "/s for 10 s and /h for the others" in said
+    for key, _, _ in WINDOWS:
+        assert flow(3e6, key).endswith("/s" if key == "10s" else "/h")
 
 
 async def test_it_fits_on_a_large_screen() -> None:

@@ -187,6 +187,25 @@ async def test_it_is_drawn_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert threading.get_ident() not in threads
 
 
+async def test_until_the_first_chart_is_drawn_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+    real = plot._draw
+
+    def draw(*args: object) -> str:
+        go.wait(30)
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plot, "_draw", draw)
+    app = page(Recorded(share=0.5))
+    async with app.run_test(size=(80, 24)) as pilot:
+        try:
+            await until(pilot, lambda: "▸Cached share" in shown(app)[1])
+            assert shown(app)[3] == " drawing …"
+        finally:
+            go.set()
+        assert "drawing" not in "\n".join(await drawn(app, pilot))
+
+
 async def test_a_chart_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(*_: object) -> str:
         raise RuntimeError("no ink")

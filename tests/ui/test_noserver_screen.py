@@ -10,7 +10,7 @@ from kvtop.model.view import BoxView, Sentence
 from kvtop.readings import Discovery, Gpu, GpuReading, HostReading, OffloadFile, VllmProcess
 from kvtop.sources.url import normalise
 from kvtop.ui.keys import Keymap
-from kvtop.ui.screens.noserver import NoServerScreen, host_words
+from kvtop.ui.screens.noserver import NoServerScreen, _this_box, host_words
 from kvtop.ui.widgets import gpu
 from kvtop.ui.widgets.foot import Foot
 
@@ -140,7 +140,7 @@ async def test_while_a_url_is_typed_the_footer_names_the_keys_that_work_then(siz
         await pilot.press("u")
         await pilot.pause()
         typing = shown(calls.app)[-1]
-        assert typing.startswith("enter watch it  esc close  ctrl+c quit")
+        assert typing.startswith("enter watch it  ctrl+u clear  esc close")
         assert not any(words in typing for words in ("u give", "D demo", "export", "? help", "q quit"))
         await pilot.press("escape")
         await pilot.pause()
@@ -158,6 +158,23 @@ async def test_it_survives_every_size_and_lack(size: tuple[int, int], view: BoxV
         assert "NO SERVER" in rows[0]
         if view is None:
             assert "Looking for a vLLM server" in " ".join(rows[:2])
+
+
+def test_only_a_server_that_listens_nowhere_may_still_be_loading() -> None:
+    servers = (
+        VllmProcess(77, "api", port=8000),
+        VllmProcess(79, "api", port=8601, ports=(29500, 8601)),
+        VllmProcess(80, "api", ports=(8602,)),
+        VllmProcess(81, "api", port=8000, contained=True),
+    )
+    view = replace(VIEW, host=replace(VIEW.host, processes=servers))
+    said = ["".join(text for text, _ in line).rstrip() for line in _this_box(view, 100)]
+    assert [line.split("  ")[-1].strip() for line in said if "is alive" in line] == [
+        "process 77 is alive, port 8000; it may still be loading",
+        "process 79 is alive, port 8601",
+        "process 80 is alive, port 8602",
+        "process 81 is alive, port 8000",
+    ]
 
 
 async def test_d_asks_for_the_demo() -> None:

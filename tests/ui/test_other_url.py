@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -16,7 +17,7 @@ from kvtop.ui.app import KvtopApp
 from kvtop.ui.screens.noserver import NoServerScreen
 
 from . import boxes
-from .screen import Held, text, until
+from .screen import Held, lines, text, until
 
 NOBODY = replace(boxes.STATES["nobody"](), discovery=Discovery(looked=(("processes", "0 are vLLM"),), at=boxes.NOW))
 WRONG = "http://127.0.0.1:8009"
@@ -59,6 +60,43 @@ async def test_a_wrong_url_can_be_mended() -> None:
         held.say(boxes.healthy())
         await until(pilot, lambda: app.screen is app.dashboard)
         assert KEY not in text(app)
+
+
+@pytest.mark.parametrize(
+    ("pressed", "left"),
+    [
+        (["8", "0"], "80"),
+        (["h", "t", "left", "x"], "hxt"),
+        (["backspace", "0"], "http://127.0.0.1:8000"),
+        (["end", "0"], f"{WRONG}0"),
+        (["right", "0"], f"{WRONG}0"),
+        (["left", "0"], "http://127.0.0.1:80009"),
+        (["home", "x"], f"x{WRONG}"),
+        (["ctrl+u"], ""),
+        (["left", "left", "ctrl+u", "8"], "8"),
+    ],
+)
+async def test_what_is_typed_takes_the_place_of_the_url_that_is_offered(pressed: list[str], left: str) -> None:
+    held = Held(NOBODY)
+    app = KvtopApp(held, now=lambda: boxes.NOW)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        app._no_server(WRONG)
+        await until(pilot, lambda: isinstance(app.screen, NoServerScreen) and WRONG in text(app))
+        assert "ctrl+u clear" in lines(app)[-1]
+        await pilot.press(*pressed)
+        assert app.screen.query_one(Input).value == left
+
+
+async def test_a_pasted_url_takes_the_place_of_the_one_that_is_offered() -> None:
+    held = Held(NOBODY)
+    app = KvtopApp(held, now=lambda: boxes.NOW)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        app._no_server(WRONG)
+        await until(pilot, lambda: isinstance(app.screen, NoServerScreen) and WRONG in text(app))
+        app.post_message(events.Paste("http://gpubox:8000\n"))
+        await until(pilot, lambda: app.screen.query_one(Input).value == "http://gpubox:8000")
 
 
 async def test_escape_leaves_the_line_and_the_search_goes_on() -> None:

@@ -155,7 +155,7 @@ class Bench:
             finder=lambda: self._note("finder", self.finder),
             captures=lambda: self._note("captures", self.captures()),
             taps=lambda: self.taps,
-            explain=lambda down, url, host: self.explained(down),
+            explain=lambda down, url, host, served: self.explained(down),
             worker=Inline,
         )
         self.watch = Watch(self.settings, urls, clock=self.clock, factories=factories, sleep=self.time.sleep)

@@ -95,3 +95,20 @@ def test_lines_and_replicas_of_servers_and_engines() -> None:
         ("1", "engine 1", True, 2),
     ]
     assert fleet.engine_lines(replace(window, engines=()), State.UP, 0.5, None) == ()
+    assert fleet.lines((), 0, 100.0) == () == fleet.lines([view], 0, 100.0)
+    (one, two) = fleet.lines([replace(view, state_since=40.0, engines=engines)], 0, 100.0)
+    assert (one.state_s, two.state_s, two.selected, two.share) == (60.0, 60.0, True, 0.3)
+
+
+@pytest.mark.parametrize("state", [s for s in State if not s.good])
+def test_a_server_that_is_not_well_has_no_figures_but_the_age_of_its_state(state: State) -> None:
+    """What was read last is not what is: it was in this state for a shorter time than nothing was read."""
+    window = Window(state, all=engine("0"), engines=(engine("0"), engine("1")))
+    view = ServerView("http://a:8000", "a", state, last_good_at=10.0, state_since=30.0, window=window)
+    lines = fleet.lines([view, view], 0, 100.0)
+    engines = fleet.lines([replace(view, engines=fleet.engine_lines(window, state, 90.0, None))], 0, 100.0)
+    for line in (*lines, *engines):
+        figures = (line.share, line.running, line.waiting, line.ttft_p50_s, line.kv_cache_usage_share)
+        assert figures == (None,) * 5 and (line.state_s, line.age_s) == (70.0, 90.0)
+    assert len(lines) == len(engines) == 2
+    assert fleet.lines([replace(view, state_since=None), view], 0, 100.0)[0].state_s is None

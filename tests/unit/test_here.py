@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvtop.model.here import host_of, is_here, is_local, port_of, server_of
-from kvtop.readings import HostReading, VllmProcess
+from kvtop.model.box import Config, EngineWindow, Window
+from kvtop.model.here import host_of, is_here, is_local, port_of, server_of, sized
+from kvtop.readings import HostReading, State, VllmProcess
 
 
 @pytest.mark.parametrize(
@@ -78,3 +79,12 @@ def test_a_tap_stands_for_the_server_behind_it() -> None:
     for port in (8002, 8003, 8004):
         assert server_of(f"http://127.0.0.1:{port}", host) is None
     assert server_of("http://far:8001", host) is None
+
+
+def test_the_tier_has_the_size_of_the_command_line_where_the_server_tells_none() -> None:
+    host = HostReading(processes=(VllmProcess(1, "api", port=8000, ports=(8000,), tier_bytes=1 << 28),))
+    window = Window(State.UP)
+    assert sized(window, "http://127.0.0.1:8000", host).all.config.cpu_tier_bytes == 1 << 28
+    assert sized(window, "http://10.9.9.9:8000", host) is window
+    told = Window(State.UP, all=EngineWindow(config=Config(cpu_tier_bytes=5)))
+    assert sized(told, "http://127.0.0.1:8000", host) is told

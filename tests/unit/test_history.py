@@ -200,6 +200,34 @@ def test_a_restart_is_where_every_window_begins() -> None:
     assert view.started_at == BASE + 34.0
 
 
+def test_what_was_before_a_restart_is_not_told_of_the_new_process() -> None:
+    told, server = history(), Server(started=BASE - 500)
+    for second in range(30):
+        server.turn(100, 90)
+        server.running = 1
+        told.scrape(server.scrape(BASE + second))
+    told.down(SourceDown(State.REFUSED, "refused", BASE + 30))
+    fresh = Server(started=BASE + 34.0)
+    told.scrape(fresh.scrape(BASE + 400))
+    told.scrape(fresh.scrape(BASE + 401))
+    view = told.view(BASE + 401, "5m")
+    assert (view.reset_at, view.reset_seen_at) == (BASE + 34.0, BASE + 400)
+    assert view.last_traffic is None
+    assert view.last_busy_at == BASE + 400
+
+
+@pytest.mark.parametrize(("usage", "no_room"), [(0.08, False), (0.949, False), (0.95, True), (None, False)])
+def test_room_is_wanting_only_where_the_pool_is_full(usage: float | None, no_room: bool) -> None:
+    told, server = history(), Server(waiting=2)
+    labels = (("engine", "0"), ("model_name", "m"))
+    server.extra["vllm:num_requests_waiting_by_reason", (*labels, ("reason", "capacity"))] = 2.0
+    if usage is not None:
+        server.extra["vllm:kv_cache_usage_perc", labels] = usage
+    for second in range(3):
+        told.scrape(server.scrape(BASE + second))
+    assert told.view(BASE + 2, "5m").no_room is no_room
+
+
 def test_counters_that_fall_without_a_start_time_are_a_reset_too() -> None:
     told, server = history(), Server(started=None, prompt=10_000)
     told.scrape(server.scrape(BASE))
@@ -312,9 +340,9 @@ def test_the_share_chart_holds_and_then_has_a_gap() -> None:
     told, server = history(), Server()
     told.scrape(server.scrape(BASE))
     server.turn(1_000, 750)
-    for second in range(1, 400):
+    for second in range(1, 460):
         told.scrape(server.scrape(BASE + second))
-    chart = told.view(BASE + 399, "5m").share_chart
+    chart = told.view(BASE + 459, "5m").share_chart
     assert chart.span_s == 1_800
     values = [v for v in chart.values if v is not None]
     assert values and all(v == pytest.approx(0.75) for v in values)

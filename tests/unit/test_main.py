@@ -33,6 +33,13 @@ def test_hosts_are_hosts(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the dashboard needs a terminal" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("urls", [["foo:bar"], ["99999"], ["http://"], ["8000", "foo:bar"]])
+def test_a_wrong_url_is_said_before_the_missing_terminal(urls: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(urls) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("kvtop: ") and "terminal" not in said and urls[-1].removeprefix("http://") in said
+
+
 @pytest.mark.parametrize(
     "argv",
     [["--window", "3"], ["--what"], ["8000", "--theme"], ["demo", "--scenario", "\x1b[2J"], ["demo", "--seed", "x"],

@@ -425,9 +425,15 @@ def test_every_state_of_an_endpoint_has_its_sentence() -> None:
 
 def test_worst_first() -> None:
     restarted = replace(turn(ttft_s=92.0), reset_at=NOW - 3, waiting_since=NOW - 41, window=QUEUED.window)
-    assert said(restarted).chip == "SLOW"
+    assert said(restarted).chip == "QUEUE"
+    fresh = replace(restarted, turns=(replace(restarted.turns[0], ended_at=NOW - 10),))
+    assert said(fresh).chip == "SLOW"
+    assert said(replace(restarted, waiting_since=None)).chip == "SLOW"
     assert said(replace(restarted, turns=())).chip == "QUEUE"
-    assert said(replace(restarted, turns=(), waiting_since=None)).chip == "RESTARTED"
+    alone = replace(restarted, turns=(), waiting_since=None)
+    assert said(alone).chip == "RESTARTED"
+    late = said(replace(alone, reset_at=NOW - 400, reset_seen_at=NOW - 4))
+    assert (late.chip, plain(late)) == ("RESTARTED", "counters began again 6 m 40 s ago, the window counts from there")
     assert said(replace(restarted, state=State.REFUSED)).chip == "DOWN"
 
 

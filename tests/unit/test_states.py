@@ -27,6 +27,14 @@ def test_a_process_that_wants_the_port_and_does_not_listen_is_loading() -> None:
     assert said.at == REFUSED.at
 
 
+def test_a_process_that_served_and_refuses_now_is_ending_and_does_not_load() -> None:
+    for ports in ((), (8000,)):
+        said = explain(REFUSED, URL, host(server(started_at=700.0, ports=ports)), 41233)
+        assert said.state is State.REFUSED
+        assert said.cause == "process 41233 served it and takes no more connections: it is ending"
+    assert explain(REFUSED, URL, host(server(pid=5)), 41233).state is State.LOADING
+
+
 def test_minutes_are_written_as_minutes() -> None:
     assert explain(REFUSED, URL, host(server(started_at=939.0))).cause.endswith("2 m 41 s so far")
 

@@ -149,7 +149,9 @@ def _series(seen: Evidence, scrape: Scrape) -> Iterator[Check]:
     process = _process(seen)
     if offload.supported:
         unit = "" if offload.unit == "bytes" else ", in blocks: this connector counts no bytes"
-        yield Check("offload", True, f"the connector's series are there{unit}")
+        size = life.all.config.cpu_tier_bytes or (process.tier_bytes if process is not None else None)
+        tier = f"; CPU tier {gib(size)}" if size is not None else "; the tier's size is not known"
+        yield Check("offload", True, f"the connector's series are there{unit}{tier}")
     else:
         fix = "--kv-offloading-size GiB (vLLM 0.11.2 or later), or --kv-transfer-config"
         yield Check("offload", False, "no offload series: no offload connector, or one that counts nothing", fix)

@@ -15,6 +15,7 @@ from kvtop.cli import stdio
 from kvtop.cli.args import Parser, theme
 from kvtop.errors import KvtopError, Problem
 from kvtop.model.view import WINDOWS
+from kvtop.sources.url import normalise
 
 INSTEAD = "for scripts and status lines: kvtop snapshot --json, kvtop snapshot --line"
 
@@ -37,6 +38,8 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the dashboard; the exit code."""
     options = parser().parse_args(argv)
+    for url in options.url:
+        normalise(url)  # one that is none is wrong with a terminal too
     stdio.need_terminal(INSTEAD)
     gc.disable()  # nothing that imports make is garbage: a tenth of the way to the first picture
     loaded = config.load()
@@ -47,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
     from kvtop.live.watch import Watch
 
-    watch = Watch(settings, options.url)  # a URL that is none ends here, before the screen is touched
+    watch = Watch(settings, options.url)
 
     from kvtop.ui.app import run
 

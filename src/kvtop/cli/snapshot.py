@@ -107,10 +107,16 @@ async def _live(args: argparse.Namespace) -> int:
 def _tell(args: argparse.Namespace, look: Look, shown: str | None) -> int:
     from kvtop.cli import words
     from kvtop.model import document
+    from kvtop.model.here import sized
 
     if args.json:
         made = document.snapshot(
-            look.window, url=shown, facts=look.facts, gpu=look.gpu, host=look.host, age_s=look.age_s
+            sized(look.window, shown, look.host),
+            url=shown,
+            facts=look.facts,
+            gpu=look.gpu,
+            host=look.host,
+            age_s=look.age_s,
         )
         print(json.dumps(made, allow_nan=False))
     elif args.line:

@@ -35,7 +35,7 @@ class Surroundings:
     clock: Clock
     sleep: Sleep
     changed: Callable[[], None]
-    explain: Callable[[SourceDown, str], SourceDown]
+    explain: Callable[[SourceDown, str, int | None], SourceDown]
 
 
 class Endpoint:
@@ -97,7 +97,7 @@ class Endpoint:
     async def _once(self) -> None:
         answer = await self._guarded(self._scrape, "/metrics")
         if isinstance(answer, SourceDown):
-            self.history.down(self._around.explain(answer, self.history.url))
+            self.history.down(self._around.explain(answer, self.history.url, self.history.pid))
             self._was_down = True
         else:
             self._feed(answer)

@@ -77,7 +77,7 @@ class Factories:
     """The store of captured turns, opened for reading; None where there is none yet."""
     taps: Callable[[], Sequence[Running]] = tuple
     """The taps that run on this machine."""
-    explain: Callable[[SourceDown, str, HostReading | None], SourceDown] = explain
+    explain: Callable[[SourceDown, str, HostReading | None, int | None], SourceDown] = explain
     """What the machine knows about a server that does not answer."""
     worker: Callable[[str], Caller] = Worker
 

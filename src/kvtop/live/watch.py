@@ -129,6 +129,7 @@ class Watch:
             url,
             _label(url, configured),
             tracker=lambda: TurnTracker(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s),
+            pool_full=limits.kv_pool_full,
         )
         endpoint = Endpoint(history, lambda: self._made(url, configured), self._surroundings(), found=found)
         self._endpoints.append(endpoint)
@@ -145,8 +146,8 @@ class Watch:
         typed = self._typed[url]
         return self._factories.server(typed, configured)
 
-    def _explained(self, down: SourceDown, url: str) -> SourceDown:
-        return self._factories.explain(down, url, self._host.reading)
+    def _explained(self, down: SourceDown, url: str, served: int | None) -> SourceDown:
+        return self._factories.explain(down, url, self._host.reading, served)
 
     def _start(self, endpoint: Endpoint) -> None:
         self._tasks[endpoint.history.url] = self._task(endpoint.run())
@@ -317,7 +318,7 @@ class Watch:
             sentence=sentence.make(servers, selected, around, self._discovery),
             servers=servers,
             selected=selected,
-            lines=fleet.server_lines(servers, selected, now) or (servers[selected].engines if servers else ()),
+            lines=fleet.lines(servers, selected, now),
             warning=_warning(servers, selected, limits.share_poor),
             gpu=self._gpu.reading,
             host=host,

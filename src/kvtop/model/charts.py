@@ -10,8 +10,14 @@ from kvtop.model.view import WINDOWS, Chart
 
 WINDOWS_A_CHART = 6
 
+MOST_OF_SEEN = 4.0
+"""So many times what was seen a chart spans at most: data in two columns at its edge say nothing."""
+
+SMALL_S = 600.0
+"""So much may always be spanned: scales do not jump in the first minutes."""
+
 _SPANS = (300.0, 600.0, 1_800.0, 3_600.0, 7_200.0, 21_600.0, 43_200.0, 86_400.0)
-"""What a chart of `since start` may span: the shortest that holds what was seen."""
+"""What a chart may span that does not span six windows."""
 
 _SHORTEST_MEAN_S = 6.0
 
@@ -31,11 +37,14 @@ class Held:
 
 
 def span_of(window_key: str, seen_s: float) -> float:
-    """Seconds that the charts span: six windows; for `start` what was seen, up to a day."""
+    """Seconds that the charts span: six windows, or less where not so much was seen; for `start` the shortest span
+    that holds what was seen, up to a day."""
     seconds = next((s for key, s, _ in WINDOWS if key == window_key), 300.0)
-    if seconds is not None:
-        return WINDOWS_A_CHART * seconds
-    return next((s for s in _SPANS if seen_s <= s), _SPANS[-1])
+    if seconds is None:
+        return next((s for s in _SPANS if seen_s <= s), _SPANS[-1])
+    most = max(SMALL_S, MOST_OF_SEEN * seen_s)
+    full = WINDOWS_A_CHART * seconds
+    return full if full <= most else max(s for s in _SPANS if s <= most)
 
 
 def mean_of(span_s: float) -> float:

@@ -8,10 +8,10 @@ everything below holds, and a single replica that is well, or prompts with nothi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvtop.errors import printable
-from kvtop.model.box import Window
+from kvtop.model.box import EngineWindow, Window
 from kvtop.model.view import EngineLine, ServerView
 from kvtop.model.words import nb, pct
 from kvtop.readings import State
@@ -114,51 +114,58 @@ def ranks(window: Window, model: str) -> list[Replica]:
     ]
 
 
+def lines(views: Sequence[ServerView], selected: int, now: float) -> tuple[EngineLine, ...]:
+    """One line a server; of a single one a line an engine; empty where there is one of both."""
+    if len(views) > 1:
+        return server_lines(views, selected, now)
+    return tuple(replace(line, state_s=_lasts(view, now)) for view in views for line in view.engines)
+
+
 def server_lines(views: Sequence[ServerView], selected: int, now: float) -> tuple[EngineLine, ...]:
     """One line a server, in the order given; empty for a single one. What is stale says its age."""
     if len(views) < 2:
         return ()
-    lines = []
-    for index, view in enumerate(views):
-        everything = view.window.all
-        ttft = everything.latency.ttft
-        lines.append(
-            EngineLine(
-                key=view.url,
-                label=view.label,
-                state=view.state,
-                share=everything.cached.share,
-                running=everything.requests.running,
-                waiting=everything.requests.waiting,
-                ttft_p50_s=ttft.p50.value_s if ttft.p50 is not None else None,
-                kv_cache_usage_share=everything.requests.kv_cache_usage_share,
-                age_s=max(0.0, now - view.last_good_at) if view.last_good_at is not None else None,
-                selected=index == selected,
-            )
+    return tuple(
+        replace(
+            _line(view.url, view.label, view.state, view.window.all),
+            state_s=_lasts(view, now),
+            age_s=max(0.0, now - view.last_good_at) if view.last_good_at is not None else None,
+            selected=index == selected,
         )
-    return tuple(lines)
+        for index, view in enumerate(views)
+    )
+
+
+def _lasts(view: ServerView, now: float) -> float | None:
+    return max(0.0, now - view.state_since) if view.state_since is not None else None
+
+
+def _line(key: str, label: str, state: State, seen: EngineWindow) -> EngineLine:
+    """A line without figures where the state is not good: the last ones say nothing of now."""
+    if not state.good:
+        return EngineLine(key, label, state)
+    ttft, requests = seen.latency.ttft, seen.requests
+    return EngineLine(
+        key,
+        label,
+        state,
+        share=seen.cached.share,
+        running=requests.running,
+        waiting=requests.waiting,
+        ttft_p50_s=ttft.p50.value_s if ttft.p50 is not None else None,
+        kv_cache_usage_share=requests.kv_cache_usage_share,
+    )
 
 
 def engine_lines(window: Window, state: State, age_s: float | None, engine: str | None) -> tuple[EngineLine, ...]:
     """One line a data-parallel engine; empty for a single one."""
     if len(window.engines) < 2:
         return ()
-    lines = []
-    for one in window.engines:
-        ttft = one.latency.ttft
-        key = one.engine or ""
-        lines.append(
-            EngineLine(
-                key=key,
-                label=f"engine {key}",
-                state=state,
-                share=one.cached.share,
-                running=one.requests.running,
-                waiting=one.requests.waiting,
-                ttft_p50_s=ttft.p50.value_s if ttft.p50 is not None else None,
-                kv_cache_usage_share=one.requests.kv_cache_usage_share,
-                age_s=age_s,
-                selected=key == engine,
-            )
+    return tuple(
+        replace(
+            _line(one.engine or "", f"engine {one.engine or ''}", state, one),
+            age_s=age_s,
+            selected=(one.engine or "") == engine,
         )
-    return tuple(lines)
+        for one in window.engines
+    )

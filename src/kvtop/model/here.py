@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from kvtop.model.box import Window
 from kvtop.readings import HostReading, VllmProcess
 
 _NAMES = ("localhost", "localhost.")
@@ -54,6 +56,15 @@ def is_here(url: str, host: HostReading, names: Collection[str] = ()) -> bool:
     """As `is_local`, or it names an address that a server of this machine was told to bind."""
     bound = {p.host for p in host.processes if p.host and not p.contained}
     return is_local(url, {*names, *bound})
+
+
+def sized(window: Window, url: str | None, host: HostReading | None) -> Window:
+    """The window with the CPU tier's size from the server's command line, where the server does not tell it."""
+    process = server_of(url, host) if url is not None else None
+    if process is None or process.tier_bytes is None or window.all.config.cpu_tier_bytes is not None:
+        return window
+    config = replace(window.all.config, cpu_tier_bytes=process.tier_bytes)
+    return replace(window, all=replace(window.all, config=config))
 
 
 def server_of(url: str, host: HostReading | None, names: Collection[str] = ()) -> VllmProcess | None:

@@ -48,9 +48,13 @@ class ServerHistory:
     `seconds` of the scrapes are Unix times. Not for several threads: feed and view from one.
     """
 
-    def __init__(self, url: str, label: str, *, tracker: Callable[[], Tracker] = TurnTracker) -> None:
+    def __init__(
+        self, url: str, label: str, *, tracker: Callable[[], Tracker] = TurnTracker, pool_full: float = 0.95
+    ) -> None:
+        """`pool_full`: share of the KV pool in use from which on what waits is said to wait for room in it."""
         self.url = url
         self.label = label
+        self._pool_full = pool_full
         self.version = 0
         """Grows with everything that was fed."""
         self._tracker = tracker()
@@ -65,6 +69,7 @@ class ServerHistory:
         self._watched_since: float | None = None
         self._started_at: float | None = None
         self._reset_at: float | None = None
+        self._reset_seen_at: float | None = None
         self._zero: Scrape | None = None
         """All counters at zero, at the time from which on they count, where a reset was seen."""
         self._waiting_since: float | None = None
@@ -136,6 +141,11 @@ class ServerHistory:
             self.version += 1
 
     @property
+    def pid(self) -> int | None:
+        """The API process that was last seen to serve this URL."""
+        return self._pid
+
+    @property
     def state(self) -> State:
         return self._state
 
@@ -166,7 +176,7 @@ class ServerHistory:
         self._ttft.rewind(to)
         for chart in self._charts.values():
             chart.forget()
-        marks = ("_reset_at", "_waiting_since", "_busy_at", "_watched_since", "_state_since")
+        marks = ("_reset_at", "_reset_seen_at", "_waiting_since", "_busy_at", "_watched_since", "_state_since")
         for name in marks:
             value = getattr(self, name)
             if value is not None and value > to:
@@ -183,6 +193,7 @@ class ServerHistory:
             step = between(last, scrape, gap if gap > 0 else None, lean=True)
             if step.state is State.RESET or _other_start(self._started_at, step.started_at):
                 step = self._reset(step, scrape, at)
+                last = None  # what was before says nothing of this one
             if step is not None:
                 busy = self._chart(step, at) or busy
         self._started_at = seen.started_at
@@ -201,6 +212,8 @@ class ServerHistory:
         """The counters began again between the last scrape and this one."""
         started = step.started_at
         self._reset_at = started if started is not None and self._last_at < started <= at else at
+        self._reset_seen_at = self._busy_at = at  # whether somebody asked before, nobody could see
+        self._busy = False
         self._zero = _zero(scrape, self._reset_at)
         self._archive.clear()
         self._waiting_since = None
@@ -291,6 +304,7 @@ class ServerHistory:
             models=self._facts.models,
             started_at=life.started_at if life.started_at is not None else self._reset_at,
             reset_at=self._reset_at,
+            reset_seen_at=self._reset_seen_at,
             config=life.all.config,
             window_key=window_key,
             window=window,
@@ -302,6 +316,7 @@ class ServerHistory:
             load_chart=drawn["load"],
             running_chart=drawn["running"],
             waiting_chart=drawn["waiting"],
+            no_room=_no_room(window, self._pool_full),
             waiting_since=self._waiting_since if self._down is None else None,
             turns=tuple(_of_this(self._flying(), known)) + tuple(_of_this(self._turns, known)),
             turns_total=sum(n for e, n in self._finished.items() if known is None or e in (known, None)),
@@ -363,6 +378,13 @@ _NOTHING = Scrape({}, {}, has_vllm=False)
 
 def _other_start(old: float | None, new: float | None) -> bool:
     return old is not None and new is not None and abs(old - new) > 0.5
+
+
+def _no_room(window: Window, full: float) -> bool:
+    """vLLM's reason `capacity` is any want of scheduling capacity: seats, the step's budget, or room in the pool."""
+    requests = window.all.requests
+    usage = requests.kv_cache_usage_share
+    return bool(requests.waiting_by_reason.capacity) and usage is not None and usage >= full
 
 
 def _zero(scrape: Scrape, at: float) -> Scrape:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from kvtop.model.box import Quantile, Window
 from kvtop.model.downs import BRIEF, DOWNS, Around, Wording, label_of, together
 from kvtop.model.view import WINDOWS, Sentence, ServerView
-from kvtop.model.waits import NEWS_FOR_S, Made, slow, told, window_s
+from kvtop.model.waits import NEWS_FOR_S, Made, slow, slow_now, told, window_s
 from kvtop.model.words import exact, flow, hms, lasted, nb, pct, secs, span, tok
 from kvtop.readings import Discovery, State
 
@@ -101,9 +101,10 @@ def _queue(view: ServerView, around: Around) -> Made | None:
 def _restarted(view: ServerView, around: Around) -> Made | None:
     if view.reset_at is None:
         return None
-    ago = around.now - view.reset_at
-    if ago > min(window_s(view) or NEWS_FOR_S, NEWS_FOR_S):
+    seen = view.reset_seen_at if view.reset_seen_at is not None else view.reset_at
+    if around.now - seen > min(window_s(view) or NEWS_FOR_S, NEWS_FOR_S):
         return None
+    ago = around.now - view.reset_at
     return "warn", [(f"counters began again {nb(lasted(ago))} ago,", "the window counts from there")]
 
 
@@ -248,8 +249,9 @@ _OF_OTHERS = {chip for _, chip, _, _ in DOWNS} | {"SLOW", "QUEUE", "RESTARTED"}
 """What is said of a server that is not the selected one."""
 
 _CHIPS: tuple[tuple[str, Callable[[ServerView, Around], Made | None]], ...] = (
-    ("SLOW", slow),
+    ("SLOW", slow_now),
     ("QUEUE", _queue),
+    ("SLOW", slow),
     ("RESTARTED", _restarted),
     ("SLEEPING", _sleeping),
     ("CACHE OFF", _cache_off),

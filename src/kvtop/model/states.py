@@ -8,8 +8,10 @@ from kvtop.model.here import is_here, port_of
 from kvtop.readings import HostReading, SourceDown, State, VllmProcess
 
 
-def explain(down: SourceDown, url: str, host: HostReading | None) -> SourceDown:
-    """A refused port of this machine, seen beside the vLLM processes: loading, elsewhere, or gone.
+def explain(down: SourceDown, url: str, host: HostReading | None, served: int | None = None) -> SourceDown:
+    """A refused port of this machine, seen beside the vLLM processes: loading, ending, elsewhere, or gone.
+
+    `served`: the process that was last seen to serve this URL. One that served and refuses now does not load.
 
     vLLM binds its port early but listens only when its start-up is complete, so a living server process that wants
     this port and does not listen is loading. Other states, and ports of other machines, are returned as they are.
@@ -24,6 +26,8 @@ def explain(down: SourceDown, url: str, host: HostReading | None) -> SourceDown:
     # A port that stands in a configuration file is not known before the server listens.
     mine = mine or [p for p in servers if p.port is None and not p.ports and "--config" in " ".join(p.command)]
     for process in mine:
+        if process.pid == served:
+            return replace(down, cause=f"process {process.pid} served it and takes no more connections: it is ending")
         if wanted in process.ports:
             return replace(down, cause=f"{down.cause}: process {process.pid} listens on this port at another address")
         if not process.ports:

@@ -140,6 +140,9 @@ class EngineLine:
     ttft_p50_s: float | None = None
     kv_cache_usage_share: float | None = None
     age_s: float | None = None
+    """Seconds since the figures were read."""
+    state_s: float | None = None
+    """Seconds that it has been in this state."""
     selected: bool = False
 
 
@@ -216,6 +219,8 @@ class ServerView:
     """Start of the server's process, or of what the counters count from."""
     reset_at: float | None = None
     """Unix time at which the counters were seen to begin again, if kvtop saw it."""
+    reset_seen_at: float | None = None
+    """Unix time of the scrape that showed it: later than `reset_at` where nobody could look meanwhile."""
     config: Config = Config()
     window_key: str = "5m"
     window: Window = Window(State.UP)
@@ -231,6 +236,8 @@ class ServerView:
     load_chart: Chart = Chart()
     running_chart: Chart = Chart()
     waiting_chart: Chart = Chart()
+    no_room: bool = False
+    """Something waits for scheduling capacity, and the KV pool is full."""
     waiting_since: float | None = None
     """Unix time from which on something has waited without a break."""
     turns: tuple[Turn, ...] = ()

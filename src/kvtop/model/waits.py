@@ -13,6 +13,9 @@ from kvtop.model.words import ago, exact, lasted, nb, secs
 NEWS_FOR_S = 300.0
 """A long input, or a restart, is told no longer than this."""
 
+FRESH_S = 15.0
+"""A wait that ended longer ago than this comes after a queue that is there now."""
+
 SMALL = 0.1
 """A share of the wait below this need not be named."""
 
@@ -77,6 +80,14 @@ def _waiting_now(turn: Turn, around: Around) -> Made:
         read = f"{exact(turn.new_tokens)} of {exact(turn.prompt_tokens)} prompt tokens are read anew"
         said.insert(0, (first, f"{read}, no first token yet"))
     return "warn", said
+
+
+def slow_now(view: ServerView, around: Around) -> Made | None:
+    """As `slow`, while it is fresh: what waits in the queue now comes before a wait that is over."""
+    turn = told(view, around)
+    if turn is None or (turn.ended_at is not None and around.now - turn.ended_at > FRESH_S):
+        return None
+    return slow(view, around)
 
 
 def slow(view: ServerView, around: Around) -> Made | None:

@@ -16,6 +16,7 @@ import psutil
 from kvtop.errors import printable
 from kvtop.readings import VllmProcess
 from kvtop.sources.taps import tap_ways
+from kvtop.sources.tier_size import tier_bytes
 from kvtop.sources.url import VLLM_PORT
 
 RESCAN_READS = 10
@@ -105,6 +106,10 @@ def option(command: Sequence[str], name: str) -> str | None:
         elif position + 1 < len(command):
             value = command[position + 1]
     return value
+
+
+def _tier_bytes(command: Sequence[str]) -> int | None:
+    return tier_bytes(option(command, "--kv-offloading-size"), option(command, "--kv-transfer-config"))
 
 
 def port_of(command: Sequence[str]) -> int | None:
@@ -256,6 +261,7 @@ class ProcessTable:
             started_at=started,
             parent=parent,
             ports=known.ports,
+            tier_bytes=_tier_bytes(command) if what == "api" else None,
             contained=known.contained,
         )
 

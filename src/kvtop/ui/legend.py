@@ -71,7 +71,8 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             (
                 "store, load",
-                "KV copied from GPU to host, and back; /h is the mean of a window, /s the peak of a column",
+                "KV copied from GPU to host, and back: the mean of a window, /s for 10 s and /h for the others; in the "
+                "chart the peak of a column",
             ),
             ("total", "since the server began"),
             ("copies, speed", "how many transfers since the start, and bytes over the time that they took"),
@@ -85,7 +86,7 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "Queue",
         (
             ("running, waiting", "requests at the last reading"),
-            ("capacity", "wait for room in the KV pool"),
+            ("capacity", "wait for scheduling capacity: a seat in the batch, budget of the step, room in the KV pool"),
             ("deferred", "wait for something else: a KV load, a LoRA slot"),
             ("KV pool", "blocks in use; full is no fault while nothing waits"),
             ("preempted", "thrown out of the pool and read again"),

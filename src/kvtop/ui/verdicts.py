@@ -114,7 +114,7 @@ def _read_anew(turn: Turn, why: str) -> list[str]:
 def _doing(turn: Turn, server: ServerView | None) -> list[str]:
     """Of a turn in flight."""
     if turn.phase == "waits":
-        room = server is not None and bool(server.window.all.requests.waiting_by_reason.capacity)
+        room = server is not None and server.no_room
         words = ["waits for room in the KV pool", "waits for room", "waits"] if room else ["waits"]
     elif turn.phase == "reads":
         words = _reads(turn)

@@ -191,6 +191,8 @@ class HistoryScreen(Page):
             return [[(" ", "t"), (self._problem, "warn")]]
         if self._made_for != self._wanted(w, h):
             self.call_later(self.rebuild)
+        if not self._rows_made and _drawable(w, h):
+            return [[(" ", "t"), ("drawing …", "d")]]
         return self._rows_made[:h]
 
     def _wanted(self, w: int, h: int) -> tuple[object, ...]:
@@ -205,7 +207,7 @@ class HistoryScreen(Page):
     def rebuild(self) -> None:
         """Take the series and have them drawn by a thread; the screen changes when that is done."""
         w, h = self.size.width, max(0, self.size.height - 1 - 3)
-        if w < 20 or h < 4:
+        if not _drawable(w, h):
             return
         end, span_s = self.now(), SPANS[self.span][0]
         boxes = _boxes(self.chosen, w, h)
@@ -300,6 +302,11 @@ def _levels(metric: Metric, top: float, h: int) -> tuple[tuple[float, str], ...]
     if metric.write is _count:  # there is no half request
         parts = next(n for n in (*range(parts + 1, 1, -1), 1) if top % n == 0 or n == 1)
     return tuple((top * i / parts, metric.tick(top * i / parts, top).rjust(8)) for i in range(parts + 1))
+
+
+def _drawable(w: int, h: int) -> bool:
+    """There is room for a chart."""
+    return w >= 20 and h >= 4
 
 
 def _columns(w: int) -> int:

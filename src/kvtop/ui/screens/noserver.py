@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
@@ -36,12 +37,36 @@ NARROW = 60
 class UrlInput(Input):
     """The line that a URL is typed into."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape", "close", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "close", "close"), ("ctrl+u", "clear", "clear")]
     DEFAULT_CSS = """
     UrlInput { display: none; height: 1; border: none; padding: 0 1; background: $shade-cursor; color: $text; }
     UrlInput:focus { border: none; background: $shade-cursor; }
     UrlInput.open { display: block; }
+    UrlInput.offered, UrlInput.offered:focus { color: $dim; }
     """
+
+    def offer(self, url: str) -> None:
+        """Put a URL in: what is typed or pasted first takes its place, while a key that moves or deletes edits it."""
+        self.value = url
+        self.cursor_position = len(url)
+        self.set_class(bool(url), "offered")
+
+    def on_key(self, event: events.Key) -> None:
+        if event.is_printable:
+            self._take_its_place()
+        self.remove_class("offered")
+
+    def on_paste(self, event: events.Paste) -> None:
+        if event.text:
+            self._take_its_place()
+
+    def _take_its_place(self) -> None:
+        if self.has_class("offered"):
+            self.offer("")
+
+    def action_clear(self) -> None:
+        """Empty the line."""
+        self.value = ""
 
     def action_close(self) -> None:
         """Put it away, and what was asked with it."""
@@ -78,12 +103,13 @@ class NoServerScreen(Page):
 
     def compose(self) -> ComposeResult:
         yield Body(id="body")
-        yield UrlInput(self.url, placeholder="http://127.0.0.1:8000", select_on_focus=False, id="url")
+        yield UrlInput(placeholder="http://127.0.0.1:8000", select_on_focus=False, id="url")
         yield Foot(self.keymap, self.ON, id="foot")
 
     def on_mount(self) -> None:
         super().on_mount()
         if self.url:
+            self.query_one(UrlInput).offer(self.url)
             self.action_give_url()
 
     def tick(self) -> None:
@@ -122,8 +148,16 @@ class NoServerScreen(Page):
         """What the keys do while a URL is typed; all others are text."""
         if not self.typing:
             return []
-        named = (("enter", "watch it"), ("esc", "close"), ("ctrl+c", "quit"))
-        return [[part for key, word in named[:n] for part in ((key, "t bold"), (f" {word}  ", "d"))] for n in (3, 2)]
+        watch, clear, close, end = ("enter", "watch it"), ("ctrl+u", "clear"), ("esc", "close"), ("ctrl+c", "quit")
+        wordings = ((watch, clear, close, end), (watch, clear, close), (watch, close))
+        return [
+            [
+                part
+                for i, (key, word) in enumerate(named)
+                for part in ((f"{'  ' if i else ''}{key}", "t bold"), (f" {word}", "d"))
+            ]
+            for named in wordings
+        ]
 
     def on_input_changed(self) -> None:
         self.asked = None
@@ -275,8 +309,10 @@ def _this_box(view: BoxView | None, w: int) -> list[Line]:
     if host is not None:
         for process in host.processes:
             if process.role == "api":
-                where = f"port {process.port}" if process.port else "its port is not known"
-                facts.append(("vLLM", f"process {process.pid} is alive, {where}; it may still be loading", ""))
+                port = process.port or next(iter(process.ports), None)
+                where = f"port {port}" if port else "its port is not known"
+                loads = "" if process.ports or process.contained else "; it may still be loading"
+                facts.append(("vLLM", f"process {process.pid} is alive, {where}{loads}", ""))
         for file in host.offload_files:
             if file.stale:
                 text = f"{file.path}, {gib(file.bytes)}, no process holds it: kvtop doctor says how to remove it"

@@ -6,6 +6,7 @@ from itertools import takewhile
 
 from kvtop.config import Thresholds
 from kvtop.model.box import Cached
+from kvtop.model.charts import mean_of
 from kvtop.model.view import Chart, ServerView, Turn
 from kvtop.ui.digits import big
 from kvtop.ui.draw import Line, area, cells, edge, fit, lj, ljust, pick, rj, spread, stack, width
@@ -77,6 +78,12 @@ def share_rows(chart: Chart, w: int, h: int) -> list[Line]:
 def span_words(span_s: float) -> str:
     """The left end of a time axis: -30 m."""
     return f"-{span_s / 60:.0f} m" if span_s < 2 * 3600 else f"-{span_s / 3600:.0f} h"
+
+
+def _mean_words(span_s: float) -> str:
+    """How long a mean one point of such a chart is: 6 s, 1 min."""
+    mean_s = mean_of(span_s)
+    return f"{mean_s / 60:g} min" if mean_s >= 60 else f"{mean_s:g} s"
 
 
 class CachePanel(BoxPanel):
@@ -199,7 +206,7 @@ class CachePanel(BoxPanel):
 
     def _axis(self, chart: Chart, w: int) -> Line:
         """Left end, the slow turn, now."""
-        left = span_words(chart.span_s) + (", 1 min mean" if w >= 50 else "")
+        left = span_words(chart.span_s) + (f", {_mean_words(chart.span_s)} mean" if w >= 50 else "")
         line: Line = [(left, "d")]
         slow = self._marked()
         if slow is not None and slow.ended_at is not None and chart.span_s > 0:

@@ -102,7 +102,7 @@ class OffloadPanel(BoxPanel):
         return *self.state(), self._ways(), self._share(), self.life.offload, charts, machine
 
     def note(self, w: int) -> Line:
-        if self.empty and (size := self.now.config.cpu_tier_bytes) is not None:
+        if self.empty and (size := self._tier_bytes()) is not None:
             return [(f"CPU tier {gib(size, 0)}", "d")]
         return super().note(w)
 
@@ -123,6 +123,9 @@ class OffloadPanel(BoxPanel):
         config = self.server.config if self.server else self.now.config
         if config.cpu_tier_bytes is not None:
             return config.cpu_tier_bytes
+        process = self.scene.process if self.scene else None
+        if process is not None and process.tier_bytes is not None:
+            return process.tier_bytes
         host = self.scene.view.host if self.scene else None
         files = [f for f in host.offload_files if f.mapped_by] if host and self._here() else []
         return sum(f.bytes for f in files) if files else None

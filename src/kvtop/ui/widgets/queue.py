@@ -31,7 +31,9 @@ class QueuePanel(BoxPanel):
         tone = "warn" if since is not None and self.at - since >= LONG_WAIT_S else "d"
         verb = "wait" if waiting > 1 else "waits"
         if self.now.requests.waiting_by_reason.capacity:
-            options = [f"{waiting} {verb} for room in the KV pool", f"{waiting} {verb} for room", f"{waiting} {verb}"]
+            room = self.server is not None and self.server.no_room
+            what = ["for room in the KV pool", "for room"] if room else ["for scheduling capacity", "for capacity"]
+            options = [*(f"{waiting} {verb} {words}" for words in what), f"{waiting} {verb}"]
             return [(pick(options, w), tone)]
         return [(f"{waiting} {verb}", tone)]
 

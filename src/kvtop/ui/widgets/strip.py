@@ -30,7 +30,7 @@ WORDS: dict[State, tuple[str, str]] = {
     State.NO_STATS: ("no stats", "warn"),
 }
 STATE_W = 18
-"""'unauthorized 142 s': what it is, and how old its numbers are."""
+"""'unauthorized 142 s': what it is, and since when."""
 
 
 class Strip(BoxPanel):
@@ -85,10 +85,11 @@ class Strip(BoxPanel):
         mark: Line = [("▸" if line.selected else " ", "bright")]
         mark.append((ljust(clip(name, label_w), label_w), "t bold" if line.selected else "t"))
         word, style = WORDS[line.state]
-        old = line.age_s is not None and (line.age_s >= 3 or not line.state.good)
+        old = line.age_s is not None and line.age_s >= 3
+        seconds = (line.age_s if old else None) if line.state.good else line.state_s
         number = "d" if old or not line.state.good else "t"
         parts: list[Line] = [
-            [(ljust(f"{word} {_age(line.age_s)}" if old else word, STATE_W), style)],
+            [(ljust(word if seconds is None else f"{word} {_age(seconds)}", STATE_W), style)],
             [("cached ", "d"), *rj(pct(line.share), 5, number)],
             [("run ", "d"), *rj(_n(line.running), 3, number), (" wait ", "d"), *rj(_n(line.waiting), 3, number)],
             [("TTFT ", "d"), *rj(_about(line.ttft_p50_s), 6, number)],
@@ -135,9 +136,9 @@ def _names(lines: tuple[EngineLine, ...]) -> list[str]:
     return short_labels([safe(line.label) for line in lines])
 
 
-def _age(seconds: float | None) -> str:
+def _age(seconds: float) -> str:
     """In five cells: 0 s, 42 s, 161 s, 17 m."""
-    return lasted(seconds) if seconds is None or seconds < 119.5 else short(seconds)
+    return lasted(seconds) if seconds < 119.5 else short(seconds)
 
 
 def _about(seconds: float | None) -> str:

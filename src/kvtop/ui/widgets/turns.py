@@ -133,7 +133,17 @@ class TurnsPanel(BoxPanel):
                 wrong = clip(safe(wrong), 24)
                 options = [f"{wrong} is no filter, esc shows all", f"{wrong} is no filter", "no filter"]
             return [(pick(options, w), "warn")]
+        if not server.turns and starting(server):
+            return [(pick(self._loads_since(), w), "d")]
         return notes.of_turns(server, w)
+
+    def _loads_since(self) -> list[str]:
+        """Since when the server is on its way up, longest first."""
+        process = self.scene.process if self.scene else None
+        since_when = process.started_at if process is not None else None
+        if since_when is None:
+            since_when = self.server.state_since if self.server is not None else None
+        return [""] if since_when is None else [f"loads since {hms(since_when)}", f"since {hms(since_when)}", ""]
 
     def all_lines(self, w: int, h: int) -> list[Line]:
         if self._compact(w, h):
@@ -233,9 +243,11 @@ class TurnsPanel(BoxPanel):
         assert scene is not None
         if self._compact(w, h + 1) and w < NARROW:
             none = "none yet" if server is None or server.state.good else "none is known"
+            if starting(server):
+                none = self._loads_since()[0]
             if scene.filter and server is not None and server.turns:
                 none = f"0 of {len(server.turns)} rows"
-            first: list[Line] = [[(SUPER[6], "d"), ("turns ", "t bold"), (none, "d")]]
+            first: list[Line] = [[(SUPER[6], "d"), (f"{self.heading_name().lower()} ", "t bold"), (none, "d")]]
         else:
             first = []
         if scene.filter and server is not None and server.turns:
@@ -244,14 +256,14 @@ class TurnsPanel(BoxPanel):
                 said = f"{clip(safe(wrong), 24)} is no filter; compare like new>10k, cached<50 or ttft>=5"
             return [*first, *([(" ", "t"), *line] for line in wrap([(said, "d")], min(w - 2, 90)))][:h]
         if starting(server):
-            return [*first, *self._start(w)][:h]
+            return [*first, *self._start(w, h - len(first))]
         if server is None:
             return first
         said = EMPTY if server.state.good else UNREAD
         return [*first, *([(" ", "t"), *line] for line in wrap([(said, "d")], min(w - 2, 90)))][:h]
 
-    def _start(self, w: int) -> list[Line]:
-        """What is known of a server that is on its way up."""
+    def _start(self, w: int, h: int) -> list[Line]:
+        """What is known of a server that is on its way up; a value that is too long ends with an ellipsis."""
         scene, server = self.scene, self.server
         assert scene is not None and server is not None
         process, at = scene.process, self.at
@@ -271,9 +283,15 @@ class TurnsPanel(BoxPanel):
             rows.append(("since", f"{hms(server.state_since)} ({lasted(at - server.state_since)} so far)"))
         if server.cause:
             rows.append(("state", safe(server.cause)))
+        room = max(10, w - 12)
         out: list[Line] = []
         for name, value in rows:
-            for i, line in enumerate(wrap([(value, "t")], max(10, w - 12))[:3]):
+            lines = wrap([(value, "t")], room)
+            if len(lines) > (most := min(3, h - len(out))):
+                lines = lines[:most]
+                if lines:
+                    lines[-1] = [(clip("".join(text for text, _ in lines[-1]) + " …", room), "t")]
+            for i, line in enumerate(lines):
                 out.append([(" ", "t"), ((name if not i else "").ljust(10), "d"), *line])
         return out
 
