@@ -197,3 +197,10 @@ def test_a_broken_store_is_told_in_two_lines(capsys: pytest.CaptureFixture[str])
     for argv in ([], ["--json"], ["--check"], ["--forget", "1"]):
         code, out, err = run(capsys, *argv)
         assert (code, out) == (1, "") and "damaged" in err and len(err.splitlines()) == 2
+
+
+def test_an_answer_that_came_at_once_has_no_speed() -> None:
+    turn = Captured(started_at=1.0, first_token_at=2.0, ended_at=2.001, completion_tokens=21)
+    assert document.tokens_per_s(turn) is None
+    assert document.tokens_per_s(replace(turn, ended_at=4.0)) == 10.0
+    assert document.tokens_per_s(replace(turn, ended_at=None)) is None

@@ -7,6 +7,7 @@ from typing import Any
 from kvtop.capture.turn import Captured, TurnState
 from kvtop.clock import iso
 from kvtop.model.document import plain
+from kvtop.model.view import AT_ONCE_S
 
 
 def turn(t: Captured, slow: bool | None) -> dict[str, Any]:
@@ -81,6 +82,6 @@ def decode_s(t: Captured) -> float | None:
 def tokens_per_s(t: Captured) -> float | None:
     """While it wrote: the tokens after the first one, over the time that they took."""
     seconds = decode_s(t)
-    if not seconds or t.completion_tokens is None or t.completion_tokens < 2:
+    if seconds is None or seconds < AT_ONCE_S or t.completion_tokens is None or t.completion_tokens < 2:
         return None
     return (t.completion_tokens - 1) / seconds

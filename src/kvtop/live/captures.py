@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from kvtop.capture.document import decode_s
 from kvtop.capture.estimate import Sizes
 from kvtop.capture.turn import Captured, TurnState
 from kvtop.errors import KvtopError
@@ -321,7 +322,7 @@ def _shown(turn: Captured) -> Turn:
         completion_tokens=turn.completion_tokens,
         queue_s=turn.queue_s,
         prefill_s=turn.prefill_s,
-        decode_s=turn.ended_at - turn.first_token_at if turn.ended_at and turn.first_token_at else None,
+        decode_s=decode_s(turn),
         ttft_s=turn.ttft_s,
         duration_s=turn.duration_s,
         inter_token_s=turn.inter_token_p50_s if not turn.coalesced else None,

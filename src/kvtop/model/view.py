@@ -20,6 +20,10 @@ WINDOWS: tuple[tuple[str, float | None, str], ...] = (
 """Key, seconds, words. `start` is since the server's process began."""
 
 
+AT_ONCE_S = 0.05
+"""An answer that came whole within this time was not written in it: a proxy, or one read, gave it at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
     """Equal columns of time that end now, oldest first. None is a gap: nothing is known of that column."""

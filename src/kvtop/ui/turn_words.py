@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvtop.model.view import ServerView, Turn
+from kvtop.model.view import AT_ONCE_S, ServerView, Turn
 from kvtop.ui.draw import Line, clip, expected, pick, pick_line, rj, safe, stack, wrap
 from kvtop.ui.numbers import DASH, exact, hms, ms, pct, rate, short, tok
 from kvtop.ui.verdicts import verdict
@@ -53,6 +53,8 @@ def speed(turn: Turn) -> float | None:
     """Tokens a second while it wrote."""
     if turn.inter_token_s:
         return 1 / turn.inter_token_s
+    if turn.captured and (turn.decode_s or 0.0) < AT_ONCE_S:
+        return None
     if turn.completion_tokens and turn.decode_s:
         return turn.completion_tokens / turn.decode_s
     return None
