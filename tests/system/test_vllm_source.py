@@ -9,6 +9,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -606,3 +607,49 @@ async def test_facts_of_a_hanging_server_take_one_timeout() -> None:
         assert time.monotonic() - began < 1.0
     assert isinstance(facts, SourceDown)
     assert facts.state is State.TIMEOUT
+
+
+async def test_a_huge_text_that_kvtop_cannot_read_in_time_is_no_fault_of_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kvtop.sources.vllm.READ_S", 0.05)
+    let_go, reads = threading.Event(), 0
+
+    def slow(self: object, text: str, at: float | None = None) -> Scrape:
+        nonlocal reads
+        reads += 1
+        let_go.wait(30)
+        return Scrape({}, {}, at)
+
+    monkeypatch.setattr("kvtop.sources.exposition.Reader.read", slow)
+    text = METRICS + b"# HELP x " + b"y" * 1_200_000 + b"\n"
+    async with serving(vllm(metrics=text)) as box:
+        source = VllmSource(box.url)
+        for _ in range(3):
+            answer = await source.scrape()
+            assert isinstance(answer, SourceDown)
+            assert answer.state is State.TOO_LARGE
+            assert answer.cause == "/metrics of 1 MB takes kvtop itself over 0.05 s to read"
+        assert reads == 1  # the first one still goes on: no second one beside it
+        let_go.set()
+        await source.aclose()
+
+
+async def test_a_key_that_the_server_gives_back_is_not_told() -> None:
+    async def echo(exchange: Exchange) -> None:
+        said = exchange.headers.get("authorization", "").removeprefix("Bearer ")
+        answers = {
+            "/version": f'{{"version": "{said}"}}'.encode(),
+            "/v1/models": f'{{"data": [{{"id": "m-{said}", "owned_by": "{said}"}}]}}'.encode(),
+        }
+        body = METRICS if exchange.path == "/metrics" else answers.get(exchange.path, b"")
+        await exchange.reply(body)
+
+    async with serving(echo) as box:
+        source = VllmSource(box.url, key=lambda: SECRET)
+        facts = await source.facts()
+        assert isinstance(facts, ServerFacts)
+        assert facts.version == "***"
+        assert [model.id for model in facts.models] == ["m-***"]
+        assert SECRET not in repr(facts)
+        await source.aclose()

@@ -17,8 +17,8 @@ from kvtop.errors import KvtopError
 from kvtop.live import captures as module
 from kvtop.live.captures import Captures, Moment
 from kvtop.live.factories import StoreLike
-from kvtop.live.worker import Worker
 from kvtop.model.judge import Thresholds
+from kvtop.worker import Worker
 
 URL = "http://127.0.0.1:8000"
 AT = 1_795_957_461.0

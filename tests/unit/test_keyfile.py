@@ -14,8 +14,8 @@ from kvtop.config import Server, Settings
 from kvtop.live import keyfile
 from kvtop.live.factories import real
 from kvtop.live.keyfile import KEPT_S, WithKeyFile
-from kvtop.live.worker import Worker
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State
+from kvtop.worker import Worker
 
 
 class Asked:

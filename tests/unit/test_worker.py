@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from kvtop.live.worker import Hangs, Worker
+from kvtop.worker import Hangs, Worker
 
 
 async def _free(worker: Worker) -> None:

@@ -11,10 +11,10 @@ from kvtop.capture.turn import Captured, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live.endpoint import Sleep
 from kvtop.live.factories import StoreLike
-from kvtop.live.worker import Caller, Hangs
 from kvtop.model.here import same_port_here
 from kvtop.model.judge import Thresholds
 from kvtop.model.view import Estimate, Turn
+from kvtop.worker import Caller, Hangs
 
 LOOK_S = 0.5
 """Between two looks whether the store has changed; a look costs a tenth of a millisecond."""

@@ -12,7 +12,7 @@ from kvtop.capture.turn import Captured
 from kvtop.errors import KvtopError, printable
 from kvtop.live.factories import StoreLike
 from kvtop.live.taps import Taps
-from kvtop.live.worker import Caller, Hangs
+from kvtop.worker import Caller, Hangs
 
 if TYPE_CHECKING:
     from kvtop.capture.answer_text import Piece

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from kvtop import paths
 from kvtop.config import Server, Settings
-from kvtop.live.worker import Caller, Worker
 from kvtop.model.states import explain
 from kvtop.readings import Discovery, GpuReading, HostReading, Scrape, ServerFacts, SourceDown
+from kvtop.worker import Caller, Worker
 
 if TYPE_CHECKING:
     from kvtop.capture.running import Running

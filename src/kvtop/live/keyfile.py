@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from kvtop.clock import Clock
 from kvtop.live.factories import ServerLike
-from kvtop.live.worker import Caller, Hangs
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State
+from kvtop.worker import Caller, Hangs
 
 KEPT_S = 2.0
 """A key is used for so long before its file is read again."""

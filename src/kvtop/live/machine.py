@@ -10,8 +10,8 @@ from kvtop.clock import Clock
 from kvtop.config import Poll
 from kvtop.live.endpoint import Sleep
 from kvtop.live.factories import GpuLike, HostLike
-from kvtop.live.worker import Caller, Hangs
 from kvtop.readings import GpuReading, HostReading
+from kvtop.worker import Caller, Hangs
 
 READ_S = 5.0
 """A read that takes longer is given up; no second one starts while it hangs."""

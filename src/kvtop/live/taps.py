@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from kvtop.live.endpoint import Sleep
-from kvtop.live.worker import Caller, Hangs
 from kvtop.model.here import same_port_here
+from kvtop.worker import Caller, Hangs
 
 if TYPE_CHECKING:
     from kvtop.capture.running import Running

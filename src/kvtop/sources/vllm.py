@@ -6,7 +6,6 @@ into the Authorization header alone, and no message, repr or log ever holds it.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import re
@@ -22,6 +21,7 @@ from kvtop.readings import Model, Scrape, ServerFacts, SourceDown, State
 from kvtop.sources.exposition import Reader
 from kvtop.sources.http import Answer, HttpClient, HttpFailure
 from kvtop.sources.url import parse
+from kvtop.worker import Hangs, Worker
 
 HEALTH_S = 3.0
 """Seconds between two looks at /health beside /metrics, which goes on answering with frozen gauges when the engine
@@ -38,6 +38,9 @@ _REDIRECTS = 3
 _MODELS = 64
 _MAX_LENGTH = 10**12
 """Tokens; no context is longer."""
+
+READ_S = 5.0
+"""A huge text that takes longer to read is given up; no second one is begun while it lasts."""
 
 _RUNNING = "vllm:num_requests_running"
 _ACCEPT_TEXT = ("Accept", "text/plain;version=0.0.4, */*;q=0.1")
@@ -94,6 +97,7 @@ class VllmSource:
         self._reader = Reader(wanted)
         self._metrics = HttpClient(endpoint, timeout_s=timeout_s, max_bytes=max_bytes)
         self._asides = HttpClient(endpoint, timeout_s=timeout_s, max_bytes=min(_SMALL, max_bytes))
+        self._worker = Worker("reader")
         self._last: Scrape | None = None
         self._moved_at = 0.0
         self._health_at: float | None = None
@@ -129,7 +133,12 @@ class VllmSource:
         await self._asides.aclose()
 
     def _down(self, failure: HttpFailure) -> SourceDown:
-        return SourceDown(failure.state, failure.cause, self._clock.wall(), failure.status)
+        return SourceDown(failure.state, self._discreet(failure.cause), self._clock.wall(), failure.status)
+
+    def _discreet(self, text: str) -> str:
+        """Without the API key, which a server may give back in whatever it says."""
+        key = (self._key() or "").strip()
+        return text.replace(key, "***") if key else text
 
     async def _scrape(self) -> Scrape:
         if self._dead is not None:
@@ -156,8 +165,15 @@ class VllmSource:
             return self._reader.read(body.decode("utf-8", "replace"), at)
 
         at = self._clock.wall()
-        # A usual text takes a third of a millisecond, less than a thread; a huge one must not hold up the screen.
-        return await asyncio.to_thread(read) if len(body) > _HUGE else read()
+        if len(body) <= _HUGE:
+            return read()  # a third of a millisecond, less than a thread costs
+        try:
+            return await self._worker.call(read, READ_S)
+        except (TimeoutError, Hangs):
+            size = f"{len(body) / 1e6:.0f} MB"
+            raise HttpFailure(
+                State.TOO_LARGE, f"/metrics of {size} takes kvtop itself over {READ_S:g} s to read"
+            ) from None
 
     async def _look_at_health(self) -> None:
         """Raise when /health says that the engine is dead."""
@@ -188,14 +204,15 @@ class VllmSource:
             else:
                 sleeping = _decode(answer.body, _Sleeping) if answer.status == 200 else None
         return ServerFacts(
-            version=printable(version.version, 60) if version else None,
-            models=tuple(
-                Model(printable(row.id), _length(row.max_model_len), printable(row.owned_by or "", 60) or None)
-                for row in (models.data[:_MODELS] if models else ())
-            ),
+            version=printable(self._discreet(version.version), 60) if version else None,
+            models=tuple(self._model(row) for row in (models.data[:_MODELS] if models else ())),
             sleeping=sleeping.is_sleeping if sleeping else None,
             problems=tuple(problems),
         )
+
+    def _model(self, row: _Row) -> Model:
+        owner = printable(self._discreet(row.owned_by or ""), 60)
+        return Model(printable(self._discreet(row.id)), _length(row.max_model_len), owner or None)
 
     async def _ask(self, path: str, kind: type[_T], problems: list[str]) -> _T | None:
         answer = await self._get(self._asides, path)

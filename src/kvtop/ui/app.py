@@ -20,8 +20,6 @@ from textual.worker import Worker, WorkerError, WorkerState
 from kvtop import config
 from kvtop.config import Settings
 from kvtop.errors import KvtopError, Problem
-from kvtop.live.worker import Hangs
-from kvtop.live.worker import Worker as Beside
 from kvtop.model.view import BoxView
 from kvtop.sources.url import normalise
 from kvtop.ui import keys
@@ -30,6 +28,8 @@ from kvtop.ui.messages import Changed, OtherUrl
 from kvtop.ui.screens.dashboard import Dashboard
 from kvtop.ui.terminal import Terminal
 from kvtop.ui.watching import Watching
+from kvtop.worker import Hangs
+from kvtop.worker import Worker as Beside
 
 if TYPE_CHECKING:
     from kvtop.ui.palette import Palette

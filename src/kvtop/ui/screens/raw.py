@@ -11,7 +11,6 @@ from textual.binding import BindingType
 
 from kvtop.errors import KvtopError
 from kvtop.live.desk import Desk
-from kvtop.live.worker import Hangs, Worker
 from kvtop.model.view import Turn
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, cells, pick, safe
@@ -19,6 +18,7 @@ from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import exact, traffic
 from kvtop.ui.screens.page import Page
 from kvtop.ui.widgets.panel import rule
+from kvtop.worker import Hangs, Worker
 
 MOST = 2_000_000
 """Bytes of a body that are shown."""
