@@ -157,6 +157,19 @@ async def test_a_password_in_the_url_is_not_shown(capsys: pytest.CaptureFixture[
     assert "me:" not in out.out
 
 
+async def test_texts_that_are_swapped_are_asked_about(
+    capsys: pytest.CaptureFixture[str], captures: Callable[[str], Path]
+) -> None:
+    texts = sorted(captures("vllm-0.32.0").glob("*.txt"))
+    assert await run("--from", str(texts[1]), "--to", str(texts[0]), "--json") == 0
+    made = document(capsys)
+    assert made["state"] == "reset"
+    assert str(made["detail"]).startswith("counters fell in this window (")
+    assert str(made["detail"]).endswith("; are the two texts swapped?")
+    assert await run("--from", str(texts[0]), "--to", str(texts[1]), "--json") == 0
+    assert "swapped" not in str(document(capsys)["detail"])
+
+
 async def test_saved_texts(capsys: pytest.CaptureFixture[str], captures: Callable[[str], Path], tmp_path: Path) -> None:
     texts = sorted(captures("vllm-0.32.0").glob("*.txt"))
     packed = tmp_path / "b.txt.gz"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,12 @@ import pytest
 
 from kvtop.capture.running import Mapped, Running
 from kvtop.cli.checks import Check, checks
-from kvtop.cli.doctor import COLUMNS, report
-from kvtop.cli.evidence import Evidence, Terminal, problems
+from kvtop.cli.doctor import COLUMNS, named, report
+from kvtop.cli.evidence import Asked, Evidence, Terminal, gather, problems
 from kvtop.cli.main import main
-from kvtop.cli.target import Target
+from kvtop.cli.target import Target, all_named
 from kvtop.config import Loaded, Server, Settings, load
-from kvtop.errors import Problem
+from kvtop.errors import Problem, UsageError
 from kvtop.model import metrics
 from kvtop.readings import (
     Discovery,
@@ -50,16 +51,25 @@ def up(captures: Callable[[str], Path]) -> Evidence:
     text = min(captures("vllm-0.32.0").glob("*.txt")).read_text()
     return replace(
         EMPTY,
-        target=Target(URL, URL, lambda: None, "command line"),
-        scrape=Reader(metrics.wanted).read(text, 1.0),
-        facts=ServerFacts("0.32.0", (Model("tiny"),), None),
-        probes={
-            "/tokenize": (405, b""),
-            "/v1/chat/completions/render": (405, b""),
-            "/kv_event_sources": (200, b"{}"),
-            "/is_sleeping": (404, b""),
-        },
+        asked=(
+            Asked(
+                Target(URL, URL, lambda: None, "command line"),
+                Reader(metrics.wanted).read(text, 1.0),
+                ServerFacts("0.32.0", (Model("tiny"),), None),
+                {
+                    "/tokenize": (405, b""),
+                    "/v1/chat/completions/render": (405, b""),
+                    "/kv_event_sources": (200, b"{}"),
+                    "/is_sleeping": (404, b""),
+                },
+            ),
+        ),
     )
+
+
+def answering(seen: Evidence, **changes: object) -> Evidence:
+    """The same with another answer of its server."""
+    return replace(seen, asked=(replace(seen.asked[0], **changes),))
 
 
 def rows(seen: Evidence) -> dict[str, Check]:
@@ -103,9 +113,9 @@ def test_a_command_line_that_can_be_seen_tells_more(up: Evidence) -> None:
 
 
 def test_the_render_route_of_older_versions_is_open(up: Evidence) -> None:
-    assert rows(replace(up, facts=ServerFacts("0.28.0")))["render route"].ok is True
-    gone = {**up.probes, "/v1/chat/completions/render": (404, b"")}
-    assert rows(replace(up, probes=gone))["render route"].ok is False
+    assert rows(answering(up, facts=ServerFacts("0.28.0")))["render route"].ok is True
+    gone = {**up.asked[0].probes, "/v1/chat/completions/render": (404, b"")}
+    assert rows(answering(up, probes=gone))["render route"].ok is False
 
 
 @pytest.mark.parametrize(
@@ -113,26 +123,67 @@ def test_the_render_route_of_older_versions_is_open(up: Evidence) -> None:
 )
 def test_what_other_captures_have(up: Evidence, captures: Callable[[str], Path], capture: str, what: str) -> None:
     text = max(captures(capture).glob("*.txt")).read_text()
-    assert rows(replace(up, scrape=Reader(metrics.wanted).read(text, 1.0)))[what].ok is True
+    assert rows(answering(up, scrape=Reader(metrics.wanted).read(text, 1.0)))[what].ok is True
 
 
 def test_by_tier_is_missing_below_0_32(up: Evidence, captures: Callable[[str], Path]) -> None:
     text = max(captures("vllm-0.28.0").glob("*.txt")).read_text()
-    row = rows(replace(up, scrape=Reader(metrics.wanted).read(text, 1.0)))["share by tier"]
+    row = rows(answering(up, scrape=Reader(metrics.wanted).read(text, 1.0)))["share by tier"]
     assert (row.ok, row.fix) == (False, "vLLM 0.32 or later")
 
 
 @pytest.mark.parametrize("state", [state for state in State if not state.good])
 def test_every_bad_state_says_what_to_do(up: Evidence, state: State) -> None:
-    row = rows(replace(up, scrape=SourceDown(state, "the cause", 1.0), facts=None))["server"]
+    row = rows(answering(up, scrape=SourceDown(state, "the cause", 1.0)))["server"]
     assert row.ok is False
     assert "the cause" in row.because
     assert row.fix
 
 
+def test_each_of_several_servers_is_checked(up: Evidence) -> None:
+    other = "http://127.0.0.1:8001"
+    down = SourceDown(State.REFUSED, "nothing listens", 1.0)
+    two = replace(up, asked=(*up.asked, Asked(Target(other, other, lambda: None, "config.toml"), down, down)))
+    made = list(checks(two))
+    machine = {c.what for c in checks(EMPTY)} - {"server"}
+    assert [replace(c, about="") for c in made if c.about == URL] == [c for c in checks(up) if c.what not in machine]
+    assert [(c.what, c.ok, c.because) for c in made if c.about == other] == [
+        ("server", False, f"{other} (config.toml) refused: nothing listens")
+    ]
+    assert {c.what for c in made if not c.about} == machine
+    names = [named(c) for c in made]
+    assert len(set(names)) == len(names) and f"cached share, {URL}" in names
+    lines = report(made)
+    heads = [i for i, line in enumerate(lines) if re.match(r" . server +http", line)]
+    assert len(heads) == 2 and all(lines[i - 1] == "" for i in heads)
+    assert lines.count("") == 3, "the machine stands apart from the last server"
+
+
+def test_all_servers_of_the_config_are_asked_once_else_those_of_the_command_line(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY_OF_TWO", "sk-two")
+    have = Settings(server=[Server("8001"), Server("x:y"), Server("http://127.0.0.1:8002", api_key_env="KEY_OF_TWO"),
+                            Server("127.0.0.1:8001")])  # fmt: skip
+    assert [t.shown for t in all_named([], have)] == ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
+    typed = all_named(["8002", "8003", "127.0.0.1:8002"], have)
+    assert [(t.shown, t.key()) for t in typed] == [
+        ("http://127.0.0.1:8002", "sk-two"),
+        ("http://127.0.0.1:8003", None),
+    ]
+    with pytest.raises(UsageError):
+        all_named(["8002", "x:y"], have)
+
+
+async def test_the_evidence_has_an_answer_of_each_server(own_home: Path) -> None:
+    seen = await gather(["http://127.0.0.1:9", "http://127.0.0.1:7"])
+    assert [one.target.shown for one in seen.asked] == ["http://127.0.0.1:9", "http://127.0.0.1:7"]
+    assert all(isinstance(one.scrape, SourceDown) and one.scrape.state is State.REFUSED for one in seen.asked)
+
+
 def test_a_hidden_model_list_asks_for_the_key(up: Evidence) -> None:
     facts = ServerFacts("0.32.0", problems=("/v1/models: HTTP 401: wants an API key (...)",))
-    assert "api_key_env" in rows(replace(up, facts=facts))["server"].fix
+    assert "api_key_env" in rows(answering(up, facts=facts))["server"].fix
 
 
 def test_the_tap() -> None:
@@ -246,10 +297,10 @@ def test_the_report_fits_80_columns_but_never_breaks_a_command(up: Evidence) -> 
 
 
 def test_the_door(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def gather(_: str | None) -> Evidence:
+    async def looked(_: list[str]) -> Evidence:
         return replace(EMPTY, config=Loaded(Settings(server=[Server(URL)]), Path("/c.toml")))
 
-    monkeypatch.setattr("kvtop.cli.evidence.gather", gather)
+    monkeypatch.setattr("kvtop.cli.evidence.gather", looked)
     assert main(["doctor", "--json"]) == 0
     sees = json.loads(capsys.readouterr().out)["sees"]
     assert all(set(row) == {"what", "ok", "because", "fix"} for row in sees)

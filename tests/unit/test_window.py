@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from metrics_texts import made, raw, scrape, text, texts_of
 
 from kvtop.model.box import BySource, Config
-from kvtop.model.window import between, since_start
+from kvtop.model.window import between, since_start, swapped
 from kvtop.readings import State
 
 E0 = '{engine="0",model_name="m"}'
@@ -466,3 +466,30 @@ def no_odd_number(value: object) -> bool:
 def test_helper_sees_odd_numbers() -> None:
     assert not no_odd_number({"a": [1.0, (math.nan,)]})
     assert "prompt_tokens_total" in text({f"prompt_tokens_total{E0}": 1})
+
+
+START = 1_700_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "starts", "asked"),
+    [
+        ((9, 5), (4, 5), (START, START), True),
+        ((9, 5), (4, 2), (START, START), True),
+        ((4, 2), (9, 5), (START, START), False),
+        ((4, 5), (4, 5), (START, START), False),
+        ((9, 2), (4, 5), (START, START), False),
+        ((9, 5), (4, 2), (START, START + 60), False),
+        ((9, 5), (4, 2), (START + 60, START), False),
+        ((9, 5), (4, 2), (None, None), False),
+    ],
+)
+def test_texts_are_swapped_where_one_process_counted_nothing_up_and_something_down(
+    old: tuple[int, int], new: tuple[int, int], starts: tuple[float | None, float | None], asked: bool
+) -> None:
+    names = ('prompt_tokens_total{engine="0"}', 'generation_tokens_total{engine="0"}')
+    a, b = (
+        made(dict(zip(names, map(float, values), strict=True)), start=start)
+        for values, start in zip((old, new), starts, strict=True)
+    )
+    assert swapped(a, b) is asked

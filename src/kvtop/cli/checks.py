@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvtop import __version__
-from kvtop.cli.evidence import Evidence
+from kvtop.cli.evidence import Asked, Evidence
 from kvtop.model.box import Window
 from kvtop.model.here import server_of
 from kvtop.model.window import since_start
@@ -27,6 +27,8 @@ class Check:
     because: str
     fix: str = ""
     """The flag, package or command that would let it; empty where nothing is needed."""
+    about: str = ""
+    """URL of the server that it is about, where several are looked at."""
 
 
 def checks(seen: Evidence) -> Iterator[Check]:
@@ -34,11 +36,13 @@ def checks(seen: Evidence) -> Iterator[Check]:
     yield Check("python", True, f"{platform.python_version()}, kvtop {__version__}")
     yield _terminal(seen)
     yield from _files(seen)
-    yield _server(seen)
+    if not seen.asked:
+        yield _none(seen)
+    for one in seen.asked:
+        about = one.target.shown if len(seen.asked) > 1 else ""
+        for check in _of_server(one, server_of(one.target.shown, seen.host)):
+            yield replace(check, about=about)
     yield _tap(seen)
-    if isinstance(seen.scrape, Scrape):
-        yield from _series(seen, seen.scrape)
-        yield from _routes(seen)
     yield _gpu(seen)
     yield from _machine(seen)
 
@@ -97,18 +101,27 @@ _SERVER_FIX = {
 }
 
 
-def _server(seen: Evidence) -> Check:
-    if seen.target is None:
-        looked = "; ".join(f"{place}: {what}" for place, what in seen.discovery.looked)
-        return Check("server", False, f"none found. {looked}", "give a URL: kvtop doctor http://host:8000")
-    where = f"{seen.target.shown} ({seen.target.why})"
-    scrape = seen.scrape
+def _none(seen: Evidence) -> Check:
+    looked = "; ".join(f"{place}: {what}" for place, what in seen.discovery.looked)
+    return Check("server", False, f"none found. {looked}", "give a URL: kvtop doctor http://host:8000")
+
+
+def _of_server(one: Asked, process: VllmProcess | None) -> Iterator[Check]:
+    """`process`: the server's, where it is one of this machine."""
+    yield _server(one)
+    if isinstance(one.scrape, Scrape):
+        yield from _series(one.scrape, process)
+        yield from _routes(one, process)
+
+
+def _server(one: Asked) -> Check:
+    where = f"{one.target.shown} ({one.target.why})"
+    scrape = one.scrape
     if isinstance(scrape, SourceDown):
         return Check("server", False, f"{where} {scrape.state}: {scrape.cause}", _SERVER_FIX.get(scrape.state, ""))
-    if isinstance(seen.facts, SourceDown):
-        fix = _SERVER_FIX.get(seen.facts.state, "")
-        return Check("server", False, f"{where} {seen.facts.state}: {seen.facts.cause}", fix)
-    facts = seen.facts or ServerFacts()
+    facts = one.facts
+    if isinstance(facts, SourceDown):
+        return Check("server", False, f"{where} {facts.state}: {facts.cause}", _SERVER_FIX.get(facts.state, ""))
     models = ", ".join(model.id for model in facts.models) or "models not known"
     words = f"{where} up, vLLM {facts.version or 'of unknown version'}, {models}"
     for problem in facts.problems:
@@ -119,7 +132,7 @@ def _server(seen: Evidence) -> Check:
 
 def _tap(seen: Evidence) -> Check:
     if not seen.taps:
-        there = seen.target.shown if seen.target is not None else "http://127.0.0.1:8000"
+        there = seen.asked[0].target.shown if seen.asked else "http://127.0.0.1:8000"
         fix = f"kvtop tap --upstream {there} --detach, then kvtop tap --how AGENT"
         return Check("tap", False, "none runs: who asked, and what, is not known", fix)
     ways = [f"{mapped.line} (process {tap.pid})" for tap in seen.taps for mapped in tap.mappings]
@@ -132,7 +145,7 @@ def _has(scrape: Scrape, *families: str) -> bool:
     return any(name in scrape.types for name in names) or any(name in names for name, _ in scrape.values)
 
 
-def _series(seen: Evidence, scrape: Scrape) -> Iterator[Check]:
+def _series(scrape: Scrape, process: VllmProcess | None) -> Iterator[Check]:
     life = since_start(scrape)
     yield _cached_share(scrape, life)
     if _has(scrape, "vllm:prompt_tokens_cached_by_source"):
@@ -146,7 +159,6 @@ def _series(seen: Evidence, scrape: Scrape) -> Iterator[Check]:
     else:
         yield Check("single turns", False, "cached tokens of a single request are not known", "vLLM 0.13 or later")
     offload = life.all.offload
-    process = _process(seen)
     if offload.supported:
         unit = "" if offload.unit == "bytes" else ", in blocks: this connector counts no bytes"
         size = life.all.config.cpu_tier_bytes or (process.tier_bytes if process is not None else None)
@@ -186,13 +198,8 @@ def _details(process: VllmProcess | None) -> Check:
     return Check("cached_tokens in usage", None, because, flag)
 
 
-def _process(seen: Evidence) -> VllmProcess | None:
-    """The server's process, where it is one of this machine."""
-    return server_of(seen.target.shown, seen.host) if seen.target is not None else None
-
-
-def _routes(seen: Evidence) -> Iterator[Check]:
-    status = {path: answer[0] for path, answer in seen.probes.items()}
+def _routes(one: Asked, process: VllmProcess | None) -> Iterator[Check]:
+    status = {path: answer[0] for path, answer in one.probes.items()}
     tokenize = status.get("/tokenize")
     if tokenize in (405, 200, 400, 422):
         yield Check("/tokenize", True, "is there: exact token ids of a prompt can be asked for")
@@ -200,8 +207,9 @@ def _routes(seen: Evidence) -> Iterator[Check]:
         yield Check("/tokenize", None, "could not be asked")
     else:
         yield Check("/tokenize", False, f"HTTP {tokenize}", "a gateway in between may hide it: ask vLLM directly")
-    yield _render(seen, status.get("/v1/chat/completions/render"))
-    events = seen.probes.get("/kv_event_sources")
+    facts = one.facts if isinstance(one.facts, ServerFacts) else ServerFacts()
+    yield _render(facts, status.get("/v1/chat/completions/render"), process)
+    events = one.probes.get("/kv_event_sources")
     flag = '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq"}\''
     if events is None or events[0] != 200:
         yield Check("KV events", None, "vLLM before 0.31 does not say whether it publishes them", flag)
@@ -214,8 +222,7 @@ def _routes(seen: Evidence) -> Iterator[Check]:
     else:
         because = "is off: no cache reset, no sleep; right for a server that others reach"
         yield Check("dev mode", False, because, "VLLM_SERVER_DEV_MODE=1 in the server's environment, on a trusted box")
-    facts = seen.facts if isinstance(seen.facts, ServerFacts) else ServerFacts()
-    scrape = seen.scrape
+    scrape = one.scrape
     asleep = isinstance(scrape, Scrape) and since_start(scrape).state is State.SLEEPING
     if facts.sleeping or asleep:
         yield Check("sleep", True, "the server sleeps: its memory is given back", "POST /wake_up ends it")
@@ -225,9 +232,8 @@ def _routes(seen: Evidence) -> Iterator[Check]:
         yield Check("sleep", None, "no series of this version tells whether it sleeps", "vLLM 0.11.2 or later")
 
 
-def _render(seen: Evidence, status: int | None) -> Check:
+def _render(facts: ServerFacts, status: int | None, process: VllmProcess | None) -> Check:
     what, flag = "render route", "--enable-scale-out (needed from vLLM 0.30 on)"
-    facts = seen.facts if isinstance(seen.facts, ServerFacts) else ServerFacts()
     if status == 404:
         return Check(what, False, "/v1/chat/completions/render is not there", f"vLLM 0.15.1 or later; {flag}")
     if status == 401:
@@ -237,7 +243,6 @@ def _render(seen: Evidence, status: int | None) -> Check:
     match = re.match(r"0\.(\d+)\.", f"{facts.version or ''}.")
     if match and int(match[1]) < 30:
         return Check(what, True, "is there")
-    process = _process(seen)
     if process is not None and "--enable-scale-out" in process.command:
         return Check(what, True, f"process {process.pid} was started with --enable-scale-out")
     return Check(what, None, "the path is known, but only a request would tell whether it is open", flag)

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("url", nargs="?", metavar="URL", help="the server; else of config.toml, else found here")
+    parser.add_argument("url", nargs="*", metavar="URL", help="the servers; else those of config.toml, else found here")
     parser.add_argument("--json", action="store_true", help='one JSON document: {"sees": [{what, ok, because, fix}]}')
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(list(argv))
@@ -47,17 +47,27 @@ def main(argv: Sequence[str]) -> int:
 
     rows = list(checks(asyncio.run(gather(args.url))))
     if args.json:
-        sees = [{"what": r.what, "ok": r.ok, "because": r.because, "fix": r.fix or None} for r in rows]
+        sees = [{"what": named(r), "ok": r.ok, "because": r.because, "fix": r.fix or None} for r in rows]
         print(json.dumps({"sees": sees}))
     else:
         print("\n".join(report(rows)))
     return 0
 
 
+def named(row: Check) -> str:
+    """What it is about: of several servers with the URL of its own."""
+    return f"{row.what}, {row.about}" if row.about else row.what
+
+
 def report(rows: Iterable[Check]) -> list[str]:
-    """The checks as lines of at most COLUMNS cells; a command to copy is never broken."""
+    """The checks as lines of at most COLUMNS cells; a command to copy is never broken. Each of several servers is a
+    block between empty lines."""
     lines: list[str] = []
+    about = ""
     for row in rows:
+        if row.about != about:
+            lines.append("")
+            about = row.about
         head = f" {_MARKS[row.ok]} {row.what:<22} "
         lines += _wrapped(head, row.because)
         if row.fix.startswith("rm "):

@@ -6,15 +6,15 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kvtop.capture import running
 from kvtop.capture.running import Running
 from kvtop.cli.dashboard import named as named_files
 from kvtop.cli.once import read_gpu, read_host, source
-from kvtop.cli.target import Target, discovered, named
-from kvtop.config import Loaded, load
+from kvtop.cli.target import Target, all_named, discovered
+from kvtop.config import Loaded, Settings, load
 from kvtop.errors import Problem
 from kvtop.model.states import explain
 from kvtop.readings import Discovery, GpuReading, HostReading, Scrape, ServerFacts, SourceDown
@@ -36,6 +36,17 @@ class Terminal:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A server, and what it answered."""
+
+    target: Target
+    scrape: Scrape | SourceDown
+    facts: ServerFacts | SourceDown
+    probes: Mapping[str, tuple[int, bytes]] = field(default_factory=dict)
+    """Path -> status and body; a path that could not be asked is missing."""
+
+
+@dataclass(frozen=True)
 class Evidence:
     """Everything that the checks judge."""
 
@@ -48,29 +59,29 @@ class Evidence:
     host: HostReading
     gpu: GpuReading
     discovery: Discovery
+    asked: tuple[Asked, ...] = ()
+    """Those of the command line, else of config.toml, else the first that was found; none where none is known."""
     taps: tuple[Running, ...] = ()
     """Of this user."""
-    target: Target | None = None
-    scrape: Scrape | SourceDown | None = None
-    facts: ServerFacts | SourceDown | None = None
-    probes: Mapping[str, tuple[int, bytes]] = field(default_factory=dict)
-    """Path -> status and body; a path that could not be asked is missing."""
 
 
-async def gather(url: str | None) -> Evidence:
+async def gather(urls: Sequence[str]) -> Evidence:
     """Look at everything once. Raises UsageError for a bad URL."""
     config = load()
-    target = named(url, config.settings)
+    targets = all_named(urls, config.settings)
     host, gpu = await asyncio.gather(asyncio.to_thread(read_host), asyncio.to_thread(read_gpu))
     discovery = await DiscoverySource(configured=len(config.settings.server)).read(host)
-    target = target or discovered(discovery, config.settings)
+    if not targets and (target := discovered(discovery, config.settings)) is not None:
+        targets = [target]
     size = shutil.get_terminal_size()
     terminal = Terminal(sys.stdout.isatty(), size.columns, size.lines, dict(os.environ))
     count, wrong = problems(config)
-    seen = Evidence(terminal, config, count, wrong, host, gpu, discovery, tuple(running.alive()))
-    if target is None:
-        return seen
-    server = source(target, config.settings)
+    asked = await asyncio.gather(*(_ask(target, config.settings, host) for target in targets))
+    return Evidence(terminal, config, count, wrong, host, gpu, discovery, tuple(asked), tuple(running.alive()))
+
+
+async def _ask(target: Target, have: Settings, host: HostReading) -> Asked:
+    server = source(target, have)
     probes: dict[str, tuple[int, bytes]] = {}
     try:
         scrape = await server.scrape()
@@ -85,7 +96,7 @@ async def gather(url: str | None) -> Evidence:
         await server.aclose()
     if isinstance(scrape, SourceDown):
         scrape = explain(scrape, target.shown, host)
-    return replace(seen, target=target, scrape=scrape, facts=facts, probes=probes)
+    return Asked(target, scrape, facts, probes)
 
 
 def problems(config: Loaded) -> tuple[int, tuple[Problem, ...]]:

@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvtop.cli.args import Parser, seconds
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from kvtop.cli.once import Look
 
 DEFAULT_S = 2.0
+SWAPPED = "are the two texts swapped?"
 
 _DESCRIPTION = """\
 Two scrapes of a vLLM server some seconds apart, and what happened between them.
@@ -72,12 +74,15 @@ def _saved(args: argparse.Namespace) -> int:
     from kvtop.cli.once import Look
     from kvtop.cli.saved import read_text
     from kvtop.model import metrics
-    from kvtop.model.window import between
+    from kvtop.model.window import between, swapped
     from kvtop.sources.exposition import Reader
 
     reader = Reader(metrics.wanted)
     before, after = reader.read(read_text(args.before)), reader.read(read_text(args.after))
-    return _tell(args, Look(between(before, after, args.seconds)), None)
+    window = between(before, after, args.seconds)
+    if swapped(before, after):
+        window = replace(window, detail=f"{window.detail}; {SWAPPED}")
+    return _tell(args, Look(window), None)
 
 
 async def _live(args: argparse.Namespace) -> int:

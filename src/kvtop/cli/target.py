@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvtop.config import Server, Settings, load
@@ -52,12 +52,22 @@ def named(url: str | None, have: Settings) -> Target | None:
 
     Raises UsageError for a bad URL on the command line.
     """
-    if url is not None:
-        return Target(url, normalise(url), key_for(url, have.server), "command line")
-    for server in have.server:
+    return next(iter(all_named([url] if url is not None else [], have)), None)
+
+
+def all_named(urls: Sequence[str], have: Settings) -> list[Target]:
+    """The servers on the command line, else all of config.toml whose URL is one; each once.
+
+    Raises UsageError for a bad URL on the command line.
+    """
+    out = [Target(url, normalise(url), key_for(url, have.server), "command line") for url in urls]
+    for server in have.server if not urls else ():
         with contextlib.suppress(UsageError):
-            return Target(server.url, normalise(server.url), server.api_key, "config.toml")
-    return None
+            out.append(Target(server.url, normalise(server.url), server.api_key, "config.toml"))
+    first: dict[str, Target] = {}
+    for target in out:
+        first.setdefault(target.shown, target)
+    return list(first.values())
 
 
 def discovered(found: Discovery, have: Settings) -> Target | None:

@@ -137,6 +137,15 @@ def reset_reason(before: Samples, after: Samples) -> str:
     return ""
 
 
+def swapped(a: Scrape, b: Scrape) -> bool:
+    """Whether `a` looks like the later one of the two: of one process, and no counter rose from `a` to `b`, but some
+    fell."""
+    before, after = samples(a), samples(b)
+    if before.start is None or after.start is None or abs(before.start - after.start) > 0.5:
+        return False
+    return bool(reset_reason(before, after)) and not reset_reason(after, before)
+
+
 def ran_before(after: Samples, before: Samples) -> bool:
     """Whether the process of `after` is another one that was already running when `before` was read: what it counted
     is not of the time between. Only where both times are known; the server's clock may be a little off."""
