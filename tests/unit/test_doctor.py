@@ -194,7 +194,8 @@ def test_the_tap() -> None:
         "kvtop tap --upstream http://127.0.0.1:8000 --detach, then kvtop tap --how AGENT",
     )
     here = Target("http://127.0.0.1:9000", "http://127.0.0.1:9000", lambda: None, "process 7")
-    assert "--upstream http://127.0.0.1:9000 " in rows(replace(EMPTY, target=here))["tap"].fix
+    down = SourceDown(State.REFUSED, "nothing listens there", 1.0)
+    assert "--upstream http://127.0.0.1:9000 " in rows(replace(EMPTY, asked=(Asked(here, down, down),)))["tap"].fix
     runs = Running(
         name="127.0.0.1:8001",
         pid=77,
