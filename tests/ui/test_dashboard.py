@@ -507,7 +507,7 @@ async def test_the_footer_drops_what_does_not_fit() -> None:
 
 async def test_the_footer_can_be_clicked() -> None:
     async with shown(boxes.box()) as (_, pilot, held):
-        await pilot.click("#foot", offset=(13, 0))
+        await pilot.click("#foot", offset=(20, 0))
         assert held.asked[-1][0] == "1h"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvtop.model.view import Turn
@@ -61,3 +63,32 @@ def test_what_cannot_be_a_comparison_is_named(words: str, wrong: str) -> None:
 
 def test_what_can_be_typed_can_be_read() -> None:
     assert not any(misread(hint) for hint in HINTS)
+
+
+CAPTURED = Turn(
+    15, 1.0, source="tap", agent="claude-code", model="Qwen3", conversation="c12", relation="side", state="aborted",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "captured", "slow"),
+    [
+        ("claude", True, False),
+        ("CLAUDE qwen", True, False),
+        ("c12", True, False),
+        ("c1", False, False),
+        ("aborted", True, False),
+        ("failed", True, False),
+        ("cut", False, False),
+        ("side", True, False),
+        ("past", False, False),
+        ("15", True, False),
+    ],
+)
+def test_words_of_captured_turns(words: str, captured: bool, slow: bool) -> None:
+    assert (matches(CAPTURED, words), matches(SLOW, words)) == (captured, slow)
+
+
+def test_what_went_past_the_tap() -> None:
+    assert matches(replace(SLOW, past_tap=True), "past") and not matches(SLOW, "past")
+    assert matches(replace(CAPTURED, state=None), "cut"), "nobody saw its end"

@@ -29,8 +29,9 @@ class Sizes:
     """Learns bytes a token from turns that ended, by conversation and by model."""
 
     def __init__(self) -> None:
-        self._of_conversation: dict[str, float] = {}
-        self._of_model: dict[tuple[str, str | None], float] = {}
+        self._of_conversation: dict[str, tuple[int, float]] = {}
+        self._of_model: dict[tuple[str, str | None], tuple[int, float]] = {}
+        """With the turn that it was learnt from: a later one knows better, in whatever order they come."""
         self._prompts: dict[int, int] = {}
         """Turn -> its prompt tokens."""
 
@@ -38,18 +39,19 @@ class Sizes:
         """Take in a turn; one that told no prompt tokens teaches nothing."""
         if not turn.prompt_tokens or not turn.request_bytes:
             return
-        ratio = turn.request_bytes / turn.prompt_tokens
-        _keep(self._of_model, (turn.upstream, turn.model), ratio)
-        if turn.conversation:
-            _keep(self._of_conversation, turn.conversation, ratio)
+        known = turn.id, turn.request_bytes / turn.prompt_tokens
+        if known > self._of_model.get((turn.upstream, turn.model), (-1, 0.0)):
+            _keep(self._of_model, (turn.upstream, turn.model), known)
+        if turn.conversation and known > self._of_conversation.get(turn.conversation, (-1, 0.0)):
+            _keep(self._of_conversation, turn.conversation, known)
         _keep(self._prompts, turn.id, turn.prompt_tokens)
 
     def guess(self, turn: Captured) -> Guess | None:
         """None while nothing of this conversation or model has ended."""
-        ratio = self._of_conversation.get(turn.conversation or "") or self._of_model.get((turn.upstream, turn.model))
-        if not ratio or not turn.request_bytes:
+        known = self._of_conversation.get(turn.conversation or "") or self._of_model.get((turn.upstream, turn.model))
+        if known is None or not turn.request_bytes:
             return None
-        prompt = max(1, round(turn.request_bytes / ratio))
+        prompt = max(1, round(turn.request_bytes / known[1]))
         before = self.before(turn)
         return Guess(prompt, None if before is None else min(before, prompt))
 

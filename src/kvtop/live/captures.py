@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from kvtop.capture.document import decode_s
 from kvtop.capture.estimate import Sizes
@@ -25,6 +26,8 @@ KEPT = 5_000
 """Turns that are kept at hand; older ones are in the store."""
 PAGE = 500
 """Turns that are read at once, so that the screen can be drawn between two pages."""
+AT_ONCE = 1_000
+"""Turns that are worked out at once, on the loop: about 30 ms."""
 AGAIN = 32
 """So many of the newest turns are read anew with every change: the counters complete some after their end."""
 ANEW_S = 5.0
@@ -66,6 +69,8 @@ class _Kept:
     ended: dict[int, Captured] = field(default_factory=dict)
     shown: dict[int, Turn] = field(default_factory=dict)
     """Those of `ended` that were worked out."""
+    todo: list[int] = field(default_factory=list)
+    """Those that are to be worked out (anew), the newest last."""
     rows: tuple[Turn, ...] | None = None
     """Newest end first; None: to be made."""
     rated: bool = False
@@ -177,8 +182,7 @@ class Captures:
             kept.flying.pop(turn.id, None)
             if kept.ended.get(turn.id) != turn:
                 kept.ended[turn.id] = turn
-                kept.shown.pop(turn.id, None)
-                kept.rows = None
+                kept.todo.append(turn.id)
         if len(self._places) > KEPT:
             for id in sorted(self._places)[:-KEPT]:
                 kept = self._kept[self._places.pop(id)]
@@ -196,30 +200,29 @@ class Captures:
         return len(kept.flying) + len(kept.ended) if kept is not None else 0
 
     def no_details(self, url: str) -> bool:
-        """The last few turns that ended well have usage, but nothing about cached tokens in it."""
+        """The last few turns that told their tokens said nothing about cached ones. As of the last `ended`."""
         kept = self._kept.get(same_port_here(url))
-        told: list[Captured] = []
-        for turn in reversed(kept.ended.values()) if kept is not None else ():
-            if turn.prompt_tokens is not None:
-                told.append(turn)
-            if len(told) == DETAILS_OF:
-                return all(turn.cached_source != "usage" for turn in told)
-        return False
+        rows = kept.rows if kept is not None and kept.rows is not None else ()
+        told = list(islice((turn for turn in rows if turn.prompt_tokens is not None), DETAILS_OF))
+        return len(told) == DETAILS_OF and all(turn.cached_source != "usage" for turn in told)
 
     def ended(self, url: str, now: Moment) -> tuple[Turn, ...]:
         """Of the server with this base URL those that ended, newest first. The same tuple as long as nothing changed:
-        there may be thousands."""
+        there may be thousands, and of many new ones the older ones are there a little later."""
         kept = self._kept.get(same_port_here(url))
         if kept is None:
             return ()
         if now.rate and not kept.rated:
-            kept.rated, kept.rows, kept.shown = True, None, {}  # they can be judged better now
+            kept.rated, kept.todo = True, sorted(kept.ended)  # they can be judged better now
+        shown = kept.shown
+        for id in kept.todo[: -AT_ONCE - 1 : -1]:
+            kept.rows = None
+            if (turn := kept.ended.get(id)) is not None:
+                shown[id] = self._ended(turn, now)
+        del kept.todo[-AT_ONCE:]
         lost = _lost(kept, now)
         if kept.rows is None or lost != kept.lost:
-            shown, kept.lost = kept.shown, lost
-            for id, turn in kept.ended.items():
-                if id not in shown:
-                    shown[id] = self._ended(turn, now)
+            kept.lost = lost
             unseen = [replace(_shown(kept.flying[id]), state=None) for id in lost]
             kept.rows = tuple(sorted([*shown.values(), *unseen], key=_end, reverse=True))
         return kept.rows
@@ -243,21 +246,22 @@ class Captures:
             if new is not None and now.rate and phase == "reads":
                 left = new / now.rate - (now.at - (turn.sent_at or turn.started_at))
             estimate = Estimate(guess.prompt_tokens, guess.cached_tokens, new, left if left and left > 0 else None)
-        return replace(_shown(turn), phase=phase, estimate=estimate)
+        return _shown(turn, phase=phase, estimate=estimate)
 
     def _ended(self, turn: Captured, now: Moment) -> Turn:
-        shown = _shown(turn)
+        estimate = None
         if turn.prompt_tokens is None and (guess := self._sizes.guess(turn)) is not None:
-            shown = replace(shown, estimate=Estimate(guess.prompt_tokens))
+            estimate = Estimate(guess.prompt_tokens)
         if turn.ttft_s is None:
-            return shown
+            return _shown(turn, estimate=estimate)
         expected, continues = self._expected_s(turn, now.rate)
         slow = now.limits.slow(turn.ttft_s, expected)
         long = turn.ttft_s >= now.limits.no_rate_s
         fine = turn.ttft_s <= (now.limits.no_rate_s if expected is None else now.limits.extra_s)
         fine = fine or (continues and not slow and not long)  # as long as what it had to read anew takes
         ok = fine and turn.state is TurnState.DONE
-        return replace(shown, slow=slow, waited=slow or long, verdict="no_fault" if ok else None)
+        verdict = "no_fault" if ok else None
+        return _shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict)
 
     def _expected_s(self, turn: Captured, rate: float | None) -> tuple[float | None, bool]:
         """What its prompt takes to read at this rate without what the turn before it left in the cache, and whether
@@ -309,8 +313,21 @@ def _phases(flying: Sequence[Captured], now: Moment) -> dict[int, str | None]:
     return out | {turn.id: "waits" if turn.id in late else "reads" if turn.stream else None for turn in rest}
 
 
-def _shown(turn: Captured) -> Turn:
+def _shown(
+    turn: Captured,
+    *,
+    phase: str | None = None,
+    estimate: Estimate | None = None,
+    slow: bool = False,
+    waited: bool = False,
+    verdict: str | None = None,
+) -> Turn:
     return Turn(
+        phase=phase,
+        estimate=estimate,
+        slow=slow,
+        waited=waited,
+        verdict=verdict,
         id=turn.id,
         ended_at=turn.ended_at,
         state=None if turn.state is None else str(turn.state),

@@ -12,6 +12,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ TIMES = frozenset(
     }
 )
 """Unix times among the view's fields: ISO 8601 in documents, as everywhere in kvtop's JSON."""
+TURNS = 500
+"""Of each server, in flight and newest first: `kvtop turns` has all that were captured."""
 _LINK = re.compile(r"@font-face\s*\{[^}]*\}", re.DOTALL)
 _USERINFO = re.compile(r"//[^/@\s]*@")
 """A name and password in a URL."""
@@ -53,6 +56,9 @@ def document(view: BoxView, problems: Sequence[Problem] = ()) -> dict[str, Any]:
     `problems`: what kvtop went on without when it started.
     """
     named: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(TIMES, iso), "command": without_secrets}
+
+    servers = tuple(replace(server, turns=server.turns[:TURNS]) for server in view.servers)
+    view = replace(view, servers=servers)
 
     def made(value: object) -> Any:
         return plain(value, lambda text: _USERINFO.sub("//", text), named)

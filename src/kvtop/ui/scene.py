@@ -97,6 +97,8 @@ class Chooser:
     def __init__(self) -> None:
         self._of: tuple[tuple[Turn, ...], str] = ((), "")
         self._table = Rows(())
+        self._fits: dict[int, bool] = {}
+        """Whether a turn of the last ones fits the filter, by the object's id: `_of` keeps them alive."""
 
     def choose(self, made: Scene) -> Scene:
         """The scene with its rows filtered and its cursor on a row: where the chosen one has ended, on its end; where
@@ -106,13 +108,23 @@ class Chooser:
         before, table = self._table, self._table
         same_filter = words == self._of[1]
         if turns is not self._of[0] or not same_filter:
-            table = Rows(tuple(t for t in turns if matches(t, words)) if words else turns)
+            table = Rows(self._fitting(turns, words, same_filter) if words else turns)
             self._of, self._table = (turns, words), table
         place = table.place(made.cursor)
         if place is None:
             stood = before.place(made.cursor) if same_filter else None
             place = min(stood or 0, len(table.turns) - 1)
         return replace(made, table=table, cursor=table.turns[place].key if place >= 0 else None)
+
+    def _fitting(self, turns: tuple[Turn, ...], words: str, same_filter: bool) -> tuple[Turn, ...]:
+        """Most of them are those of the last time, and need not be read again."""
+        known = self._fits if same_filter else {}
+        fits = {}
+        for turn in turns:
+            fit = known.get(id(turn))
+            fits[id(turn)] = matches(turn, words) if fit is None else fit
+        self._fits = fits
+        return tuple(turn for turn in turns if fits[id(turn)])
 
 
 # ---------------------------------------------------------------- wordings that several panels share
