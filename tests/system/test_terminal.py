@@ -134,6 +134,28 @@ def test_it_stops_and_goes_on_as_the_shell_asks(closed_port: str) -> None:
         assert given_back(screen)
 
 
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "stray"])
+@pytest.mark.parametrize("changed", [True, False], ids=["shell-took-it", "as-it-was"])
+def test_it_goes_on_though_it_was_not_told_of_a_stop(closed_port: str, stopped: bool, changed: bool) -> None:
+    with PtyScreen([*KVTOP, closed_port]) as screen:
+        screen.wait_for(DRAWN)
+        raw = termios.tcgetattr(screen.slave)
+        if stopped:
+            screen.process.send_signal(signal.SIGSTOP)
+        if changed:
+            termios.tcsetattr(screen.slave, termios.TCSANOW, screen.attributes)
+        screen.written = b""
+        screen.process.send_signal(signal.SIGCONT)
+        screen.wait_for("\x1b[?1049h")
+        screen.wait_for(DRAWN)
+        assert termios.tcgetattr(screen.slave) == raw
+        screen.press("?")
+        screen.wait_for("back")
+        screen.press("q")
+        assert screen.wait_end(5) == 0
+        assert given_back(screen)
+
+
 def test_a_lone_escape_is_a_key(closed_port: str) -> None:
     with PtyScreen([*KVTOP, closed_port]) as screen:
         screen.wait_for(DRAWN)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
+from rich.style import Style
 from textual.command import CommandList, CommandPalette
 from textual.events import Click
 from textual.fuzzy import Matcher
 from textual.pilot import Pilot
 from textual.screen import Screen
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList
 
 from kvtop.model.view import WINDOWS, BoxView, Sentence
 from kvtop.ui import keys, palette
@@ -190,3 +191,64 @@ async def test_a_click_outside_of_the_screen() -> None:
         assert isinstance(app.screen, PaletteScreen)
         app.screen.post_message(Click(app.screen, 1, 1, 0, 0, 1, False, False, False, 1, 1))
         await until(pilot, lambda: app.screen is app.dashboard)  # as Textual has it for a click beside the list
+
+
+async def test_its_timers_and_keys_while_it_closes() -> None:
+    """The parts of a screen are gone a moment before the screen is; its timers and its messages are not."""
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        await listed(pilot)
+        palette_screen = app.screen
+        assert isinstance(palette_screen, PaletteScreen)
+        fired: list[str] = []
+        for name in ("_NO_MATCHES_COUNTDOWN", "_BUSY_COUNTDOWN"):
+            setattr(palette_screen, name, 0.05)
+        palette_screen._list_visible = True
+        await palette_screen.query("*").remove()
+        palette_screen._start_no_matches_countdown("nothing of this name")
+        palette_screen._start_busy_countdown()
+        palette_screen.set_timer(0.1, lambda: fired.append("after them"))
+        await until(pilot, lambda: bool(fired))
+        palette_screen._list_visible = False
+        palette_screen._show_busy = True
+        palette_screen._action_cursor_down()
+        palette_screen._action_command_list("page_down")
+        palette_screen.post_message(Input.Submitted(Input(), ""))
+        palette_screen._list_visible = True
+        palette_screen.post_message(Input.Submitted(Input(), ""))
+        await pilot.pause()
+        assert app._exception is None
+        palette_screen._action_escape()
+        await until(pilot, lambda: app.screen is app.dashboard)
+
+
+async def test_a_click_on_a_row_that_is_gone() -> None:
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        await listed(pilot)
+        rows = app.screen.query_one(CommandList)
+        style = Style.from_meta({"option": rows.option_count - 1})
+        rows.clear_options()
+        x, y = rows.region.offset
+        rows.post_message(Click(rows, 1, 1, 0, 0, 1, False, False, False, x + 1, y + 1, style))
+        await pilot.pause()
+        assert app._exception is None
+        assert isinstance(app.screen, PaletteScreen)
+
+
+async def test_keys_of_a_page_before_it_has_its_parts() -> None:
+    app = KvtopApp(Held(boxes.box()), now=lambda: NOON)
+    async with app.run_test(size=(80, 24)) as pilot:
+        page = HelpScreen(Keymap(), now=lambda: NOON)
+        app.push_screen(page)
+        assert not page.query("*")
+        page.tick()
+        page.scroll_lines(1)
+        await until(pilot, lambda: app.screen is page)
+        await page.query("*").remove()
+        page.tick()
+        page.scroll_lines(1)
+        await pilot.pause()
+        assert app._exception is None

@@ -10,6 +10,7 @@ import signal
 import termios
 import threading
 import time
+import tty
 from codecs import getincrementaldecoder
 from collections.abc import Callable
 from types import FrameType
@@ -56,6 +57,8 @@ class Terminal(LinuxDriver):
         self._before: dict[int, Any] = {}
         """The handlers that were there."""
         self._leaving = False
+        self._on_screen = False
+        """Between a start and the stop that belongs to it."""
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
 
@@ -66,13 +69,60 @@ class Terminal(LinuxDriver):
         for signum in ENDING:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup's wish holds
                 self._before[signum] = signal.signal(signum, self._told)
+        self._key_thread = None
         super().start_application_mode()  # type: ignore[no-untyped-call]
+        self._on_screen = self._key_thread is not None  # from the background it does not start
+
+    def stop_application_mode(self) -> None:
+        self._on_screen = False
+        super().stop_application_mode()
 
     def close(self) -> None:
         super().close()
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
         self._before.clear()
+
+    # ---- stopped, and going on
+    def _sigtstp_application(self, *_: object) -> None:
+        """On the loop: in the midst of a write, a second one would wait for the first for ever."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it leaves already
+            self._loop.call_soon_threadsafe(super()._sigtstp_application)
+
+    def _sigcont_application(self, *_: object) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._auto_restart or self._leaving:
+            return
+        if self._on_screen:
+            self._take_back()
+        else:
+            self.resume_application_mode()
+        self._app.refresh(layout=True)
+
+    def _take_back(self) -> None:
+        """After a stop that nobody told of: the shell may have had the terminal meanwhile, or nothing has changed.
+
+        What the terminal was like before kvtop stays what it is given back as, and the threads go on.
+        """
+        if self.attrs_before is not None:
+            attributes = list(self.attrs_before)
+            attributes[tty.LFLAG] = self._patch_lflag(attributes[tty.LFLAG])
+            attributes[tty.IFLAG] = self._patch_iflag(attributes[tty.IFLAG])
+            attributes[tty.CC] = [*attributes[tty.CC]]
+            attributes[tty.CC][termios.VMIN] = 1
+            try:
+                termios.tcsetattr(self.fileno, termios.TCSANOW, attributes)
+            except termios.error:
+                return  # in the background: it stops once more, and is told again when it goes on
+        self.write("\x1b[?1049h\x1b[?25l\x1b[?1004h")
+        self._enable_mouse_support()
+        self._enable_bracketed_paste()
+        self._disable_line_wrap()
+        if self._in_band_window_resize:
+            self._enable_in_band_window_resize()
 
     # ---- what ends it
     def _told(self, signum: int, frame: FrameType | None) -> None:

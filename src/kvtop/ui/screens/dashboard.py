@@ -183,8 +183,13 @@ class Dashboard(Screen[None]):
     def choose_turn(self, key: TurnKey) -> None:
         """Put the cursor on this row and show it."""
         self.cursor = key
-        self.query_one(TurnsPanel).reveal(key)
+        for panel in self.query(TurnsPanel):
+            panel.reveal(key)
         self._again()
+
+    def _turns_seen(self) -> int:
+        """Rows that the table has room for; a key may be quicker than the table is."""
+        return max((panel.room for panel in self.query(TurnsPanel)), default=1)
 
     def action_up(self) -> None:
         self._step(-1)
@@ -193,10 +198,10 @@ class Dashboard(Screen[None]):
         self._step(1)
 
     def action_page_up(self) -> None:
-        self._step(-self.query_one(TurnsPanel).room)
+        self._step(-self._turns_seen())
 
     def action_page_down(self) -> None:
-        self._step(self.query_one(TurnsPanel).room)
+        self._step(self._turns_seen())
 
     def action_first(self) -> None:
         self._step(-100_000)

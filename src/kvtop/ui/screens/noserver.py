@@ -119,9 +119,9 @@ class NoServerScreen(Page):
 
     # ---- a URL
     def action_give_url(self) -> None:
-        box = self.query_one(UrlInput)
-        box.add_class("open")
-        box.focus()
+        for box in self.query(UrlInput):
+            box.add_class("open")
+            box.focus()
         self._say("")
         self.tick()
 
@@ -130,9 +130,9 @@ class NoServerScreen(Page):
 
     def close_input(self) -> None:
         """Back to the page, and from there to what is watched, if anything is."""
-        box = self.query_one(UrlInput)
-        box.remove_class("open")
-        box.value = ""
+        for box in self.query(UrlInput):
+            box.remove_class("open")
+            box.value = ""
         self.set_focus(None)
         self.asked = None
         self._say("")
@@ -142,7 +142,7 @@ class NoServerScreen(Page):
     @property
     def typing(self) -> bool:
         """The line for a URL is open."""
-        return self.query_one(UrlInput).has_class("open")
+        return any(box.has_class("open") for box in self.query(UrlInput))
 
     def prompt(self) -> list[Line]:
         """What the keys do while a URL is typed; all others are text."""

@@ -99,12 +99,13 @@ class Page(Screen[None]):
 
     def set_foot(self) -> None:
         """The clock, and the keys that mean something."""
-        self.query_one(Foot).set(clock=self.now(), hide=self.hidden_keys(), prompt=self.prompt())
+        for foot in self.query(Foot):  # none before the page is composed, and while it goes
+            foot.set(clock=self.now(), hide=self.hidden_keys(), prompt=self.prompt())
 
     def redraw(self) -> None:
         """Make the lines anew and paint those that changed."""
-        if self.is_mounted:
-            self.query_one(Body).redraw()
+        for body in self.query(Body):
+            body.redraw()
 
     def rows_seen(self, w: int, h: int) -> list[Line]:
         """Head and the part of the lines that is scrolled to."""
