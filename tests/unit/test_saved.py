@@ -29,12 +29,41 @@ def test_a_pipe_is_read_once(data: bytes, tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_nobody_writes_to_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saved, "WRITER_S", 0.1)
+    monkeypatch.setattr(saved, "PATIENCE_S", 0.1)
     os.mkfifo(tmp_path / "named")
     with pytest.raises(Unreadable, match="nobody wrote to it"):
         read_text(str(tmp_path / "named"))
     with pytest.raises(Unreadable, match="no regular file"):
         read_text(str(tmp_path / "named"), files_only=True)
+
+
+@pytest.mark.parametrize("said", [b"", b"vllm:a 1\n"], ids=["nothing", "a line"])
+def test_a_device_that_falls_silent_ends(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved, "PATIENCE_S", 0.1)
+    writer, terminal = os.openpty()
+    os.write(writer, said)
+    with pytest.raises(Unreadable, match=r"it has no end: within 0\.1 s nobody wrote to it"):
+        read_text(os.ttyname(terminal))
+    with pytest.raises(Unreadable, match="no regular file"):
+        read_text(os.ttyname(terminal), files_only=True)
+    os.close(writer)
+    os.close(terminal)
+
+
+def test_a_terminal_that_nobody_opened_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved, "PATIENCE_S", 0.1)
+    with pytest.raises(Unreadable):
+        read_text("/dev/ptmx")
+
+
+def test_a_pipe_may_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved, "PATIENCE_S", 0.1)
+    end, start = os.pipe()
+    later = threading.Timer(0.3, lambda: (os.write(start, b"vllm:a 1\n"), os.close(start)))
+    later.start()
+    assert read_text(f"/dev/fd/{end}") == "vllm:a 1\n"
+    later.join()
+    os.close(end)
 
 
 @pytest.mark.parametrize("name", ["", "\0", "/", "/no/such", "/dev/zero"])
