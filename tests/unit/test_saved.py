@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import threading
 from pathlib import Path
@@ -83,6 +84,33 @@ def test_a_line_about_saved_texts_has_a_name(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "a").write_text("up 1\n")
     assert main(["snapshot", "--from", str(tmp_path / "a"), "--to", str(tmp_path / "a"), "--line"]) == 1
     assert capsys.readouterr().out == "saved texts · not vLLM\n"
+
+
+GOOD = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\n"
+
+
+@pytest.mark.parametrize(
+    ("texts", "state", "why"),
+    [
+        ((b"\x80\x00\xff\n" * 50, GOOD.encode()), "not_vllm", "{a}: the text has no vLLM series"),
+        ((b"", GOOD.encode()), "not_vllm", "{a}: the text has no vLLM series"),
+        ((GOOD.encode(), b"up 1\n"), "not_vllm", "{b}: the text has no vLLM series"),
+        ((b"http_requests_total 1\n", GOOD.encode()), "no_stats", "{a}: engine statistics are off"),
+        ((b"http_requests_total 1\n", b"up 1\n"), "not_vllm", "{a}: engine statistics are off"),
+        ((GOOD.encode(), GOOD.encode()), "up", ""),
+    ],
+)
+def test_both_texts_have_to_be_of_an_engine(
+    texts: tuple[bytes, bytes], state: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.write_bytes(texts[0])
+    b.write_bytes(texts[1])
+    status = main(["snapshot", "--from", str(a), "--to", str(b), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (status, told["state"]) == (0 if state == "up" else 1, state)
+    assert told["detail"].startswith(why.format(a=a, b=b)) and bool(told["detail"]) == bool(why)
+    assert (told["requests"]["running"] == 1) == (state == "up")
 
 
 @pytest.mark.parametrize("arg", ["--bogus=http://u:geheim@h", "--bogus=http://h?k=geheim", "--x=u:ge/heim@h#geheim"])
