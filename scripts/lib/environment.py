@@ -27,7 +27,7 @@ LAUNCHER = """#!/bin/sh
 ' '''
 import sys
 
-from kvtop.cli.main import entry
+from kvtop.__main__ import entry
 
 sys.exit(entry())
 """

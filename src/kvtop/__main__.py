@@ -1,5 +1,17 @@
-"""`python -m kvtop`."""
+"""`python -m kvtop`, and the console script."""
 
-from kvtop.cli.main import entry
+import sys
 
-entry()
+
+def entry() -> None:
+    """Run the command line. ctrl-c ends it without a word, also while it is still being imported."""
+    try:
+        from kvtop.cli.main import entry as begin
+
+        begin()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    entry()

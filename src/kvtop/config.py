@@ -5,11 +5,8 @@ A broken file never stops kvtop: `load` takes what is good, key by key, and retu
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -17,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from kvtop import paths
+from kvtop import files, paths
 from kvtop.errors import Problem, printable
 
 # The description of a limit is what its user reads as 'expected'.
@@ -31,6 +28,8 @@ StoreSize = Annotated[int, Meta(ge=1_000_000, le=2**60, description=f"a whole nu
 WindowKey = Annotated[str, Meta(pattern=r"^(10s|1m|5m|1h|start)\Z", description="one of 10s, 1m, 5m, 1h, start")]
 PanelName = Literal["cache", "offload", "queue", "ttft", "gpu", "turns"]
 
+_MAX_BYTES = 256_000
+"""Of config.toml."""
 _MAX_KEY_BYTES = 64_000
 """Of an api_key_file; what follows is not read."""
 
@@ -68,16 +67,8 @@ def read_key_file(name: str) -> tuple[str, int]:
     A pipe or a device is refused and never waited for, and no more than the beginning of a file is read. Raises
     OSError, ValueError for what is no text or no name of a file, RuntimeError for `~` without a home.
     """
-    handle = os.open(Path(name).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(handle).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        lines = os.read(handle, _MAX_KEY_BYTES).strip().splitlines()
-    finally:
-        os.close(handle)
+    start, mode = files.read_start(Path(name).expanduser(), _MAX_KEY_BYTES)
+    lines = start.strip().splitlines()
     return lines[0].decode("utf-8").strip() if lines else "", mode
 
 
@@ -159,39 +150,25 @@ def load(file: Path | None = None) -> Loaded:
     """Read config.toml, or the defaults where there is none. Raises UsageError as `path` does, for nothing else."""
     file = file or path()
 
-    def broken(what: str, fix: str, line: int | None = None) -> Loaded:
-        return Loaded(Settings(), file, (Problem("config", f"{what}; the defaults are used", fix, file, line),))
-
     try:
-        text = file.read_text(encoding="utf-8")
-        raw = tomllib.loads(text)
+        text, raw = files.read_toml(file, _MAX_BYTES)
     except FileNotFoundError:
         return Loaded(Settings(), file, exists=False)
-    except OSError as error:
-        return broken(f"cannot be read: {error.strerror or error}", "make it a file that you may read")
-    except UnicodeDecodeError:
-        return broken("not UTF-8", "save it as UTF-8")
-    except RecursionError:
-        return broken("not TOML: nested too deeply", "mend the file")
-    except ValueError as error:  # tomllib's, and int()'s for a number of thousands of digits
-        what, line = _syntax(str(error))
-        return broken(f"not TOML: {what}", "mend that line" if line else "mend the file", line)
+    except files.Unusable as error:
+        problem = Problem("config", f"{error}; the defaults are used", error.fix, file, error.line)
+        return Loaded(Settings(), file, (problem,))
     reader = _Reader(file, text)
     settings = reader.settings(raw)
     in_order = sorted(reader.problems, key=lambda problem: problem.line or 1 << 30)
+    if reader.more:
+        in_order.append(Problem("config", f"{reader.more:,} more like these", _FIX, file))
     return Loaded(settings, file, tuple(in_order))
-
-
-def _syntax(message: str) -> tuple[str, int | None]:
-    """tomllib's message without its place, and the line."""
-    what, _, where = message.partition(" (at ")
-    line = re.match(r"line (\d+)", where)
-    what = what[:1].lower() + what[1:]
-    return (what, int(line[1])) if line else (f"{what} at the end" if where else what, None)
 
 
 _TABLES: dict[str, type[_Part]] = {"server": Server, "poll": Poll, "thresholds": Thresholds, "capture": Capture}
 _FIX = "docs/config.md lists every setting"
+_MAX_PROBLEMS = 100
+"""Told one by one: each costs a look through the text."""
 
 
 class _Reader:
@@ -200,6 +177,8 @@ class _Reader:
     def __init__(self, file: Path, text: str) -> None:
         self._file, self._text = file, text
         self.problems: list[Problem] = []
+        self.more = 0
+        """Problems that are counted only."""
 
     def settings(self, raw: dict[str, Any]) -> Settings:
         servers = self._tables("server", raw.pop("server", []))
@@ -282,6 +261,9 @@ class _Reader:
         return msgspec.structs.replace(limits, share_poor=usual.share_poor, share_good=usual.share_good)
 
     def _unknown(self, name: str, kind: type[_Part], table: str, nth: int) -> None:
+        if len(self.problems) >= _MAX_PROBLEMS:
+            self.more += 1  # a search for what was meant takes its time
+            return
         from difflib import get_close_matches
 
         what = f"{printable(name, 40)} is no setting"
@@ -297,6 +279,9 @@ class _Reader:
         self._note(what, table, name, nth)
 
     def _note(self, what: str, table: str, key: str, nth: int = 0) -> None:
+        if len(self.problems) >= _MAX_PROBLEMS:
+            self.more += 1
+            return
         label = f"[[{table}]] " if table == "server" else f"[{table}] " if table else ""
         line = _line(self._text, table, key, nth)
         self.problems.append(Problem("config", label + what, _FIX, self._file, line))

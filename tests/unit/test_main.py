@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +90,21 @@ def test_turns_says_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["turns", "--help"])
     assert "usage: kvtop turns [-h] [--last N]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "module", ["kvtop.cli", "kvtop.cli.main", "kvtop.errors", "kvtop.cli.doctor", "kvtop.cli.checks"]
+)
+def test_ctrl_c_while_it_is_imported_is_130_without_a_word(module: str) -> None:
+    code = (
+        "import sys, signal\n"
+        "class CtrlC:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, CtrlC())\n"
+        "sys.argv = ['kvtop', 'doctor']\n"
+        "from kvtop.__main__ import entry\n"
+        "entry()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

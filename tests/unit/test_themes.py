@@ -99,6 +99,7 @@ def test_a_missing_variable_is_named(name: str) -> None:
         ('bad = "#f0716b"', 'bad = "tomatoe"', "variables.bad: 'tomatoe' is not a colour"),
         ('bad = "#f0716b"', "bad = 12", "variables.bad must be a colour in quotes"),
         ("[variables]", "variables", "not TOML"),
+        ("dark = true", "dark = true\ntext_alpha = " + "9" * 5000, "not TOML"),
         ("dark = true", "dark = true\nansi = true", "variables.ansi-background is missing"),
         ('name = "kvtop-dark"', 'name = "a\\u001b[2J"', "control characters"),
     ],
@@ -156,11 +157,15 @@ def test_unreadable_things_are_listed(own_home: Path) -> None:
     (folder / "folder.toml").mkdir()
     (folder / "gone.toml").symlink_to(folder / "nowhere")
     (folder / "huge.toml").write_text("#" * 200_000)
+    (folder / "zeros.toml").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe.toml")
     reasons = {b.path.name: b.reason for b in themes.load().bad}
     assert reasons == {
-        "folder.toml": os.strerror(21),
+        "folder.toml": "cannot be read: Is a directory",
         "gone.toml": os.strerror(2),
-        "huge.toml": "larger than 100 kB",
+        "huge.toml": "larger than 64 kB",
+        "zeros.toml": "cannot be read: not a regular file",
+        "pipe.toml": "cannot be read: not a regular file",
     }
 
 
@@ -180,7 +185,11 @@ def test_the_next_theme_goes_round() -> None:
     assert SHIPPED.after("unheard of") == names[0]
 
 
-@pytest.mark.parametrize("text", ["x = " + "[" * 40_000, "x = " + "{a=" * 20_000, "a." * 40_000 + "a = 1"])
+@pytest.mark.parametrize(
+    "text",
+    ["x = " + "[" * 40_000, "x = " + "{a=" * 20_000, "a." * 30_000 + "a = 1", "text_alpha = " + "9" * 5000],
+    ids=["lists", "tables", "dots", "digits"],
+)
 def test_a_deeply_nested_file_is_left_out(tmp_path: Path, text: str) -> None:
     (tmp_path / "deep.toml").write_text(text)
     found = themes.load((tmp_path,))

@@ -101,6 +101,6 @@ def _not_a_slip(word: str) -> None:
 
 
 def entry() -> None:
-    """The console script."""
+    """All of the console script that may take its time to import."""
     stdio.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -7,6 +7,7 @@ import io
 import os
 import select
 import stat
+import time
 import zlib
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from kvtop.errors import UsageError
 MAX_BYTES = 64_000_000
 """Of one text, unpacked. A real one is below 1 MB."""
 
-WRITER_S = 5.0
-"""How long a named pipe may stay without a first byte: perhaps nobody writes to it. The pipe of a `<(command)` has a
-writer, and may take as long as the command does."""
+PATIENCE_S = 5.0
+"""How long a named pipe may stay without a first byte, since perhaps nobody writes to it, and anything else (a device,
+a file of the system that grows) without a next one. The pipe of a `<(command)` has a writer, and may take as long as
+the command does."""
 
 _CHUNK = 1 << 20
 
@@ -55,18 +57,38 @@ def _read(name: str, files_only: bool) -> bytes:
         kind = os.fstat(descriptor).st_mode
         if files_only and not stat.S_ISREG(kind):
             raise ValueError("it is no regular file")
-        if stat.S_ISFIFO(kind) and not _is_anonymous(descriptor):
-            waiting = select.poll()
-            waiting.register(descriptor, select.POLLIN | select.POLLHUP)
-            if not waiting.poll(WRITER_S * 1000):
-                raise ValueError(f"it is a pipe, and within {WRITER_S:g} s nobody wrote to it")
-        os.set_blocking(descriptor, True)
+        is_pipe = stat.S_ISFIFO(kind)
+        patient = is_pipe and _is_anonymous(descriptor)
         parts: list[bytes] = []
         size = 0
-        while size <= MAX_BYTES and (part := file.read(_CHUNK)):
+        waited_since = time.monotonic()
+        while size <= MAX_BYTES:
+            # a descriptor that claims to be ready and gives nothing must not be asked for ever either
+            left_s = None if patient else max(0.0, waited_since + PATIENCE_S - time.monotonic())
+            part = file.read(_CHUNK) if _is_ready(descriptor, left_s) else None
+            if part is None and left_s == 0.0:
+                raise ValueError(_silence(is_pipe))
+            if part is None:
+                continue
+            if not part:
+                break
             parts.append(part)
             size += len(part)
+            patient = patient or is_pipe
+            waited_since = time.monotonic()
     return b"".join(parts)
+
+
+def _is_ready(descriptor: int, within_s: float | None) -> bool:
+    """Whether reading it would give something, or its end, within that time; None waits without a limit."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN | select.POLLHUP)
+    return bool(waiting.poll(None if within_s is None else within_s * 1000))
+
+
+def _silence(is_pipe: bool) -> str:
+    what = "it is a pipe, and" if is_pipe else "it has no end:"
+    return f"{what} within {PATIENCE_S:g} s nobody wrote to it"
 
 
 def _is_anonymous(descriptor: int) -> bool:

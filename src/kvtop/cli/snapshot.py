@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvtop.cli.args import Parser, seconds
-from kvtop.errors import KvtopError, UsageError
+from kvtop.errors import KvtopError, UsageError, printable
 
 if TYPE_CHECKING:
     from kvtop.cli.once import Look
@@ -74,11 +74,20 @@ def _saved(args: argparse.Namespace) -> int:
     from kvtop.cli.once import Look
     from kvtop.cli.saved import read_text
     from kvtop.model import metrics
-    from kvtop.model.window import between, swapped
+    from kvtop.model.box import Window
+    from kvtop.model.window import between, glance, swapped
     from kvtop.sources.exposition import Reader
 
     reader = Reader(metrics.wanted)
     before, after = reader.read(read_text(args.before)), reader.read(read_text(args.after))
+    bad = [
+        (name, seen)
+        for name, seen in ((args.before, glance(before)), (args.after, glance(after)))
+        if not seen.state.good
+    ]
+    if bad:  # without both there is no window between them
+        detail = "; ".join(f"{printable(name)}: {seen.detail}" for name, seen in bad)
+        return _tell(args, Look(Window(bad[-1][1].state, detail, window_s=args.seconds)), None)
     window = between(before, after, args.seconds)
     if swapped(before, after):
         window = replace(window, detail=f"{window.detail}; {SWAPPED}")

@@ -6,7 +6,6 @@ one is listed with its reason and left out. The user's file wins over a shipped 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,7 +15,7 @@ from textual.app import App
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-from kvtop import paths
+from kvtop import files, paths
 from kvtop.errors import Problem, printable
 
 VARIABLES: dict[str, str] = {
@@ -70,11 +69,16 @@ WORDS = (
 DEFAULT = "kvtop-dark"
 
 _FIELDS = {f.name for f in fields(Theme)}
-_MAX_BYTES = 100_000
+_MAX_BYTES = 64_000
 
 
 class ThemeError(ValueError):
     """Why a theme file cannot be used, in one line."""
+
+    def __init__(self, what: str, line: int | None = None) -> None:
+        super().__init__(what)
+        self.line = line
+        """From 1; None where that cannot be told."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,12 @@ class BadTheme:
 
     path: Path
     reason: str
+    line: int | None = None
 
     @property
     def problem(self) -> Problem:
-        return Problem("theme", f"{self.reason}; it is left out", "mend or remove it: docs/themes.md", self.path)
+        fix = "mend or remove it: docs/themes.md"
+        return Problem("theme", f"{self.reason}; it is left out", fix, self.path, self.line)
 
 
 @dataclass(frozen=True)
@@ -113,11 +119,13 @@ class Themes:
 def parse(text: str) -> Theme:
     """A checked theme from the text of a file. Raises ThemeError."""
     try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ThemeError(f"not TOML: {error}") from None
-    except RecursionError:
-        raise ThemeError("not TOML: nested too deeply") from None
+        raw = files.parse_toml(text)
+    except files.Unusable as error:
+        raise ThemeError(str(error), error.line) from None
+    return _checked(raw)
+
+
+def _checked(raw: dict[str, Any]) -> Theme:
     if unknown := sorted(set(raw) - _FIELDS):
         raise ThemeError(f"unknown key {unknown[0]!r}")
     for key in ("name", "primary", "background", "foreground"):
@@ -172,13 +180,12 @@ def _check_variables(theme: Theme) -> None:
 def read(path: Path) -> Theme:
     """A checked theme from a file. Raises ThemeError, also where the file cannot be read."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ThemeError("larger than 100 kB")
-        return parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ThemeError(error.strerror or "cannot be read") from None
-    except UnicodeDecodeError:
-        raise ThemeError("not UTF-8") from None
+        _, raw = files.read_toml(path, _MAX_BYTES)
+    except FileNotFoundError as error:
+        raise ThemeError(error.strerror or "not there") from None
+    except files.Unusable as error:
+        raise ThemeError(str(error), error.line) from None
+    return _checked(raw)
 
 
 def load(folders: Iterable[Path] | None = None) -> Themes:
@@ -189,17 +196,17 @@ def load(folders: Iterable[Path] | None = None) -> Themes:
     bad: list[BadTheme] = []
     for folder in folders:
         try:
-            files = sorted(p for p in folder.iterdir() if p.suffix == ".toml")
+            listed = sorted(p for p in folder.iterdir() if p.suffix == ".toml")
         except FileNotFoundError:
             continue
         except OSError as error:
             bad.append(BadTheme(folder, error.strerror or "cannot be read"))
             continue
-        for path in files:
+        for path in listed:
             try:
                 theme = read(path)
             except ThemeError as error:
-                bad.append(BadTheme(path, str(error)))
+                bad.append(BadTheme(path, str(error), error.line))
             else:
                 found[theme.name] = theme
     return Themes(tuple(found.values()), tuple(bad))

@@ -1,0 +1,92 @@
+"""The user's own small files, read without ever waiting for one and without trusting its size or its form."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+_MAX_DOTS = 50
+"""In one line of TOML. tomllib takes quadratic time for a key of many parts; no line of ours comes near."""
+
+
+class Unusable(ValueError):
+    """Why a file cannot be used, in one line; `str()` is that reason."""
+
+    def __init__(self, what: str, fix: str = "mend the file", line: int | None = None) -> None:
+        super().__init__(what)
+        self.fix = fix
+        self.line = line
+        """From 1; None where that cannot be told."""
+
+
+def read_start(file: Path, limit: int) -> tuple[bytes, int]:
+    """(at most `limit` bytes from its beginning, mode bits) of a regular file.
+
+    A pipe or a device is refused and never waited for. Raises OSError, and ValueError for what is no name of a file.
+    """
+    handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        data = b""
+        while len(data) < limit and (part := os.read(handle, limit - len(data))):
+            data += part
+    finally:
+        os.close(handle)
+    return data, mode
+
+
+def read_toml(file: Path, limit: int) -> tuple[str, dict[str, Any]]:
+    """The text of a TOML file of at most `limit` bytes, and what stands in it.
+
+    Raises Unusable, and FileNotFoundError where there is none.
+    """
+    try:
+        data, _ = read_start(file, limit + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unusable(f"cannot be read: {error.strerror or error}", "make it a file that you may read") from None
+    if len(data) > limit:
+        raise Unusable(f"larger than {limit // 1000} kB", "make it smaller")
+    try:
+        text = data.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise Unusable("not UTF-8", "save it as UTF-8") from None
+    return text, parse_toml(text)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """What stands in a TOML text. Raises Unusable, and nothing else; takes no longer than its length tells."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > _MAX_DOTS and not _is_comment(line):
+            raise Unusable(f"more than {_MAX_DOTS} dots in a line", "mend that line", number)
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise Unusable("not TOML: nested too deeply") from None
+    except ValueError as error:  # tomllib's, and int()'s for a number of thousands of digits
+        what, line_number = _syntax(str(error))
+        fix = "mend that line" if line_number else "mend the file"
+        raise Unusable(f"not TOML: {what}", fix, line_number) from None
+
+
+def _is_comment(line: str) -> bool:
+    """Surely one: with a quote in it, it may be the end of a text of several lines, with keys behind."""
+    return line.lstrip(" \t").startswith("#") and not ('"' in line or "'" in line)
+
+
+def _syntax(message: str) -> tuple[str, int | None]:
+    """tomllib's message without its place, and the line."""
+    what, _, where = message.partition(" (at ")
+    line = re.match(r"line (\d+)", where)
+    what = what[:1].lower() + what[1:]
+    return (what, int(line[1])) if line else (f"{what} at the end" if where else what, None)
