@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import socket
@@ -102,6 +103,17 @@ def test_the_screen_is_utf_8_whatever_the_locale(closed_port: str, environment: 
         screen.wait_for(DRAWN)
         screen.wait_for("─")
         assert b"\\u2" not in screen.written
+        screen.press("q")
+        assert screen.wait_end(5) == 0
+
+
+@pytest.mark.parametrize(("columns", "lines"), [("200", "60"), ("99999", "99999"), ("20", "5"), ("0", "0")])
+def test_the_terminal_knows_its_size_best(closed_port: str, columns: str, lines: str) -> None:
+    with PtyScreen([*KVTOP, closed_port], COLUMNS=columns, LINES=lines) as screen:
+        screen.wait_for(DRAWN)
+        cursors = [(int(row), int(column)) for row, column in re.findall(rb"\x1b\[(\d+);(\d+)H", screen.written)]
+        assert max(row for row, _ in cursors) == 30
+        assert max(column for _, column in cursors) <= 100
         screen.press("q")
         assert screen.wait_end(5) == 0
 

@@ -7,6 +7,7 @@ import io
 import os
 import selectors
 import signal
+import sys
 import termios
 import threading
 import time
@@ -48,6 +49,7 @@ class Terminal(LinuxDriver):
         self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
+        self._size = size or self._get_terminal_size()  # else the app's first layout asks rich, which asks COLUMNS
         out = self._file
         assert out is not None, "the screen is drawn on stderr"
         # A locale or PYTHONIOENCODING that knows no `━` would spell every sign of the screen out.
@@ -82,6 +84,15 @@ class Terminal(LinuxDriver):
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
         self._before.clear()
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """What the terminal says. COLUMNS and LINES may be those of another one: asked only where it says nothing."""
+        for file in (sys.__stderr__, sys.__stdin__):
+            with contextlib.suppress(AttributeError, ValueError, OSError):  # no file, a closed one, no terminal
+                size = os.get_terminal_size(file.fileno())  # type: ignore[union-attr]
+                if size.columns and size.lines:
+                    return size.columns, size.lines
+        return super()._get_terminal_size()
 
     # ---- stopped, and going on
     def _sigtstp_application(self, *_: object) -> None:
