@@ -12,6 +12,8 @@ import termios
 import pytest
 from ptyscreen import PtyScreen
 
+from kvtop.ui.terminal import UNSURE_S
+
 KVTOP = (sys.executable, "-m", "kvtop")
 DRAWN = "quit"
 """A word of the footer."""
@@ -176,3 +178,13 @@ def test_a_lone_escape_is_a_key(closed_port: str) -> None:
         screen.written = b""
         screen.press("\x1b")
         screen.wait_for("Offload")
+
+
+def test_a_paste_that_never_ends_holds_no_key_for_ever(closed_port: str) -> None:
+    with PtyScreen([*KVTOP, closed_port]) as screen:
+        screen.wait_for(DRAWN)
+        screen.press("\x1b[200~what is pasted here")
+        screen.read(UNSURE_S + 1)
+        screen.press("q")
+        assert screen.wait_end(5) == 0
+        assert given_back(screen)

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+
+from kvtop.ui.typed import Typed
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -29,7 +30,8 @@ PATIENCE_S = 2.0
 """The app may take so long to leave after a signal; then the program ends without it."""
 TICK_S = 0.1
 UNSURE_S = 2.0
-"""So long after input the parser is asked each TICK_S whether what it holds is a key of its own (ESCDELAY)."""
+"""So long after input the parser is asked each TICK_S whether what it holds is a key of its own (ESCDELAY). A paste
+that is still open then is given up."""
 _RESTORE = b"\x1b[?2004l\x1b[?7h\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[<u\x1b[?1049l\x1b[?25h\x1b[?1004l"
 """Bracketed paste, wrapping, mouse, keyboard protocol, screen, cursor and focus reports: what the driver writes too."""
 
@@ -169,7 +171,7 @@ class Terminal(LinuxDriver):
     # ---- what is typed
     def run_input_thread(self) -> None:
         """Wait for input without waking up in between: Textual's own looks ten times a second."""
-        parser = XTermParser(self._debug)
+        typed = Typed(self._debug)
         decode = getincrementaldecoder("utf-8")("replace").decode
         unsure_until = 0.0
         with selectors.SelectSelector() as selector:
@@ -178,6 +180,8 @@ class Terminal(LinuxDriver):
             while not self.exit_event.is_set():
                 # Only after input can a lone escape turn out to be a key, or a sequence to be broken.
                 unsure = time.monotonic() < unsure_until
+                if not unsure:
+                    typed.silent()
                 ready = [key.fd for key, _ in selector.select(TICK_S if unsure else None)]
                 if self.fileno in ready:
                     try:
@@ -188,10 +192,9 @@ class Terminal(LinuxDriver):
                         self._gone()
                         return
                     unsure_until = time.monotonic() + UNSURE_S
-                    # An empty text would tell the parser that this is the end.
-                    for event in parser.feed(text) if (text := decode(data)) else ():
+                    for event in typed.feed(decode(data)):
                         self.process_message(event)
-                for event in parser.tick():
+                for event in typed.tick():
                     self.process_message(event)
 
     def disable_input(self) -> None:
