@@ -188,3 +188,38 @@ def test_a_paste_that_never_ends_holds_no_key_for_ever(closed_port: str) -> None
         screen.press("q")
         assert screen.wait_end(5) == 0
         assert given_back(screen)
+
+
+@pytest.mark.parametrize("typing", ["", "/slow", "\x10the"], ids=["dashboard", "filter", "palette"])
+def test_ctrl_z_gives_the_terminal_to_the_shell_till_fg(closed_port: str, typing: str) -> None:
+    with PtyScreen(["bash", "--norc", "--noprofile", "-i"]) as screen:
+        screen.press(f"{shlex.join([*KVTOP, closed_port])}\n")
+        screen.wait_for(DRAWN)
+        screen.press(typing)
+        screen.read(0.5)
+        screen.press("\x1a")
+        screen.wait_for("Stopped")
+        assert screen.written.rfind(b"\x1b[?1049l") > screen.written.rfind(b"\x1b[?1049h")
+        screen.press("echo $((20 + 3))shell\n")
+        screen.wait_for("23shell")
+        screen.written = b""
+        screen.press("fg\n")
+        screen.wait_for("\x1b[?1049h")
+        screen.wait_for("─")
+        screen.press("\x03")
+        screen.wait_for("\x1b[?1049l")
+        screen.press("echo $((20 + 4))shell $?; exit\n")
+        screen.wait_for("24shell 0")
+        assert screen.wait_end(5) == 0
+
+
+def test_ctrl_z_where_no_shell_could_let_it_go_on(closed_port: str) -> None:
+    with PtyScreen([*KVTOP, closed_port]) as screen:
+        screen.wait_for(DRAWN)
+        screen.written = b""
+        screen.press("\x1a")
+        screen.wait_for("\x1b[?1049h")
+        screen.wait_for(DRAWN)
+        screen.press("q")
+        assert screen.wait_end(5) == 0
+        assert given_back(screen)

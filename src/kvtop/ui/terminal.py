@@ -102,6 +102,19 @@ class Terminal(LinuxDriver):
         with contextlib.suppress(RuntimeError):  # the loop is closed: it leaves already
             self._loop.call_soon_threadsafe(super()._sigtstp_application)
 
+    def stop_job(self) -> None:
+        """As ctrl+z at a shell: all of its job stops. Where no shell could let it go on, the kernel stops nothing."""
+        self.suspend_application_mode()
+        self._must_signal_resume = True
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(0, signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self._sigtstp_application)
+        self._loop.call_soon(self._go_on_if_away)  # after what SIGCONT has asked for
+
+    def _go_on_if_away(self) -> None:
+        if not self._on_screen:
+            self._go_on()
+
     def _sigcont_application(self, *_: object) -> None:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._go_on)
