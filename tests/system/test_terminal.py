@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import socket
@@ -10,6 +11,8 @@ import termios
 
 import pytest
 from ptyscreen import PtyScreen
+
+from kvtop.ui.terminal import UNSURE_S
 
 KVTOP = (sys.executable, "-m", "kvtop")
 DRAWN = "quit"
@@ -106,6 +109,17 @@ def test_the_screen_is_utf_8_whatever_the_locale(closed_port: str, environment: 
         assert screen.wait_end(5) == 0
 
 
+@pytest.mark.parametrize(("columns", "lines"), [("200", "60"), ("99999", "99999"), ("20", "5"), ("0", "0")])
+def test_the_terminal_knows_its_size_best(closed_port: str, columns: str, lines: str) -> None:
+    with PtyScreen([*KVTOP, closed_port], COLUMNS=columns, LINES=lines) as screen:
+        screen.wait_for(DRAWN)
+        cursors = [(int(row), int(column)) for row, column in re.findall(rb"\x1b\[(\d+);(\d+)H", screen.written)]
+        assert max(row for row, _ in cursors) == 30
+        assert max(column for _, column in cursors) <= 100
+        screen.press("q")
+        assert screen.wait_end(5) == 0
+
+
 @pytest.mark.parametrize("command", ["http://127.0.0.1:9", "demo"])
 def test_a_screen_that_nobody_would_see_is_refused(command: str) -> None:
     with PtyScreen(["bash", "-c", f"{shlex.join(KVTOP)} {command} 2>/dev/null"]) as screen:
@@ -164,3 +178,48 @@ def test_a_lone_escape_is_a_key(closed_port: str) -> None:
         screen.written = b""
         screen.press("\x1b")
         screen.wait_for("Offload")
+
+
+def test_a_paste_that_never_ends_holds_no_key_for_ever(closed_port: str) -> None:
+    with PtyScreen([*KVTOP, closed_port]) as screen:
+        screen.wait_for(DRAWN)
+        screen.press("\x1b[200~what is pasted here")
+        screen.read(UNSURE_S + 1)
+        screen.press("q")
+        assert screen.wait_end(5) == 0
+        assert given_back(screen)
+
+
+@pytest.mark.parametrize("typing", ["", "/slow", "\x10the"], ids=["dashboard", "filter", "palette"])
+def test_ctrl_z_gives_the_terminal_to_the_shell_till_fg(closed_port: str, typing: str) -> None:
+    with PtyScreen(["bash", "--norc", "--noprofile", "-i"]) as screen:
+        screen.press(f"{shlex.join([*KVTOP, closed_port])}\n")
+        screen.wait_for(DRAWN)
+        screen.press(typing)
+        screen.read(0.5)
+        screen.press("\x1a")
+        screen.wait_for("Stopped")
+        assert screen.written.rfind(b"\x1b[?1049l") > screen.written.rfind(b"\x1b[?1049h")
+        screen.press("echo $((20 + 3))shell\n")
+        screen.wait_for("23shell")
+        screen.written = b""
+        screen.press("fg\n")
+        screen.wait_for("\x1b[?1049h")
+        screen.wait_for("─")
+        screen.press("\x03")
+        screen.wait_for("\x1b[?1049l")
+        screen.press("echo $((20 + 4))shell $?; exit\n")
+        screen.wait_for("24shell 0")
+        assert screen.wait_end(5) == 0
+
+
+def test_ctrl_z_where_no_shell_could_let_it_go_on(closed_port: str) -> None:
+    with PtyScreen([*KVTOP, closed_port]) as screen:
+        screen.wait_for(DRAWN)
+        screen.written = b""
+        screen.press("\x1a")
+        screen.wait_for("\x1b[?1049h")
+        screen.wait_for(DRAWN)
+        screen.press("q")
+        assert screen.wait_end(5) == 0
+        assert given_back(screen)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import App
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.filter import Monochrome, NoColor
 from textual.worker import Worker, WorkerError, WorkerState
 
@@ -72,7 +72,10 @@ class KvtopApp(App[str]):
     Toast { width: auto; max-width: 90%; padding: 0 1; }
     ToastRack { overflow-y: hidden; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings(None)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *keys.bindings(None),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+    ]
     COMMANDS = {_palette}  # noqa: RUF012  declared by Textual
 
     def __init__(
@@ -309,6 +312,11 @@ class KvtopApp(App[str]):
             self.notify(wrong, severity="error", markup=False)
         else:
             self.notify(export.said(made), markup=False)
+
+    def action_suspend_process(self) -> None:
+        """Stop till the shell says `fg`, also while something is typed."""
+        if isinstance(self._driver, Terminal):
+            self._driver.stop_job()
 
     async def action_quit(self) -> None:
         """An export that was asked for is written first, unless its folder hangs."""

@@ -141,6 +141,7 @@ _RESERVED = {
     "escape": "always goes back",
     "ctrl+c": "always quits",
     "ctrl+q": "always quits",
+    "ctrl+z": "always stops kvtop till the shell's fg",
     **{str(n): "belongs to the panels" for n in range(10)},
 }
 _MODIFIERS = {"ctrl", "alt", "shift", "super", "hyper", "meta"}

@@ -7,6 +7,7 @@ import io
 import os
 import selectors
 import signal
+import sys
 import termios
 import threading
 import time
@@ -16,8 +17,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+
+from kvtop.ui.typed import Typed
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -28,7 +30,8 @@ PATIENCE_S = 2.0
 """The app may take so long to leave after a signal; then the program ends without it."""
 TICK_S = 0.1
 UNSURE_S = 2.0
-"""So long after input the parser is asked each TICK_S whether what it holds is a key of its own (ESCDELAY)."""
+"""So long after input the parser is asked each TICK_S whether what it holds is a key of its own (ESCDELAY). A paste
+that is still open then is given up."""
 _RESTORE = b"\x1b[?2004l\x1b[?7h\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[<u\x1b[?1049l\x1b[?25h\x1b[?1004l"
 """Bracketed paste, wrapping, mouse, keyboard protocol, screen, cursor and focus reports: what the driver writes too."""
 
@@ -48,6 +51,7 @@ class Terminal(LinuxDriver):
         self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
+        self._size = size or self._get_terminal_size()  # else the app's first layout asks rich, which asks COLUMNS
         out = self._file
         assert out is not None, "the screen is drawn on stderr"
         # A locale or PYTHONIOENCODING that knows no `━` would spell every sign of the screen out.
@@ -83,11 +87,33 @@ class Terminal(LinuxDriver):
             signal.signal(signum, handler)
         self._before.clear()
 
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """What the terminal says. COLUMNS and LINES may be those of another one: asked only where it says nothing."""
+        for file in (sys.__stderr__, sys.__stdin__):
+            with contextlib.suppress(AttributeError, ValueError, OSError):  # no file, a closed one, no terminal
+                size = os.get_terminal_size(file.fileno())  # type: ignore[union-attr]
+                if size.columns and size.lines:
+                    return size.columns, size.lines
+        return super()._get_terminal_size()
+
     # ---- stopped, and going on
     def _sigtstp_application(self, *_: object) -> None:
         """On the loop: in the midst of a write, a second one would wait for the first for ever."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: it leaves already
             self._loop.call_soon_threadsafe(super()._sigtstp_application)
+
+    def stop_job(self) -> None:
+        """As ctrl+z at a shell: all of its job stops. Where no shell could let it go on, the kernel stops nothing."""
+        self.suspend_application_mode()
+        self._must_signal_resume = True
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(0, signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self._sigtstp_application)
+        self._loop.call_soon(self._go_on_if_away)  # after what SIGCONT has asked for
+
+    def _go_on_if_away(self) -> None:
+        if not self._on_screen:
+            self._go_on()
 
     def _sigcont_application(self, *_: object) -> None:
         with contextlib.suppress(RuntimeError):
@@ -158,7 +184,7 @@ class Terminal(LinuxDriver):
     # ---- what is typed
     def run_input_thread(self) -> None:
         """Wait for input without waking up in between: Textual's own looks ten times a second."""
-        parser = XTermParser(self._debug)
+        typed = Typed(self._debug)
         decode = getincrementaldecoder("utf-8")("replace").decode
         unsure_until = 0.0
         with selectors.SelectSelector() as selector:
@@ -167,6 +193,8 @@ class Terminal(LinuxDriver):
             while not self.exit_event.is_set():
                 # Only after input can a lone escape turn out to be a key, or a sequence to be broken.
                 unsure = time.monotonic() < unsure_until
+                if not unsure:
+                    typed.silent()
                 ready = [key.fd for key, _ in selector.select(TICK_S if unsure else None)]
                 if self.fileno in ready:
                     try:
@@ -177,10 +205,9 @@ class Terminal(LinuxDriver):
                         self._gone()
                         return
                     unsure_until = time.monotonic() + UNSURE_S
-                    # An empty text would tell the parser that this is the end.
-                    for event in parser.feed(text) if (text := decode(data)) else ():
+                    for event in typed.feed(decode(data)):
                         self.process_message(event)
-                for event in parser.tick():
+                for event in typed.tick():
                     self.process_message(event)
 
     def disable_input(self) -> None:
