@@ -35,7 +35,8 @@ def quantile(q: float, n: int, mean: float | None, buckets: Buckets) -> Quantile
     """The q-quantile of n observations: the bucket that it fell into, and a value where one can be told.
 
     Linear inside the bucket; the mean where n is 1, since that is the observation itself; None beyond the last finite
-    bound, and where that mean contradicts its bucket. None altogether with fewer observations than `NEEDED`, and where the buckets contradict the count.
+    bound, and where that mean contradicts its bucket. None altogether with fewer observations than `NEEDED`, and where
+    the buckets contradict the count.
     """
     if n < NEEDED.get(q, 1):
         return None
