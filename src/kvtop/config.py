@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from kvtop import files, paths
-from kvtop.errors import Problem, printable
+from kvtop.errors import Problem, keyless
 
 # The description of a limit is what its user reads as 'expected'.
 Interval = Annotated[float, Meta(ge=0.05, le=3600, description="0.05 to 3600 (seconds)")]
@@ -244,7 +244,7 @@ class _Reader:
     def _texts(self, raw: dict[str, Any]) -> dict[str, str]:
         for name, value in raw.items():
             if not isinstance(value, str):
-                what = f"{printable(name, 40)} is {_shown(value)}: expected a key in quotes; it is left out"
+                what = f"{keyless(name, 40)} is {_shown(value)}: expected a key in quotes; it is left out"
                 self._note(what, "keys", name)
         return {name: value for name, value in raw.items() if isinstance(value, str)}
 
@@ -266,7 +266,7 @@ class _Reader:
             return
         from difflib import get_close_matches
 
-        what = f"{printable(name, 40)} is no setting"
+        what = f"{keyless(name, 40)} is no setting"
         own = [f.name for f in msgspec.structs.fields(kind)]
         home = [f"[{other}]" for other, part in _TABLES.items() if name in part.__struct_fields__ and other != table]
         if table and name in Settings.__struct_fields__:
@@ -298,7 +298,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f'"{printable(value, 40)}"'
+        return f'"{keyless(value, 40)}"'
     if isinstance(value, int) and abs(value) >= 10**15:
         return "a huge number"
     if isinstance(value, int | float):

@@ -8,6 +8,7 @@ KvtopError            base; `exit_code` 1: it ran and the answer is bad
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,3 +67,19 @@ def printable(text: str, limit: int = 200) -> str:
     """
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[: limit + 1])
     return safe if len(safe) <= limit else safe[: limit - 1] + "…"
+
+
+_KEY = re.compile(
+    r"""(?x)(?<![\w+=~-])(?:
+    (?i:sk|pk|rk|hf|gsk|xai|gh[a-z]|github|glpat|npm|pypi|nvapi|xox[a-z]|bearer)[-_][\w+=~-]{4,}
+    | (?:AKIA|AIza|eyJ)[\w+=~-]{6,}
+    | (?=[\w+=~-]*[0-9])[\w+=~-]{16,}
+    | [A-Za-z]{24,}
+    )"""
+)
+"""What looks like an API key or a token."""
+
+
+def keyless(text: str, limit: int = 200) -> str:
+    """`printable`, for what may hold a key in the wrong place: of what looks like one, its first 4 characters."""
+    return printable(_KEY.sub(lambda found: f"{found[0][:4]}…", text[: limit + 200]), limit)

@@ -10,6 +10,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from kvtop.errors import keyless
+
 _MAX_DOTS = 50
 """In one line of TOML. tomllib takes quadratic time for a key of many parts; no line of ours comes near."""
 
@@ -88,5 +90,5 @@ def _syntax(message: str) -> tuple[str, int | None]:
     """tomllib's message without its place, and the line."""
     what, _, where = message.partition(" (at ")
     line = re.match(r"line (\d+)", where)
-    what = what[:1].lower() + what[1:]
+    what = keyless(what[:1].lower() + what[1:])  # some quote a name of the file
     return (what, int(line[1])) if line else (f"{what} at the end" if where else what, None)

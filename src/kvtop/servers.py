@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvtop.config import Server, read_key_file
-from kvtop.errors import Problem, UsageError, printable
+from kvtop.errors import Problem, UsageError, keyless, printable
 from kvtop.sources.url import normalise
 
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
@@ -23,12 +23,12 @@ def problems(servers: Sequence[Server], file: Path) -> tuple[Problem, ...]:
         try:
             url = normalise(server.url)
         except UsageError as error:
-            named = f" {printable(server.name, 40)}" if server.name else ""
+            named = f" {keyless(server.name, 40)}" if server.name else ""
             found.append(
                 Problem("server", f"[[server]]{named} url: {error.what}; it is left out", "mend its url", file)
             )
             continue
-        who = printable(server.name, 40) or url
+        who = keyless(server.name, 40) or url
         wrong = _variable(server.api_key_env) if server.api_key_env else _file(server.api_key_file)
         if wrong is not None:
             found.append(Problem("server", f"[[server]] {who}: {wrong[0]}", wrong[1], file))
@@ -47,7 +47,8 @@ def _variable(name: str) -> tuple[str, str] | None:
 def _file(name: str) -> tuple[str, str] | None:
     if not name:
         return None
-    shown = printable(name, 200)
+    # a path is shown whole, to be found; anything else may be the key itself
+    shown = printable(name, 200) if name.startswith(("/", "~", ".")) else keyless(name, 200)
     try:
         key, mode = read_key_file(name)
     except (OSError, ValueError, RuntimeError) as error:  # no such file, no text, no such home

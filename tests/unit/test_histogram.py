@@ -25,6 +25,12 @@ def test_one_observation_is_the_mean_and_names_its_bucket() -> None:
     assert (got.n, got.mean_s, got.p95, got.p99) == (1, 0.21, None, None)
 
 
+def test_a_mean_outside_its_bucket_is_no_value_and_the_bucket_stands() -> None:
+    assert latency(1.0, 0.2, [(0.001, 1.0), (1.0, 1.0)]).p50 == Quantile(None, 0.0, 0.001)
+    assert latency(1.0, 0.05, [(0.1, 0.0), (0.25, 1.0)]).p50 == Quantile(None, 0.1, 0.25)
+    assert latency(1.0, 0.1 + 1e-10, [(0.1, 1.0)]).p50 == Quantile(0.1, 0.0, 0.1)  # what two large sums round away
+
+
 def test_linear_inside_the_bucket() -> None:
     assert of(0.3, 0.3, 0.3, 0.3).p50 == Quantile(0.375, 0.25, 0.5)
     assert of(0.05, 0.3).p50 == Quantile(0.1, 0.0, 0.1)

@@ -55,7 +55,7 @@ def _tight(text: str) -> str:
 
 
 def _middle(p50: Quantile | None) -> str:
-    if p50 is None:
+    if p50 is None or (p50.value_s is None and p50.up_to_s is not None):
         return DASH
     return _tight(secs(p50.value_s) if p50.value_s is not None else f">{secs(p50.above_s)}")
 

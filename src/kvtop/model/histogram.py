@@ -35,7 +35,8 @@ def quantile(q: float, n: int, mean: float | None, buckets: Buckets) -> Quantile
     """The q-quantile of n observations: the bucket that it fell into, and a value where one can be told.
 
     Linear inside the bucket; the mean where n is 1, since that is the observation itself; None beyond the last finite
-    bound. None altogether with fewer observations than `NEEDED`, and where the buckets contradict the count.
+    bound, and where that mean contradicts its bucket. None altogether with fewer observations than `NEEDED`, and where
+    the buckets contradict the count.
     """
     if n < NEEDED.get(q, 1):
         return None
@@ -50,9 +51,15 @@ def quantile(q: float, n: int, mean: float | None, buckets: Buckets) -> Quantile
         highest = bound
         if here >= rank and here > below:
             inside = min(bound, lower + (bound - lower) * (rank - below) / (here - below))
-            value = mean if n == 1 and mean is not None else inside
+            value = _within(mean, lower, bound) if n == 1 and mean is not None else inside
             return Quantile(value_s=value, above_s=lower, up_to_s=bound)
         below, lower = here, bound
     if not buckets:
         return None
     return Quantile(value_s=None, above_s=highest, up_to_s=None)
+
+
+def _within(value: float, lower: float, bound: float) -> float | None:
+    """An observation inside its bucket, but for what a difference of two large sums rounds away; else None."""
+    slack = 1e-6 * bound
+    return min(max(value, lower), bound) if lower - slack <= value <= bound + slack else None

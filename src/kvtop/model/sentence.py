@@ -182,7 +182,7 @@ def _ok(view: ServerView, around: Around) -> Made | None:
         first = f"{nb(pct(share))} cached"
         lead = f"(n={n} {over})" if n else f"({over})"
         p50 = everything.latency.ttft.p50
-        if p50 is not None:
+        if p50 is not None and (p50.value_s is not None or p50.up_to_s is None):
             parts.append(f"TTFT p50 {nb(_quantile(p50))}")
     else:
         running = everything.requests.running

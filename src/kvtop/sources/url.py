@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
-from kvtop.errors import UsageError, printable
+from kvtop.errors import UsageError, keyless
 
 VLLM_PORT = 8000
 """Where `vllm serve` listens unless told otherwise."""
@@ -66,7 +66,7 @@ def discreet(text: str) -> str:
 
 
 def _nonsense(given: str, why: str) -> UsageError:
-    return UsageError(f"not a server's URL: '{printable(discreet(given), 80)}': {why}; {_EXAMPLES}")
+    return UsageError(f"not a server's URL: '{keyless(discreet(given), 80)}': {why}; {_EXAMPLES}")
 
 
 def parse(given: str) -> Endpoint:
@@ -81,7 +81,7 @@ def parse(given: str) -> Endpoint:
         raise _nonsense(given, "a character that no URL has")
     scheme = _SCHEME.match(text)
     if scheme and scheme[1].lower() not in ("http", "https"):
-        raise _nonsense(given, f"{printable(scheme[1], 20)} is not http or https")
+        raise _nonsense(given, f"{keyless(scheme[1], 20)} is not http or https")
     if not scheme:
         if text.isdecimal() or re.fullmatch(r":\d+", text):
             text = f"127.0.0.1:{text.lstrip(':')}"
@@ -140,7 +140,7 @@ def listen_address(given: str) -> tuple[str, int]:
     port = int(found["port"]) if found else 0
     if found is None or not 0 < port < 65536:
         raise UsageError(
-            f"not an address to listen on: '{printable(discreet(given), 80)}'; for instance 127.0.0.1:8001, [::1]:8001 "
+            f"not an address to listen on: '{keyless(discreet(given), 80)}'; for instance 127.0.0.1:8001, [::1]:8001 "
             "or 8001"
         )
     return (found["host"] or "127.0.0.1").strip("[]"), port

@@ -16,7 +16,7 @@ from pathlib import Path
 from textual.binding import Binding, BindingType
 from textual.keys import KEY_ALIASES, Keys
 
-from kvtop.errors import Problem, printable
+from kvtop.errors import Problem, keyless
 from kvtop.ui.draw import cells
 
 DASHBOARD, TURN, RAW, TAP, HISTORY, HELP, NO_SERVER = (
@@ -325,7 +325,7 @@ def resolve(remap: Mapping[str, str]) -> tuple[Keymap, tuple[str, ...]]:
         try:
             wanted[id] = _wish(id, text, usual)
         except ValueError as error:
-            refused.append(f"[keys] {printable(id, 40)}: {error}")
+            refused.append(f"[keys] {keyless(id, 40)}: {error}")
     while clash := _clash(wanted):
         loser, key, other = clash
         names = f"{key_display(key)!r} is {other} already"
@@ -345,7 +345,7 @@ def _wish(id: str, text: str, usual: Mapping[str, Action]) -> tuple[str, ...]:
     for part in parts:
         key = key_name(part)
         if key is None:
-            raise ValueError(f"'{printable(part, 40)}' is no key; {keeps}")
+            raise ValueError(f"'{keyless(part, 40)}' is no key; {keeps}")
         why = _RESERVED.get(key)
         if why and key not in ALWAYS.get(id, ()) and not (key.isdigit() and id in PANELS):
             raise ValueError(f"{key_display(key)!r} {why}; {keeps}")

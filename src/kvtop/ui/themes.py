@@ -16,7 +16,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from kvtop import files, paths
-from kvtop.errors import Problem, printable
+from kvtop.errors import Problem, keyless
 
 VARIABLES: dict[str, str] = {
     "text": "words and numbers",
@@ -127,7 +127,7 @@ def parse(text: str) -> Theme:
 
 def _checked(raw: dict[str, Any]) -> Theme:
     if unknown := sorted(set(raw) - _FIELDS):
-        raise ThemeError(f"unknown key {unknown[0]!r}")
+        raise ThemeError(f"unknown key '{keyless(unknown[0], 40)}'")
     for key in ("name", "primary", "background", "foreground"):
         if not isinstance(raw.get(key), str) or not raw[key].strip():
             raise ThemeError(f"{key} is missing" if key not in raw else f"{key} must be a text")
@@ -162,7 +162,7 @@ def _color(key: str, value: object) -> Color:
     try:
         return Color.parse(value)
     except ColorParseError:
-        raise ThemeError(f"{key}: {value[:40]!r} is not a colour") from None
+        raise ThemeError(f"{key}: '{keyless(value, 40)}' is not a colour") from None
 
 
 def _check_variables(theme: Theme) -> None:
@@ -170,7 +170,7 @@ def _check_variables(theme: Theme) -> None:
         if name not in theme.variables:
             raise ThemeError(f"variables.{name} is missing")
     for name, value in theme.variables.items():
-        _color(f"variables.{name}", value)
+        _color(f"variables.{keyless(name, 40)}", value)
     try:
         theme.to_color_system().generate()
     except (ColorParseError, ValueError, TypeError, AttributeError) as error:
@@ -231,7 +231,7 @@ def problems(themes: Themes, wanted: str) -> tuple[Problem, ...]:
     found = [bad.problem for bad in themes.bad]
     if themes.get(wanted) is None:
         names = ", ".join(themes.names) or "none"
-        what = f"theme '{printable(wanted, 40)}' is not there; {_usable(themes, wanted)} is used"
+        what = f"theme '{keyless(wanted, 40)}' is not there; {_usable(themes, wanted)} is used"
         found.append(Problem("theme", what, f"choose one of: {names}"))
     return tuple(found)
 

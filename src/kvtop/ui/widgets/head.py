@@ -64,7 +64,9 @@ def contexts(scene: Scene, keymap: Keymap) -> list[str]:
     version = [f"vLLM {safe(server.version)}"] if server.version else []
     label = safe(server.label)
     port = [":" + label.rsplit(":", 1)[-1]] if ":" in label and label.rsplit(":", 1)[-1].isdigit() else [label]
-    up = [f"up {secs(scene.view.at - server.started_at)}"] if server.started_at and server.state.good else []
+    age = scene.view.at - server.started_at if server.started_at else None
+    known_age = age if age is None or age >= 0 else None  # a clock was set back: nobody knows
+    up = [f"up {secs(known_age)}"] if age is not None and server.state.good else []
     engine = [f"engine {safe(server.engine)}"] if server.engine is not None else []
     listens = server.tap.listens if server.tap is not None else ()
     more_taps = f" and {len(listens) - 1} more" if len(listens) > 1 else ""

@@ -19,7 +19,7 @@ BAR_AT_LEAST = 8
 
 def value(q: Quantile | None) -> str:
     """A quantile: 4.3 s; '> 1920 s' beyond the last bucket."""
-    if q is None:
+    if q is None or (q.value_s is None and q.up_to_s is not None):
         return DASH
     return short(q.value_s) if q.value_s is not None else f"> {bound(q.above_s)}"
 
