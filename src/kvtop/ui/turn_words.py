@@ -152,7 +152,7 @@ def table(turn: Turn, server: ServerView | None, w: int) -> list[Line]:
 
     def row(name: str, tokens: float | None, share: str, seconds: float | None, *say: str) -> Line:
         numbers: Line = [
-            (name.ljust(9), "d"), *rj(exact(tokens), 9), *rj(share, 9),
+            (name.ljust(9), "d"), *rj(exact(tokens), 10), *rj(share, 9),
             *rj(short(seconds) if seconds is not None else "", 8),
         ]  # fmt: skip
         return pick_line([*([*numbers, (f"   {words}", "d")] for words in say if words), numbers], w)
@@ -166,7 +166,7 @@ def table(turn: Turn, server: ServerView | None, w: int) -> list[Line]:
     spoke = speed(turn)
     wrote = [f"{rate(spoke)} tok/s, gap {ms(turn.inter_token_s)}", f"{rate(spoke)} tok/s"] if spoke else []
     return [
-        [(" " * 9, "t"), *rj("tokens", 9, "d"), *rj("share", 9, "d"), *rj("time", 8, "d")],
+        [(" " * 9, "t"), *rj("tokens", 10, "d"), *rj("share", 9, "d"), *rj("time", 8, "d")],
         row("cached", turn.cached_tokens, pct(share, 1), None, units),
         row("new", turn.new_tokens, pct(None if share is None else 1 - share, 1), turn.prefill_s, read),
         row("written", turn.completion_tokens, "", turn.decode_s, *wrote),

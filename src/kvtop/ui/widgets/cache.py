@@ -171,7 +171,7 @@ class CachePanel(BoxPanel):
                 ("", ""),
                 ("match unit", unit if unit == DASH else f"{unit} tok"),
             ]
-        left += [[]] + [[(name.ljust(13), "d"), *rj(value, 10)] for name, value in facts]
+        left += [[]] + [[(name.ljust(13), "d"), (" ", "t"), *rj(value, 10)] for name, value in facts]
         chart = self._chart(server, w - left_w - 1, h - 3, True)
         out: list[Line] = []
         for i in range(h - 2):

@@ -193,11 +193,11 @@ class GpuPanel(BoxPanel):
         if lost := self._lost(card, w):
             return lost
         line: Line = [(f"{card.index} ", "d"), *rj(pct(card.util_share), 5)]
-        bar = w - 35
+        bar = w - 36
         if bar >= 3:
             line += [(" ", "t"), *meter([(card.util_share, "gauge")], bar)]
         line += rj(of_gib(card.memory_used_bytes, card.memory_total_bytes, 1), 14)
-        return [*line, *rj(watts(card), 6), *rj(degrees(card), 7)] if w >= 34 else line
+        return [*line, *rj(watts(card), 7), *rj(degrees(card), 7)] if w >= 35 else line
 
     def _pairs(self, reading: GpuReading, w: int, h: int) -> list[Line]:
         """Two rows a card: utilisation and memory."""
@@ -236,7 +236,7 @@ class GpuPanel(BoxPanel):
         out: list[Line] = [
             [
                 ("  ", "d"), *rj("util", 5, "d"), (" " * (bar + 1), "d"), *rj("memory", 15, "d"),
-                (" " * (bar + 1), "d"),                *rj("power", 11, "d"), *rj("temp", 7, "d"),
+                (" " * (bar + 1), "d"),                *rj("power", 12, "d"), *rj("temp", 7, "d"),
             ]
         ]  # fmt: skip
         for card in reading.gpus:
@@ -251,7 +251,7 @@ class GpuPanel(BoxPanel):
                     (f"{card.index} ", "d"), *rj(pct(card.util_share), 5), (" ", "t"),
                     *meter([(card.util_share, "gauge")], bar),
                     *rj(of_gib(card.memory_used_bytes, card.memory_total_bytes, 1), 15), (" ", "t"),
-                    *meter([(memory_share(card), "gauge")], bar), *rj(limit, 11), *rj(degrees(card), 7),
+                    *meter([(memory_share(card), "gauge")], bar), *rj(limit, 12), *rj(degrees(card), 7),
                 ]
             )  # fmt: skip
         out += [[], [("  ", "d"), *rj("PCIe in", 11, "d"), *rj("out", 11, "d"), ("   held back by", "d")]]

@@ -43,17 +43,22 @@ def ways(now: Offload, hour: Offload, life: Offload, window_key: str) -> tuple[W
             flow(now.store_bytes_per_s, window_key),
             per_hour(hour.store_bytes_per_s),
             traffic(life.store_bytes_total),
-            exact(life.stores_total),
+            _copies(life.stores_total),
             speed(life.store_bytes, life.store_time_s),
         ),
         Way(
             flow(now.load_bytes_per_s, window_key),
             per_hour(hour.load_bytes_per_s),
             traffic(life.load_bytes_total),
-            exact(life.loads_total),
+            _copies(life.loads_total),
             speed(life.load_bytes, life.load_time_s),
         ),
     )
+
+
+def _copies(n: int | None) -> str:
+    """In nine cells."""
+    return exact(n) if n is None or n < 10_000_000 else tok(n)
 
 
 def never_read(life: Offload) -> bool:
@@ -152,11 +157,11 @@ class OffloadPanel(BoxPanel):
         host = self.scene.view.host if self.scene else None
         shm, ram = _shares(host)
         gap = "   " if w >= 37 else " "
-        bar = max(3, min(12, (w - 21) // 2))
+        bar = max(3, min(12, (w - 23) // 2))
         out.append(
             [
-                ("shm ", "d"), *meter([(shm, "gauge")], bar), *rj(pct(shm), 5),
-                (f"{gap}RAM ", "d"), *meter([(ram, "gauge")], bar), *rj(pct(ram), 5),
+                ("shm ", "d"), *meter([(shm, "gauge")], bar), *rj(pct(shm), 6),
+                (f"{gap}RAM ", "d"), *meter([(ram, "gauge")], bar), *rj(pct(ram), 6),
             ]
         )  # fmt: skip
         return out

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvtop.model.box import EngineWindow, Latency, Quantile
-from kvtop.ui.draw import Line, cells, lj, pick, pick_line, rj, stack
-from kvtop.ui.numbers import DASH, bound, bucket, exact, ms, pct, rate, short
+from kvtop.ui.draw import Line, cells, lj, pick, pick_line, rj, stack, width
+from kvtop.ui.numbers import DASH, bound, bucket, exact, ms, pct, rate, short, tok
 from kvtop.ui.scene import second_row, window_words
 from kvtop.ui.widgets.box import BoxPanel
 
+COLUMNS = ((7, 0), (6, 0), (9, 0), (7, 0), (7, 43), (7, 36))
+"""(cells, from which width on) of span, p50, bucket, p95, mean and n: each a cell wider than its longest text."""
 P95_NEEDS = 20
 BAR_AT_LEAST = 8
 """Cells of the bar, whatever stands beside it."""
@@ -18,6 +22,13 @@ def value(q: Quantile | None) -> str:
     if q is None:
         return DASH
     return short(q.value_s) if q.value_s is not None else f"> {bound(q.above_s)}"
+
+
+def _brief(q: Quantile | None, about: bool = False) -> str:
+    """A quantile in six cells: 4.3 s, ~119 s; beyond the last bucket >640 s, >43 m."""
+    if q is None:
+        return DASH
+    return f"{'~' if about else ''}{short(q.value_s)}" if q.value_s is not None else f">{short(q.above_s)}"
 
 
 def estimate(q: Quantile | None, n: int | None) -> str:
@@ -108,19 +119,31 @@ class TtftPanel(BoxPanel):
         return rows
 
     def _columns(self, w: int) -> Line:
-        heads: Line = [(" " * 6, "d"), *rj("p50", 6, "d"), *rj("bucket", 8, "d"), *rj("p95", 7, "d")]
-        return [*heads, *(rj("mean", 7, "d") if w >= 40 else []), *(rj("n", 6, "d") if w >= 33 else [])]
+        return self._cells(w, (("", "d"), ("p50", "d"), ("bucket", "d"), ("p95", "d"), ("mean", "d"), ("n", "d")))
 
     def _row(self, name: str, window: EngineWindow, w: int) -> Line:
         ttft = window.latency.ttft
-        line = [*lj(_short_span(name), 6, "d"), *rj(value(ttft.p50), 6, "t bold"), *rj(bounds(ttft.p50), 8, "d")]
-        line += rj(estimate(ttft.p95, ttft.n), 7)
-        if w >= 40:
-            line += rj(short(ttft.mean_s), 7)
-        if w >= 33:
-            line += rj(exact(ttft.n), 6)
-        if w >= 62:
-            line.append((_about(ttft), "d"))
+        line = self._cells(
+            w,
+            (
+                (_short_span(name), "d"),
+                (_brief(ttft.p50), "t bold"),
+                (bounds(ttft.p50), "d"),
+                (_brief(ttft.p95, about=ttft.n != 1), "t"),
+                (short(ttft.mean_s), "t"),
+                (exact(ttft.n) if ttft.n is None or ttft.n < 100_000 else tok(ttft.n), "t"),
+            ),
+        )
+        about = _about(ttft)
+        return [*line, (about, "d")] if width(line) + cells(about) <= w else line
+
+    @staticmethod
+    def _cells(w: int, texts: Sequence[tuple[str, str]]) -> Line:
+        """A row of the table: the first at the left, the others at the right of their fields; first go mean, then n."""
+        line: Line = []
+        for (text, style), (field, from_w) in zip(texts, COLUMNS, strict=True):
+            if w >= from_w:
+                line += rj(text, field, style) if line else lj(text, field, style)
         return line
 
     def _writing(self, w: int) -> Line:
