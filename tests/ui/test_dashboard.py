@@ -92,7 +92,7 @@ async def test_80_by_24_holds_every_panel() -> None:
 async def test_200_by_50_holds_the_rest() -> None:
     screen = await look(boxes.box(), 200, 50)
     for words in (
-        "last 5 min, n=7, 566k prompt tokens", "prefill saved ~5 m 57 s", "match unit    1,072 tok", "turn 812 ▴",
+        "last 5 min, n=7, 566k prompt tokens", "prefill saved  ~5 m 57 s", "match unit     1,072 tok", "turn 812 ▴",
         "tier 48.0 GiB, mapped by 3 processes", "p95 needs n ≥ 20", "341/350 W", "power cap",
         "· 3 requests, mean; read 4.9k tokens",
         "Turn 817", "tok/s", "took",
@@ -123,8 +123,8 @@ async def test_first_tokens_and_finished_requests_are_counted_apart(w: int) -> N
 async def test_a_quantile_has_its_bucket_beside_it_or_a_sign_that_it_is_an_estimate() -> None:
     for size, words in (
         ((80, 24), ["p50 3.4 s (2.5–5)  p95 ~6.9 s"]),
-        ((120, 36), ["3.4 s   2.5–5 ~6.9 s", "gap p50 ~26 ms"]),
-        ((200, 50), ["3.4 s   2.5–5 ~6.9 s  3.4 s   104   95 % ≤ 7.5 s", "gap p50 ~26 ms  p95 ~41 ms"]),
+        ((120, 36), ["3.4 s    2.5–5 ~6.9 s", "gap p50 ~26 ms"]),
+        ((200, 50), ["3.4 s    2.5–5 ~6.9 s  3.4 s    104   95 % ≤ 7.5 s", "gap p50 ~26 ms  p95 ~41 ms"]),
         ((40, 15), ["TTFT  ~3.4 s p50  p95 ~6.9 s"]),
     ):
         screen = await look(with_first_tokens(104, 98), *size)
