@@ -122,7 +122,7 @@ def server(**changes: object) -> ServerView:
         share_chart=chart(lambda i: None if 90 < i < 130 else 0.36 if 340 < i < 350 else 0.96 - 0.03 * math.sin(i / 9)),
         store_chart=chart(lambda i: 8e6 if i % 23 < 2 else 0.0), load_chart=chart(lambda i: 0.0),
         running_chart=chart(lambda i: float(1 + (i % 40 > 20))), waiting_chart=chart(lambda i: float(i > 390)),
-        waiting_since=NOW - 41, turns=turns(), turns_total=812,
+        no_room=True, waiting_since=NOW - 41, turns=turns(), turns_total=812,
     )  # fmt: skip
     return replace(made, **changes)
 

@@ -30,6 +30,7 @@ TIMES = frozenset(
         "state_since",
         "last_good_at",
         "reset_at",
+        "reset_seen_at",
         "waiting_since",
         "watched_since",
         "last_busy_at",
