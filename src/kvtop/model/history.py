@@ -288,7 +288,7 @@ class ServerHistory:
         known = engine if engine is not None and any(e.engine == engine for e in life.engines) else None
         window, hour, life = (_of_engine(w, known) for w in (whole, hour, life))
         age = max(0.0, now - self._last_at) if self._last is not None else None
-        span = charts.span_of(window_key, self._seen_s(now, life))
+        span = charts.span_of(window_key, self._seen_s(now, life if window_key == "start" else None))
         drawn = {name: rolling.at(now, span, self._last_at) for name, rolling in self._charts.items()}
         state = State.SLEEPING if self._state is State.UP and self._facts.sleeping else self._state
         return ServerView(
@@ -331,9 +331,10 @@ class ServerHistory:
     def _flying(self) -> tuple[Turn, ...]:
         return self._tracker.in_flight() if self._down is None else ()
 
-    def _seen_s(self, now: float, life: Window) -> float:
+    def _seen_s(self, now: float, life: Window | None) -> float:
+        """How long it has been watched; with `life` of this process alone."""
         seen = now - self._watched_since if self._watched_since is not None else 0.0
-        return max(1.0, min(seen, life.window_s) if life.window_s is not None else seen)
+        return max(1.0, min(seen, life.window_s) if life is not None and life.window_s is not None else seen)
 
     def _window(self, key: str) -> Window:
         """Over the last so many seconds up to the newest scrape; worked out once a scrape."""
