@@ -46,6 +46,16 @@ def test_the_same_system_prompt_with_another_first_message_is_another_conversati
         assert where == Where(f"{name[0]}1", f"{name[0]}1" if more else None, "next" if more else "first")
 
 
+def test_two_tasks_that_take_the_same_steps_at_once_stay_apart() -> None:
+    """A cold model says the same to both, and a client that counts its calls gives them the same ids."""
+    box = Recorder()
+    prompts = [steps([f"u task {name}"], ["x", "y", "z"]) for name in "ab"]
+    for i in range(4):
+        for name, prompt in zip("ab", prompts, strict=True):
+            place = Where(f"{name}0", f"{name}{i - 1}" if i else None, "next" if i else "first")
+            assert box.turn(f"{name}{i}", prompt[i]) == place
+
+
 def test_a_retry_after_an_error_an_abort_or_the_same_messages_again() -> None:
     box = Recorder()
     box.ask("1", ["u look"])

@@ -127,6 +127,8 @@ class Linker:
             return tip or other
         if not tip.shared:
             return other
+        if tip.whole and not other.prefix:
+            return tip  # two tasks may take the same steps: each goes on from its own
         # Two runs of one prompt may say the same at first: the one that waits goes on, unless the other is the newer
         nearer = other.shared > tip.shared and other.prefix < len(new.chain) and not (other.foreign and tip.whole)
         return other if nearer and self._heard(other.old.conversation) > tip.old.last_at else tip
