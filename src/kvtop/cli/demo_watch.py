@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from kvtop.clock import SystemClock
 from kvtop.config import Server, Settings
+from kvtop.live.endpoint import Surroundings
 from kvtop.live.factories import Factories, ServerLike, real
 from kvtop.live.watch import Watch
 from kvtop.model.view import BoxView
@@ -53,7 +54,7 @@ class DemoWatch(Watch):
 
     def __init__(self, thread: BoxThread, url: str, settings: Settings) -> None:
         self.sources: list[PastFirst] = []
-        super().__init__(settings, [url], demo=True, factories=self._simulated(thread, settings), sleep=self._rest)
+        super().__init__(settings, [url], demo=True, factories=self._simulated(thread, settings))
         self._before = super().view(settings.window)
 
     @property
@@ -78,8 +79,11 @@ class DemoWatch(Watch):
             taps=tuple,
         )
 
+    def _surroundings(self) -> Surroundings:
+        return replace(super()._surroundings(), sleep=self._rest)
+
     async def _rest(self, seconds: float) -> None:
-        # Nothing waits for the clock while the past is told; each step still lets the screen be drawn.
+        # The box does not wait for the clock while its past is told; each step still lets the screen be drawn.
         await asyncio.sleep(0 if self.sources and self.telling else seconds)
 
     async def run(self, changed: Callable[[], None]) -> None:
