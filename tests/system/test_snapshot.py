@@ -60,7 +60,7 @@ async def test_two_scrapes_make_a_document(capsys: pytest.CaptureFixture[str]) -
     assert (made["state"], made["vllm_version"]) == ("up", "0.32.0")
     assert made["models"] == [{"id": "tiny", "max_model_len": 32768}]
     assert made["cached"]["prompt_tokens"] == 50  # type: ignore[index]
-    assert made["window_s"] == pytest.approx(0.2, abs=0.15)
+    assert 0.19 <= made["window_s"] < 10
     assert made["host"]["memory_total_bytes"] > 0  # type: ignore[index]
     assert made["gpu_error"] or made["gpus"]
 
