@@ -100,6 +100,9 @@ def test_the_finish_of_another_request_is_not_taken() -> None:
         (counted(3), counted(5), True, False),
         (counted(3), counted(4, prompt=50), True, False),
         (counted(3, prompt=100), counted(4), True, False),
+        (counted(3, prompt=100, running=1), counted(4), True, True),
+        (counted(3, prompt=100, running=2), counted(4, running=1), True, False),
+        (counted(3, prompt=100, running=1), counted(5, prompt=-100), True, False),
         (counted(3), counted(4, started=1_700_000_900.0), False, False),
     ],
 )
@@ -217,6 +220,26 @@ async def test_the_text_at_the_end_of_the_turn_before_is_just_before() -> None:
     turn = bench.learnt[1]
     assert [one.running for one in turn.samples] == [0, 1, 1, 0]
     assert turn.alone is True
+    await bench.close()
+
+
+@pytest.mark.parametrize("others", [0, 50])
+async def test_a_first_text_that_came_after_the_first_token(others: int) -> None:
+    """Then the text of the turn before tells what was cached. `others`: of a prompt that was aborted in between."""
+    bench = Bench()
+    first = bench.upstream.begins()
+    await bench.source.tell(counted(3))
+    bench.ends(first)
+    await bench.source.tell(counted(3))
+    await bench.source.tell(counted(4))
+    bench.now += 60
+    second = bench.upstream.begins()
+    await bench.source.tell(counted(4, prompt=others or 100, running=1))
+    bench.ends(second)
+    await bench.source.tell(counted(4, prompt=others + 100, running=1))
+    await bench.source.tell(counted(5, prompt=others))
+    turn = bench.learnt[1]
+    assert (turn.alone, turn.prompt_tokens, turn.cached_tokens, turn.cached_source) == (True, 100, 40, "metrics")
     await bench.close()
 
 

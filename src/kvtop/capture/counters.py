@@ -69,7 +69,8 @@ class Finish:
     moved: bool
     """At least one request finished, and both texts are whole."""
     only: Turn | None
-    """The request, where exactly one finished, and the prompt counters grew by its prompt alone."""
+    """The request, where exactly one finished, and the prompt counters grew by its prompt alone; or not at all, as it
+    was the only one in flight and past its first token already."""
 
 
 def finish(before: Scrape, after: Scrape) -> Finish:
@@ -83,7 +84,9 @@ def finish(before: Scrape, after: Scrape) -> Finish:
     if len(rows) != 1 or rows[0].n != 1 or rows[0].prompt_tokens is None:
         return Finish(moved=bool(rows), only=None)
     grew = Growth(a, b, None, zero=False).grew(m.PROMPT)
-    return Finish(moved=True, only=rows[0] if grew == rows[0].prompt_tokens else None)
+    start = sample_of(before)
+    begun = grew == 0 and start is not None and in_flight(start) == 1
+    return Finish(moved=True, only=rows[0] if begun or grew == rows[0].prompt_tokens else None)
 
 
 def learnt(turn: Captured, kept: list[Sample], row: Turn | None, *, alone: bool | None) -> Captured:

@@ -46,6 +46,9 @@ class Watch:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self.before: Scrape | None = None
+        """The last text of the turn before, if nothing has finished since; else the first of its own."""
+        self.first: Scrape | None = None
+        """The first of its own."""
         self.samples: list[Sample] = []
         self.most = 0.0
         """Requests in flight on the upstream, at most."""
@@ -169,8 +172,9 @@ class Upstream:
     def _take(self, asked_at: float, scrape: Scrape, sample: Sample) -> None:
         last, self._last = self._last, (asked_at, scrape, sample)
         for watch in (*self._running, *self._ended):
-            if watch.before is None and last is not None and _same(last[2], sample):
+            if watch.before is None and last is not None and _none_finished(last[2], sample):
                 watch.take(last[1], last[2])
+            watch.first = watch.first or scrape
             watch.take(scrape, sample)
         for watch in [watch for watch in self._ended if watch.ended_at <= asked_at]:
             self._look(watch, scrape)
@@ -183,6 +187,8 @@ class Upstream:
             if not found.moved and self._mono() - watch.ended_at < SETTLE_S:
                 return
             row = found.only
+            if row is None and watch.first is not None:  # a prompt that was aborted since the turn before
+                row = finish(watch.first, after).only
             alone = row is not None if found.moved else None
         self._ended.discard(watch)
         watch.settle(row, alone=alone)
@@ -231,9 +237,10 @@ class Upstream:
         self._ended.clear()
 
 
-def _same(last: Sample, now: Sample) -> bool:
-    """Nothing finished, and no first token came, from the one to the other: it is still 'just before'."""
-    return (last.started_at, last.finished, last.prompt_tokens) == (now.started_at, now.finished, now.prompt_tokens)
+def _none_finished(last: Sample, now: Sample) -> bool:
+    """From the one to the other: the earlier one is still 'just before'. The later one may hold the turn's first token
+    already."""
+    return (last.started_at, last.finished) == (now.started_at, now.finished)
 
 
 class _Nowhere:
