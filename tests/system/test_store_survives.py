@@ -72,7 +72,8 @@ def test_what_was_committed_is_there_after_any_kill(tmp_path: Path) -> None:
         for line in said:
             word, id, n = line.split()
             if word == "adopted":
-                assert int(id) in (unfinished(begun, done, forgotten), unfinished(begun, done, forgotten) + 1)
+                # One write may have been committed and not told: a begin, an end or a deletion.
+                assert abs(int(id) - unfinished(begun, done, forgotten)) <= 1
                 begun.clear()
                 done_before = set(done)
             elif word == "forgets":
