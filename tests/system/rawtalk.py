@@ -102,7 +102,7 @@ class Upstream:
 
     def __init__(self, script: Script, host: str = "127.0.0.1") -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.listener = socket.create_server((host, 0), family=family, backlog=256)
+        self.listener = socket.create_server((host, 0), family=family, backlog=4096)
         self.port: int = self.listener.getsockname()[1]
         self.script = script
         self.talks: list[Talk] = []
