@@ -1,33 +1,50 @@
-"""A plain pipe before a server that tells when a /metrics text went through it."""
+"""A plain pipe before a server that tells when a /metrics text went through it, and what went through it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 
+@dataclass(frozen=True)
+class Passed:
+    """One connection, as it passed."""
+
+    asked: bytearray = field(default_factory=bytearray)
+    answered: bytearray = field(default_factory=bytearray)
+
+
 @asynccontextmanager
-async def gate(url: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
-    """The URL to ask instead, and an event: the first text with engine series has passed."""
+async def gate(url: str, kept: list[Passed] | None = None) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """The URL to ask instead, and an event: the first text with engine series has passed. `kept` is given each
+    connection."""
     target = urlsplit(url)
     passed = asyncio.Event()
     pipes: set[asyncio.Task[None]] = set()
 
-    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, watch: bool) -> None:
-        with suppress(ConnectionError):
-            while data := await source.read(1 << 16):
-                sink.write(data)
-                await sink.drain()
-                if watch and b"vllm:" in data:
-                    passed.set()
-        sink.close()
+    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, into: bytearray, *, watch: bool) -> None:
+        try:
+            with suppress(ConnectionError):
+                while data := await source.read(1 << 16):
+                    into += data
+                    sink.write(data)
+                    await sink.drain()
+                    if watch and b"vllm:" in data:
+                        passed.set()
+        finally:
+            sink.close()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(target.hostname, target.port)
-        for source, sink, watch in ((reader, up_writer, False), (up_reader, writer, True)):
-            task = asyncio.create_task(pump(source, sink, watch=watch))
+        one = Passed()
+        if kept is not None:
+            kept.append(one)
+        ways = ((reader, up_writer, one.asked, False), (up_reader, writer, one.answered, True))
+        for source, sink, into, watch in ways:
+            task = asyncio.create_task(pump(source, sink, into, watch=watch))
             pipes.add(task)
             task.add_done_callback(pipes.discard)
 
