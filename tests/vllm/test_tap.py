@@ -19,6 +19,7 @@ import pytest
 from vllm_agent import TEXT, TOOLS, Agent, Book, Server, Usage, opening, tool_turn
 from vllm_gate import Passed, gate
 from vllm_routes import CHAT_TOOL, MESSAGES_TOOL, RESPONSES_TOOL, shapes, told
+from vllm_servers import manage
 from vllm_tap import Client, Tap, alike, head_and_body, tapping
 
 from kvtop.capture.turn import Captured
@@ -27,16 +28,27 @@ from kvtop.model.window import between
 pytestmark = pytest.mark.vllm
 
 BLOCK = 128
-STEP = ("--max-num-batched-tokens", "256")
+STEP_TOKENS = "256"
 """A long prompt is prefilled in small steps: vLLM looks at aborts between two of them."""
 
 Serving = Callable[..., AbstractContextManager[Server]]
 
 
 @pytest.fixture(scope="module")
-def server(serving: Serving) -> Iterator[Server]:
-    with serving("plain", *STEP) as running:
-        yield running
+def servers(serving: Serving) -> Iterator[tuple[Server, Server]]:
+    """Started side by side: one that tells cached tokens, and one as vLLM is by default."""
+    with (
+        serving("plain", "--max-num-batched-tokens", STEP_TOKENS, ready=False) as telling,
+        serving("small", "--no-enable-prompt-tokens-details", ready=False) as silent,
+    ):
+        manage("wait", "plain")
+        manage("wait", "small")
+        yield telling, silent
+
+
+@pytest.fixture(scope="module")
+def server(servers: tuple[Server, Server]) -> Server:
+    return servers[0]
 
 
 @pytest.fixture(scope="module")
@@ -323,18 +335,16 @@ async def test_killed_recorder(tap: Tap, server: Server) -> None:
     assert tap.recorder().pid != old.pid
 
 
-async def test_server_that_tells_no_cached_tokens(serving: Serving, tmp_path: Path) -> None:
-    """Without --enable-prompt-tokens-details, as vLLM is by default: the counters tell, where a turn was alone."""
-    with (
-        serving("small", "--no-enable-prompt-tokens-details") as server,
-        tapping(server.url, tmp_path / "tap") as tap,
-    ):
+async def test_server_that_tells_no_cached_tokens(servers: tuple[Server, Server], tmp_path: Path) -> None:
+    """Without --enable-prompt-tokens-details the counters tell, where a turn was alone."""
+    _, server = servers
+    with tapping(server.url, tmp_path / "tap") as tap:
         async with Agent(server) as agent:
             for shape in shapes("Switch it off.", max_tokens=80):
                 if "tools" in shape.body:
                     continue
                 row, raw = await counted(tap, agent, shape.path, shape.body | {"ignore_eos": True})
-                # responses tells them all the same.
+                # The answers of responses tell them all the same.
                 source = "usage" if shape.route == "responses" else "metrics"
                 assert (row.cached_source, b'"cached_tokens"' in raw) == (source, source == "usage"), shape.name
                 assert row.cached_tokens is not None
