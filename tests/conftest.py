@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says something of the machine, and nothing of the code.
-settings.register_profile("kvtop", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("kvtop", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kvtop")
 
 FIXTURES = Path(__file__).parent / "fixtures"
