@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import socket
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import ClassVar
@@ -39,7 +40,7 @@ def prepare(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
-class Side:
+class Side(ABC):
     """One of the two sockets: bytes are read from it and sent to its peer."""
 
     __slots__ = ("broken", "ended", "eof", "fd", "link", "mask", "peer", "pending", "sock", "watched")
@@ -149,17 +150,17 @@ class Side:
         if self.peer.ended:
             self.link.close()
 
+    @abstractmethod
     def _hung(self, events: int) -> None:
         """Something happened to a side that is not read at the moment."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unwritable(self) -> None:
         """A send to this side failed: the other end of it has reset."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gone(self) -> None:
         """It reset, and everything that it said before was read."""
-        raise NotImplementedError
 
     def watch(self) -> None:
         """Ask for the events that matter now."""
