@@ -6,12 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import import_standins
 import pytest
 
 from kvtop.cli.main import main
-
-import_standins.install()
 
 
 def body(*words: str) -> dict[str, Any]:

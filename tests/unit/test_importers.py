@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import import_standins
 import pytest
 import zstandard
 from hypothesis import given
@@ -20,8 +19,6 @@ from kvtop.capture.importers.exchange import Bad, Exchange, LeftOut, Maker
 from kvtop.capture.importers.read import FORMATS, Opened, guess
 from kvtop.capture.turn import Route, TurnState
 from kvtop.errors import UsageError
-
-import_standins.install()
 
 BODY = {
     "model": "m",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from kvtop.capture import running
 from kvtop.capture.plan import Leg
@@ -55,7 +53,8 @@ def serve(
 
     Raises what the tap raises where it cannot listen.
     """
-    tap: Any = importlib.import_module("kvtop.capture.tap")
+    from kvtop.capture import tap
+
     mappings = [
         tap.Mapping(way.listen_host, way.listen_port, way.connect_host, way.upstream.port, way.upstream.url)
         for way in ways
