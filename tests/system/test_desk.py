@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kvtop.live.worker import Worker
 from msgspec.structs import replace
 from tapstandin import Program, free_ports, program
 
@@ -20,6 +19,7 @@ from kvtop.errors import KvtopError, UsageError
 from kvtop.live.desk import Desk
 from kvtop.live.factories import StoreLike
 from kvtop.live.taps import Taps
+from kvtop.worker import Worker
 
 UP = "http://127.0.0.1:8000"
 

@@ -30,7 +30,7 @@ from kvtop.model.view import BoxView, Savings, Turn
 from kvtop.readings import GpuReading, State
 from kvtop.ui.draw import SUPER, Line
 from kvtop.ui.keys import Keymap
-from kvtop.ui.scene import Scene, choose
+from kvtop.ui.scene import Chooser, Scene
 from kvtop.ui.widgets.box import BoxPanel
 from kvtop.ui.widgets.cache import CachePanel
 from kvtop.ui.widgets.facts import Facts
@@ -104,7 +104,7 @@ def scenes() -> Iterator[tuple[str, Scene]]:
             config=whole.all.config, savings=Savings(999_499_999, 3_599.0, 99_949.0), turns=rows,
         )  # fmt: skip
         view = boxes.box(servers=(server,), gpu=GpuReading(cards, None, "580.65", boxes.NOW), host=host)
-        yield f"{at} {key} {seen}", choose(Scene(view))
+        yield f"{at} {key} {seen}", Chooser().choose(Scene(view))
 
 
 def touching(line: Line) -> list[str]:
