@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import zstandard
 from msgspec.structs import replace
 
-from kvtop.capture.store import Store
+from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Part, Route, TurnState
 
 TURNS = 200

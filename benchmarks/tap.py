@@ -368,7 +368,7 @@ def main() -> int:
                     part()
             say(f"round {turn + 1} of {arguments.rounds}")
         results = bench.results
-    real = importlib.util.find_spec("kvtop.capture.recorder") is not None
+    real = importlib.util.find_spec("kvtop.capture.recorder.process") is not None
     text = page(results, real=real, rounds=arguments.rounds, seconds=arguments.seconds, requests=arguments.requests)
     print(text)
     if arguments.write and not arguments.only:

@@ -12,11 +12,11 @@ import json
 import sys
 from pathlib import Path
 
-from kvtop.capture.tap import Mapping, serve
+from kvtop.capture.tap.process import Mapping, serve
 
 STAND_IN = """
 import socket, sys
-from kvtop.capture.wire import Frames
+from kvtop.capture.tap.wire import Frames
 sock, frames = socket.socket(fileno=int(sys.argv[1])), Frames()
 while data := sock.recv(1 << 18):
     for frame in frames.feed(data):
@@ -27,7 +27,7 @@ while data := sock.recv(1 << 18):
 def main() -> None:
     port, store, cap = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     command = None
-    if store != "-" and importlib.util.find_spec("kvtop.capture.recorder") is None:
+    if store != "-" and importlib.util.find_spec("kvtop.capture.recorder.process") is None:
         command = lambda fd: [sys.executable, "-c", STAND_IN, str(fd)]  # noqa: E731
     ended = serve(
         [Mapping("127.0.0.1", 0, "127.0.0.1", port, f"http://127.0.0.1:{port}")],

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvtop.capture.child import Command
-from kvtop.capture.tap import Mapping, Tap
+from kvtop.capture.tap.child import Command
+from kvtop.capture.tap.process import Mapping, Tap
 
 RESET = struct.pack("ii", 1, 0)
 PATIENCE_S = 20.0

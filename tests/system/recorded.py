@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvtop.capture.wire import Frame, Frames, Kind, Lost, Opened
+from kvtop.capture.tap.wire import Frame, Frames, Kind, Lost, Opened
 
 
 @dataclass

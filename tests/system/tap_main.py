@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rawtalk import file_recorder
 
-from kvtop.capture.tap import Mapping, serve
+from kvtop.capture.tap.process import Mapping, serve
 
 parser = argparse.ArgumentParser()
 parser.add_argument("upstream", type=int)

@@ -1,4 +1,4 @@
-"""A tap of a few lines in place of `kvtop.capture.tap`: what starts, shows and ends taps is tested with it.
+"""A tap of a few lines in place of `kvtop.capture.tap.process`: what starts, shows and ends taps is tested with it.
 
 As a program it is `kvtop` with that stand-in: `python .../kvtop tap ...`, also for the process that it detaches.
 """
@@ -97,10 +97,10 @@ async def _serve(
 
 def entry(script: str) -> None:
     """The program."""
-    from kvtop.capture import detached
+    from kvtop.capture.control import detached
     from kvtop.cli import main
 
-    sys.modules["kvtop.capture.tap"] = sys.modules[__name__]
+    sys.modules["kvtop.capture.tap.process"] = sys.modules[__name__]
     detached.PROGRAM = (sys.executable, "-P", script)
     main.entry()
 
@@ -144,7 +144,7 @@ class Program:
         return child
 
     def close(self) -> None:
-        from kvtop.capture import running
+        from kvtop.capture.control import running
 
         for child in self._children:
             if child.poll() is None:

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 from tapstandin import Program, free_ports, program
 
-from kvtop.capture import detached, plan, running
-from kvtop.capture.store import Store
+from kvtop.capture.control import detached, plan, running
+from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Part, Route, TurnState
 from kvtop.errors import KvtopError, UsageError
 from kvtop.live.desk import Desk

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvtop.capture.wire import Kind, Opened, head
+from kvtop.capture.tap.wire import Kind, Opened, head
 
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "answers"
 SECRET = "SeCrEt0123456789abcdef"
@@ -67,10 +67,10 @@ def module(name, **members):
     made.__dict__.update(members)
     sys.modules[name] = made
 
-module("kvtop.capture.store", Store=Store)
-module("kvtop.capture.conversations", Linker=Linker)
-module("kvtop.capture.agents", name_of=lambda headers, hints: ("agent", None))
-from kvtop.capture import recorder
+module("kvtop.capture.store.store", Store=Store)
+module("kvtop.capture.conversations.linker", Linker=Linker)
+module("kvtop.capture.conversations.agents", name_of=lambda headers, hints: ("agent", None))
+from kvtop.capture.recorder import process as recorder
 sys.exit(recorder.main(sys.argv[1:]))
 """
 

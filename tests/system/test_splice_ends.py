@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 from rawtalk import GET, POST, Talk, answers, asks, both_ways, connect, head, play, tapped, upstream
 
-from kvtop.capture.reactor import IN, Reactor
-from kvtop.capture.splice import Link, prepare
+from kvtop.capture.tap.reactor import IN, Reactor
+from kvtop.capture.tap.splice import Link, prepare
 
 SIOCOUTQ = 0x5411
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from kvtop.capture.store import Store
+from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Record, TurnState
 
 COMMON = """
 import hashlib, json, sys
 from pathlib import Path
 from msgspec.structs import replace
-from kvtop.capture.store import Store, StoreError
+from kvtop.capture.store.store import Store, StoreError
 from kvtop.capture.turn import Captured, Part, TurnState
 
 def body(n):

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from tapstandin import Program, free_ports, program
 
-from kvtop.capture import running
+from kvtop.capture.control import running
 from kvtop.sources.discovery import DiscoverySource
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from rawtalk import Talk, connect, upstream
 
-from kvtop.capture import door
-from kvtop.capture.tap import Mapping, Tap
+from kvtop.capture.tap import door
+from kvtop.capture.tap.process import Mapping, Tap
 from kvtop.errors import UsageError
 
 MAIN = Path(__file__).with_name("tap_main.py")
@@ -225,7 +225,7 @@ def test_an_idle_connection_weighs_less_than_4_kb(tmp_path: Path) -> None:
 
 
 def test_the_tap_imports_little() -> None:
-    code = "import sys, kvtop.capture.tap; print(*sys.modules)"
+    code = "import sys, kvtop.capture.tap.process; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     names = done.stdout.split()
     for heavy in ("asyncio", "ssl", "sqlite3", "textual", "httptools", "zstandard", "logging", "urllib.request", "h11"):
@@ -283,7 +283,7 @@ def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) ->
         there = [(socket.AF_INET6, ("::1", box.port, 0, 0)), (socket.AF_INET, ("127.0.0.1", box.port))]
         resolve = door.resolve
         monkeypatch.setattr(
-            "kvtop.capture.tap.resolve", lambda host, port: there if host == "box" else resolve(host, port)
+            "kvtop.capture.tap.process.resolve", lambda host, port: there if host == "box" else resolve(host, port)
         )
         tap = Tap([mapping(box.port, host="box")], drain_s=0)
         thread = threading.Thread(target=tap.run)
@@ -308,8 +308,8 @@ def test_a_name_that_was_unknown_is_looked_up_again(monkeypatch: pytest.MonkeyPa
             raise OSError("unknown")
         return [(socket.AF_INET, ("127.0.0.1", box.port))]
 
-    monkeypatch.setattr("kvtop.capture.tap.resolve", look)
-    monkeypatch.setattr("kvtop.capture.door.resolve", look)
+    monkeypatch.setattr("kvtop.capture.tap.process.resolve", look)
+    monkeypatch.setattr("kvtop.capture.tap.door.resolve", look)
     with upstream(echo) as box:
         tap = Tap([mapping(box.port, host="box")], drain_s=0)
         thread = threading.Thread(target=tap.run)

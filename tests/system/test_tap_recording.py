@@ -14,7 +14,7 @@ import pytest
 from rawtalk import Talk, connect, file_recorder, play, tapped, upstream
 from recorded import Story, lives
 
-from kvtop.capture.wire import Kind, Lost
+from kvtop.capture.tap.wire import Kind, Lost
 
 GET = b"GET / HTTP/1.1\r\n\r\n"
 
@@ -145,7 +145,7 @@ def test_a_killed_recorder_is_followed_by_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["/does/not/exist"], [sys.executable, "-c", "raise SystemExit(3)"]])
 def test_without_a_recorder_traffic_passes(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvtop.capture.tap.FLUSH_S", 0.3)
+    monkeypatch.setattr("kvtop.capture.tap.process.FLUSH_S", 0.3)
     cap = 100_000
     with upstream(echo) as box, tapped(box.port, command=lambda _: command, cap_bytes=cap) as tap:
         assert tap.spool is not None
@@ -252,8 +252,8 @@ def test_the_recorder_is_nice_and_in_a_group_of_its_own(tmp_path: Path) -> None:
 def test_at_the_end_a_recorder_that_stands_still_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvtop.capture.tap.FLUSH_S", 0.3)
-    monkeypatch.setattr("kvtop.capture.tap.RECORDER_S", 0.3)
+    monkeypatch.setattr("kvtop.capture.tap.process.FLUSH_S", 0.3)
+    monkeypatch.setattr("kvtop.capture.tap.process.RECORDER_S", 0.3)
     with upstream(echo) as box, tapped(box.port, command=file_recorder(tmp_path / "frames")) as tap:
         wait_for(running)
         pid = the_pid()

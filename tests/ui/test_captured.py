@@ -16,9 +16,9 @@ from tests.ui import boxes
 from tests.ui.screen import Held, lines, text
 from textual.pilot import Pilot
 
-from kvtop.capture.answer_text import CALL, REASONING, TEXT, Piece
-from kvtop.capture.plan import Leg, leg
-from kvtop.capture.running import Mapped, Running
+from kvtop.capture.api.answer_text import CALL, REASONING, TEXT, Piece
+from kvtop.capture.control.plan import Leg, leg
+from kvtop.capture.control.running import Mapped, Running
 from kvtop.capture.turn import Captured, Part, Record, Route, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live.desk import Detail, TapRow

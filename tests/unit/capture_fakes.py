@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import msgspec
 
-from kvtop.capture.connection import End
-from kvtop.capture.exchange import Budget, Desk, TurnExchange
-from kvtop.capture.framing import AnswerHead, RequestHead
-from kvtop.capture.recorder import Recorder
+from kvtop.capture.recorder.connection import End
+from kvtop.capture.recorder.exchange import Budget, Desk, TurnExchange
+from kvtop.capture.recorder.framing import AnswerHead, RequestHead
+from kvtop.capture.recorder.process import Recorder
+from kvtop.capture.tap.wire import Frame, Kind, Lost, Opened
 from kvtop.capture.turn import Captured
-from kvtop.capture.wire import Frame, Kind, Lost, Opened
 
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "answers"
 UPSTREAM = "http://127.0.0.1:8000"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvtop.capture.conversations import Linker
+from kvtop.capture.conversations.linker import Linker
 from kvtop.capture.turn import Captured, Part, Route, TurnState
 
 ROLES = {"u": "user", "a": "assistant", "t": "tool", "s": "system", "d": "developer"}

@@ -12,7 +12,7 @@ from typing import TypeVar
 from live_texts import Server
 
 from fixed_clock import FixedClock
-from kvtop.capture.running import Running
+from kvtop.capture.control.running import Running
 from kvtop.config import Poll, Settings
 from kvtop.config import Server as Configured
 from kvtop.live.factories import Factories, StoreLike

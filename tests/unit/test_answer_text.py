@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.capture.answer_text import Piece, pieces
+from kvtop.capture.api.answer_text import Piece, pieces
 from kvtop.capture.turn import Route
 
 

@@ -7,8 +7,8 @@ from capture_fakes import body_of, event, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.capture.answers import Answered, error_of, read_answer
-from kvtop.capture.canonical import encode
+from kvtop.capture.api.answers import Answered, error_of, read_answer
+from kvtop.capture.api.canonical import encode
 from kvtop.capture.turn import Route
 
 JSON = (("content-type", "application/json"),)

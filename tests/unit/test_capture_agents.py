@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.capture.agents import NAME_LIMIT, VERSION_LIMIT, name_of
+from kvtop.capture.conversations.agents import NAME_LIMIT, VERSION_LIMIT, name_of
 
 
 @pytest.mark.parametrize(

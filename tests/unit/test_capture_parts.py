@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtop.capture import parts
-from kvtop.capture.parts import CHUNK, MIN_PIECE, Cut, cut, join, pack_gaps
+from kvtop.capture.store import parts
+from kvtop.capture.store.parts import CHUNK, MIN_PIECE, Cut, cut, join, pack_gaps
 
 
 def put_together(made: Cut) -> bytes:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.capture.markers import marker
-from kvtop.capture.sessions import Session, session_of
+from kvtop.capture.api.markers import marker
+from kvtop.capture.conversations.sessions import Session, session_of
 from kvtop.capture.turn import Captured
 
 

@@ -11,7 +11,7 @@ import pytest
 from live_fakes import Inline
 from msgspec.structs import replace as changed
 
-from kvtop.capture.store import Store
+from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live import captures as module

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from test_document import TURN
 
 from kvtop.capture import document
-from kvtop.capture.store import Store, default_path
+from kvtop.capture.store.store import Store, default_path
 from kvtop.capture.turn import Captured, TurnState
 from kvtop.cli import captured
 from kvtop.cli.main import main

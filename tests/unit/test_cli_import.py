@@ -26,7 +26,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stored() -> list[Any]:
-    from kvtop.capture import store
+    from kvtop.capture.store import store
 
     with store.Store.open(store.default_path()) as kept:
         return [kept.turn(turn.id) for turn in reversed(kept.turns(last=100))]
@@ -59,7 +59,7 @@ def test_turns_are_kept_linked_and_not_taken_twice(lines: Path, capsys: pytest.C
 
 
 def test_bodies_are_kept_byte_for_byte(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from kvtop.capture import store
+    from kvtop.capture.store import store
 
     raw = b'{"model":"m",  "messages":[{"content":"\xc3\xa9","role":"user"}]}'
     lines.write_bytes(raw)

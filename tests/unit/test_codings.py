@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.capture.codings import Unpacker
+from kvtop.capture.api.codings import Unpacker
 
 TEXT = b'{"model": "m", "messages": []}' * 100
 

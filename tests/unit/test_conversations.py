@@ -7,7 +7,7 @@ import time
 import pytest
 from capture_talks import Recorder, Where
 
-from kvtop.capture.conversations import LIMIT, MAX_AGE_S, Linker
+from kvtop.capture.conversations.linker import LIMIT, MAX_AGE_S, Linker
 from kvtop.capture.turn import Captured, Route, TurnState
 
 TITLE = ("you write titles",)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvtop.capture.running import Mapped, Running
+from kvtop.capture.control.running import Mapped, Running
 from kvtop.cli.checks import Check, checks
 from kvtop.cli.doctor import COLUMNS, named, report
 from kvtop.cli.evidence import Asked, Evidence, Terminal, gather, problems

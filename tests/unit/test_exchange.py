@@ -20,10 +20,10 @@ from capture_fakes import (
     stream_head,
 )
 
-from kvtop.capture.exchange import Budget
-from kvtop.capture.recorder import Recorder
+from kvtop.capture.recorder.exchange import Budget
+from kvtop.capture.recorder.process import Recorder
+from kvtop.capture.tap.wire import Kind
 from kvtop.capture.turn import Record, Route, TurnState
-from kvtop.capture.wire import Kind
 
 CHAT = "/v1/chat/completions"
 ASK = post(CHAT, {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True})
@@ -412,7 +412,7 @@ def test_the_fault_of_one_connection_does_not_end_the_others(monkeypatch: pytest
         wire.open(conn)
         wire.client(ASK, conn)
     with monkeypatch.context() as patched:
-        patched.setattr("kvtop.capture.exchange.TurnExchange.answered", broken)
+        patched.setattr("kvtop.capture.recorder.exchange.TurnExchange.answered", broken)
         wire.server(stream_head(), 1)
     wire.server(stream_head() + delta(content="a") + DONE, 2)
     assert [turn.state for turn in wire.store.turns] == [None, TurnState.DONE]

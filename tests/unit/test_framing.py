@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtop.capture import framing
-from kvtop.capture.framing import Broken, Direction, Framing, answer_head, request_head
+from kvtop.capture.recorder import framing
+from kvtop.capture.recorder.framing import Broken, Direction, Framing, answer_head, request_head
 
 
 class Notes:

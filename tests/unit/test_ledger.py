@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from capture_fakes import FakeLinker, FakeStore
 
-from kvtop.capture import ledger as module
-from kvtop.capture.ledger import Ledger
+from kvtop.capture.recorder import ledger as module
+from kvtop.capture.recorder.ledger import Ledger
 from kvtop.capture.turn import Captured, TurnState
 from kvtop.errors import KvtopError
 

@@ -26,7 +26,7 @@ from kvtop.sources.taps import tap_ways
         ("kvtop tap --upstream 8000 --detach", ()),
         ("kvtop 8001", ()),
         ("kvtop turns tap", ()),
-        ("python -m kvtop.capture.recorder --fd 3 --tap 127.0.0.1:8001", ()),
+        ("python -m kvtop.capture.recorder.process --fd 3 --tap 127.0.0.1:8001", ()),
         ("vim kvtop tap", ()),
         ("bash -c 'kvtop tap'", ()),
         ("python -c kvtop tap", ()),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.capture import redact
+from kvtop.capture.api import redact
 
 SECRET = "sEcReT-0123456789"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtop.capture.routes import Asked, may_be_turn, read_request, route_of
+from kvtop.capture.api.routes import Asked, may_be_turn, read_request, route_of
 from kvtop.capture.turn import Route
 
 

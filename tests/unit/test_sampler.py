@@ -10,8 +10,8 @@ import pytest
 from capture_fakes import ANSWERS
 from metrics_texts import made, raw, scrape
 
-from kvtop.capture.counters import MAX_SAMPLES, finish, learnt, sample_of, thinned
-from kvtop.capture.sampler import DEAF_S, FRESH_S, Sampler, Upstream, Watch
+from kvtop.capture.recorder.counters import MAX_SAMPLES, finish, learnt, sample_of, thinned
+from kvtop.capture.recorder.sampler import DEAF_S, FRESH_S, Sampler, Upstream, Watch
 from kvtop.capture.turn import Captured, Sample, TurnState
 from kvtop.errors import UsageError
 from kvtop.readings import Scrape, SourceDown, State

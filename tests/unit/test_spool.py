@@ -10,9 +10,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtop.capture.reactor import Reactor
-from kvtop.capture.spool import Spool, Track
-from kvtop.capture.wire import Frame, Frames, Kind, Lost, Opened
+from kvtop.capture.tap.reactor import Reactor
+from kvtop.capture.tap.spool import Spool, Track
+from kvtop.capture.tap.wire import Frame, Frames, Kind, Lost, Opened
 
 OPENED = Opened(upstream="http://127.0.0.1:8000", listen="127.0.0.1:8001", peer="127.0.0.1:5")
 

@@ -7,7 +7,7 @@ from capture_fakes import body_of, event, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.capture.sse import EventTimes
+from kvtop.capture.api.sse import EventTimes
 from kvtop.capture.turn import Route
 
 MS = 1_000_000

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from test_capture_parts import envelopes
 
-from kvtop.capture import bodies
-from kvtop.capture.bodies import Role
-from kvtop.capture.store import NoStore, Store, StoreError, default_path
+from kvtop.capture.store import bodies
+from kvtop.capture.store.bodies import Role
+from kvtop.capture.store.store import NoStore, Store, StoreError, default_path
 from kvtop.capture.turn import Captured, Part, Record, TurnState
 
 

@@ -16,8 +16,8 @@ import pytest
 from captured_turns import FULL, body
 from msgspec.structs import replace
 
-from kvtop.capture import schema
-from kvtop.capture.store import NoStore, Store, StoreError
+from kvtop.capture.store import schema
+from kvtop.capture.store.store import NoStore, Store, StoreError
 from kvtop.capture.turn import Captured, TurnState
 
 V1 = Path(__file__).parents[1] / "fixtures" / "turns-v1.db.xz"
@@ -270,7 +270,7 @@ def test_no_file_can_be_made_here(tmp_path: Path) -> None:
 READ = """
 import os, sys
 from pathlib import Path
-from kvtop.capture.store import Store, StoreError
+from kvtop.capture.store.store import Store, StoreError
 if os.getuid() == 0:  # root may write everywhere
     os.setgid(65534)
     os.setuid(65534)

@@ -8,9 +8,9 @@ import tomllib
 
 import pytest
 
-from kvtop.capture import howto
-from kvtop.capture import plan as tap_plan
-from kvtop.capture.howto import AGENTS, Agent, Known
+from kvtop.capture.control import howto
+from kvtop.capture.control import plan as tap_plan
+from kvtop.capture.control.howto import AGENTS, Agent, Known
 from kvtop.cli import tap_how
 from kvtop.cli.main import main
 from kvtop.readings import Model

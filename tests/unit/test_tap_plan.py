@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.capture import plan as tap_plan
-from kvtop.capture.running import Mapped, Running
+from kvtop.capture.control import plan as tap_plan
+from kvtop.capture.control.running import Mapped, Running
 from kvtop.cli.main import main
 from kvtop.errors import UsageError
 from kvtop.sources.url import listen_address

@@ -11,8 +11,8 @@ import pytest
 from live_fakes import Bench
 from msgspec.structs import replace as changed
 
-from kvtop.capture.running import Mapped, Running
-from kvtop.capture.store import Store
+from kvtop.capture.control.running import Mapped, Running
+from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.live.taps import LOOK_S
 from kvtop.model.view import ServerView, Turn

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from kvtop.capture.schema import NoStore
-from kvtop.capture.store import Store
+from kvtop.capture.store.schema import NoStore
+from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Sample, TurnState
 
 PATIENCE_S = 60.0

@@ -53,12 +53,12 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     size: int
     """Bytes of its JSON as it was sent."""
     digest: str
-    """16 hex digits over its content in canonical form (`kvtop.capture.routes`): equal content, equal digest, whatever
-    the formatting of its JSON, and without what reaches no prompt (cache_control)."""
+    """16 hex digits over its content in canonical form (`kvtop.capture.api.routes`): equal content, equal digest,
+    whatever the formatting of its JSON, and without what reaches no prompt (cache_control)."""
     role: str = ""
     """Of a message: user, assistant, tool, system, developer."""
     name: str = ""
-    """Of a tool; of a message `summary` or `suggestion` where it marks itself as one (`kvtop.capture.markers`)."""
+    """Of a tool; of a message `summary` or `suggestion` where it marks itself as one (`kvtop.capture.api.markers`)."""
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -160,7 +160,7 @@ class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     parent: int | None = None
     """The turn that it continues."""
     relation: str | None = None
-    """How: first, next, retry, branch, side or compaction (`kvtop.capture.conversations`)."""
+    """How: first, next, retry, branch, side or compaction (`kvtop.capture.conversations.linker`)."""
 
     samples: list[Sample] = []
     """Just before, each second while in flight (thinned to 64), just after."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from kvtop import config
 from kvtop.capture import document
-from kvtop.capture.schema import NoStore
 from kvtop.capture.slow import Rates, is_slow, prefill_rates, waited_s
-from kvtop.capture.store import Store, default_path
+from kvtop.capture.store.schema import NoStore
+from kvtop.capture.store.store import Store, default_path
 from kvtop.capture.turn import Captured, Record, TurnState
 from kvtop.cli import table
 from kvtop.cli.stdio import tell

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvtop.capture import running
-from kvtop.capture.running import Running
+from kvtop.capture.control import running
+from kvtop.capture.control.running import Running
 from kvtop.cli.dashboard import named as named_files
 from kvtop.cli.once import read_gpu, read_host, source
 from kvtop.cli.target import Target, all_named, discovered

@@ -15,9 +15,9 @@ from kvtop.cli.args import Parser
 from kvtop.errors import printable
 
 if TYPE_CHECKING:
-    from kvtop.capture.conversations import Linker
+    from kvtop.capture.conversations.linker import Linker
     from kvtop.capture.importers.read import Opened
-    from kvtop.capture.store import Store
+    from kvtop.capture.store.store import Store
 
 SHOWN = 5
 """Bad records of one file that are named."""
@@ -48,8 +48,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _imported(opened: Sequence[Opened]) -> list[dict[str, Any]]:
-    from kvtop.capture import store
-    from kvtop.capture.conversations import LIMIT, Linker
+    from kvtop.capture.conversations.linker import LIMIT, Linker
+    from kvtop.capture.store import store
 
     with store.Store.open(store.default_path(), write=True) as kept:
         linker = Linker(kept.recent(LIMIT))

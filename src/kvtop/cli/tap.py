@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvtop import paths
-from kvtop.capture import plan as tap_plan
-from kvtop.capture import running
-from kvtop.capture.plan import DEFAULT_LISTEN, DRAIN_S, Leg
+from kvtop.capture.control import plan as tap_plan
+from kvtop.capture.control import running
+from kvtop.capture.control.plan import DEFAULT_LISTEN, DRAIN_S, Leg
 from kvtop.cli.args import Parser, seconds
 from kvtop.errors import KvtopError, UsageError, printable
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from kvtop.capture import detached, running
-from kvtop.capture import plan as tap_plan
-from kvtop.capture.detached import LOG_BYTES, Ready
-from kvtop.capture.plan import Leg
-from kvtop.capture.running import Running
+from kvtop.capture.control import detached, running
+from kvtop.capture.control import plan as tap_plan
+from kvtop.capture.control.detached import LOG_BYTES, Ready
+from kvtop.capture.control.plan import Leg
+from kvtop.capture.control.running import Running
 from kvtop.cli import stdio, tap, tap_run
 from kvtop.errors import KvtopError, printable
 

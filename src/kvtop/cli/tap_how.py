@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from kvtop.capture import howto, running
-from kvtop.capture import plan as tap_plan
-from kvtop.capture.howto import Known
+from kvtop.capture.control import howto, running
+from kvtop.capture.control import plan as tap_plan
+from kvtop.capture.control.howto import Known
 from kvtop.errors import UsageError, printable
 from kvtop.readings import Model, SourceDown
 from kvtop.sources.url import authority, listen_address, parse

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from kvtop.capture import running
-from kvtop.capture.running import Running
+from kvtop.capture.control import running
+from kvtop.capture.control.running import Running
 from kvtop.cli import stdio
 from kvtop.cli.tap_run import count
 from kvtop.errors import KvtopError, UsageError, printable

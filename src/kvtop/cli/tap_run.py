@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kvtop.capture import running
-from kvtop.capture.plan import Leg
-from kvtop.capture.running import Ending, Mapped, Running
+from kvtop.capture.control import running
+from kvtop.capture.control.plan import Leg
+from kvtop.capture.control.running import Ending, Mapped, Running
 from kvtop.cli import stdio
 from kvtop.errors import UsageError, printable
 
@@ -53,7 +53,7 @@ def serve(
 
     Raises what the tap raises where it cannot listen.
     """
-    from kvtop.capture import tap
+    from kvtop.capture.tap import process as tap
 
     mappings = [
         tap.Mapping(way.listen_host, way.listen_port, way.connect_host, way.upstream.port, way.upstream.url)

@@ -287,7 +287,7 @@ def _lost(kept: _Kept, now: Moment) -> tuple[int, ...]:
 
 def _is_absent(error: Exception) -> bool:
     """There is no store any more: no problem of it."""
-    from kvtop.capture.schema import NoStore  # SQLite was imported when the store was opened
+    from kvtop.capture.store.schema import NoStore  # SQLite was imported when the store was opened
 
     return isinstance(error, NoStore)
 

@@ -15,9 +15,9 @@ from kvtop.live.taps import Taps
 from kvtop.worker import Caller, Hangs
 
 if TYPE_CHECKING:
-    from kvtop.capture.answer_text import Piece
-    from kvtop.capture.plan import Leg
-    from kvtop.capture.running import Running
+    from kvtop.capture.api.answer_text import Piece
+    from kvtop.capture.control.plan import Leg
+    from kvtop.capture.control.running import Running
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Desk:
         """A captured turn; None where it is not kept any more."""
 
         def read(store: StoreLike) -> Detail | None:
-            from kvtop.capture import answer_text
+            from kvtop.capture.api import answer_text
 
             turn = store.turn(id)
             if turn is None:
@@ -125,7 +125,7 @@ class Desk:
         here = self._taps.here
 
         def plan() -> Leg:
-            from kvtop.capture.plan import free_leg
+            from kvtop.capture.control.plan import free_leg
 
             return free_leg(url, here)
 
@@ -135,8 +135,8 @@ class Desk:
         """Start a detached tap. What is said of it."""
 
         def begin() -> str:
-            from kvtop.capture import detached
-            from kvtop.capture.plan import DRAIN_S
+            from kvtop.capture.control import detached
+            from kvtop.capture.control.plan import DRAIN_S
 
             made = detached.start(way.listen, [way], store=paths.data_dir() / "turns.db", drain_s=DRAIN_S)
             threading.Thread(target=made.child.wait, name="kvtop-tap-end", daemon=True).start()  # no zombie is left
@@ -151,7 +151,7 @@ class Desk:
         """End a tap: it waits for open streams as long as it was told to. What is said of it."""
 
         def end() -> str:
-            from kvtop.capture import running
+            from kvtop.capture.control import running
 
             name = printable(record.name, 80)
             try:

@@ -13,7 +13,7 @@ from kvtop.readings import Discovery, GpuReading, HostReading, Scrape, ServerFac
 from kvtop.worker import Caller, Worker
 
 if TYPE_CHECKING:
-    from kvtop.capture.running import Running
+    from kvtop.capture.control.running import Running
     from kvtop.capture.turn import Captured
     from kvtop.clock import Clock
 
@@ -126,7 +126,7 @@ def real(settings: Settings, clock: Clock) -> Factories:
         path = paths.data_dir() / "turns.db"
         if not path.exists():
             return None  # nothing of SQLite is imported where nothing was ever captured
-        from kvtop.capture.store import NoStore, Store
+        from kvtop.capture.store.store import NoStore, Store
 
         try:
             return Store.open(path)
@@ -134,7 +134,7 @@ def real(settings: Settings, clock: Clock) -> Factories:
             return None
 
     def taps() -> Sequence[Running]:
-        from kvtop.capture import running
+        from kvtop.capture.control import running
 
         return running.alive()
 

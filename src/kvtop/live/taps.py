@@ -12,7 +12,7 @@ from kvtop.model.here import same_port_here
 from kvtop.worker import Caller, Hangs
 
 if TYPE_CHECKING:
-    from kvtop.capture.running import Running
+    from kvtop.capture.control.running import Running
 
 LOOK_S = 2.0
 READ_S = 5.0

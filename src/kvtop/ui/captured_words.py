@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from kvtop.capture.answer_text import CALL, REASONING, Piece
+from kvtop.capture.api.answer_text import CALL, REASONING, Piece
 from kvtop.capture.turn import Captured, Part
 from kvtop.live.desk import Detail
 from kvtop.model.view import ServerView, Turn

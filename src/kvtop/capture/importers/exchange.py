@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvtop.capture.agents import UNKNOWN, name_of
+from kvtop.capture.conversations.agents import UNKNOWN, name_of
 from kvtop.capture.turn import Captured, Record, Source, TurnState
 from kvtop.errors import printable
 
@@ -115,7 +115,7 @@ class Maker:
 
     def turn(self, given: Exchange, place: int) -> Captured:
         """The turn, not yet placed nor stored. `place`: which record of the file it is."""
-        from kvtop.capture import redact, routes
+        from kvtop.capture.api import redact, routes
 
         headers = redact.headers(given.request_headers)
         asked = routes.read_request(given.method, given.path, headers, given.request)

@@ -30,7 +30,7 @@ def read(data: bytes) -> Iterator[Item]:
 
 
 def _entry(where: str, entry: Mapping[str, Any]) -> Item:
-    from kvtop.capture.routes import may_be_turn
+    from kvtop.capture.api.routes import may_be_turn
 
     request, response = entry["request"], entry.get("response") or {}
     url = urlsplit(str(request["url"]))

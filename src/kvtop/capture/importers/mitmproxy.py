@@ -69,7 +69,7 @@ def pop(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
 
 
 def _flow(where: str, flow: Any) -> Item:
-    from kvtop.capture.routes import may_be_turn
+    from kvtop.capture.api.routes import may_be_turn
 
     if not isinstance(flow, dict):
         return Bad(where, "no flow")
@@ -107,7 +107,7 @@ def _flow(where: str, flow: Any) -> Item:
 
 
 def _unpacked(message: Mapping[str, Any]) -> bytes | None:
-    from kvtop.capture.codings import Unpacker
+    from kvtop.capture.api.codings import Unpacker
 
     content = message.get("content")
     if content is None:

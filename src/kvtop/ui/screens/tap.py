@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import BindingType
 
-from kvtop.capture import howto
+from kvtop.capture.control import howto
 from kvtop.errors import KvtopError
 from kvtop.live.desk import Desk, TapRow
 from kvtop.model.view import Sentence, ServerView
@@ -23,8 +23,8 @@ from kvtop.ui.widgets.notes import FLAG, past_words
 from kvtop.ui.widgets.panel import rule
 
 if TYPE_CHECKING:
-    from kvtop.capture.plan import Leg
-    from kvtop.capture.running import Running
+    from kvtop.capture.control.plan import Leg
+    from kvtop.capture.control.running import Running
 
 WHAT = (
     "A tap is a port in front of the server: agents connect to it instead, every byte is passed on as it is, and each "

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvtop.capture.store import Store
+    from kvtop.capture.store.store import Store
 
 BATCH = 16
 """Turns of one transaction."""

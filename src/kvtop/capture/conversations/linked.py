@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kvtop.capture.markers import SUGGESTION, SUMMARY
-from kvtop.capture.sessions import Session, session_of
+from kvtop.capture.api.markers import SUGGESTION, SUMMARY
+from kvtop.capture.conversations.sessions import Session, session_of
 from kvtop.capture.turn import Captured, Part, Route, TurnState
 
 _ROLES = {"user": "u", "assistant": "a", "tool": "t", "function": "t"}

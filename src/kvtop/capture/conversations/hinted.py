@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kvtop.capture.agents import USE_TOOLS
-from kvtop.capture.linked import Linked, Place
+from kvtop.capture.conversations.agents import USE_TOOLS
+from kvtop.capture.conversations.linked import Linked, Place
 
 _SOON_S = 120.0
 _AT_ONCE_S = 10.0

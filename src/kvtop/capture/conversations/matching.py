@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvtop.capture.linked import Linked, common_prefix
+from kvtop.capture.conversations.linked import Linked, common_prefix
 
 LONG = 16
 """No preamble of examples has so many messages: what shares more shares a history."""

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from kvtop.capture.packing import Packer
-from kvtop.capture.schema import Damaged
+from kvtop.capture.store.packing import Packer
+from kvtop.capture.store.schema import Damaged
 from kvtop.capture.turn import Captured, Record, Route, Sample, Source, TurnState
 
 

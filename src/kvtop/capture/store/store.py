@@ -1,7 +1,7 @@
 """The captured turns on disk: one SQLite file that recorders write, while any number of readers look at it.
 
 A turn is a row: what lists are filtered by stands in columns, the rest is packed JSON in two parts, of which `detail`
-(headers, samples) is only read for a single turn. Its bodies and its outline are in `kvtop.capture.bodies`.
+(headers, samples) is only read for a single turn. Its bodies and its outline are in `kvtop.capture.store.bodies`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 from msgspec.structs import replace
 
 from kvtop import paths
-from kvtop.capture import retention, schema
-from kvtop.capture.bodies import Bodies, Role
-from kvtop.capture.packing import Packer
-from kvtop.capture.records import COLUMNS, Records
-from kvtop.capture.schema import PATIENCE_S, Damaged, NoStore, StoreError
+from kvtop.capture.store import retention, schema
+from kvtop.capture.store.bodies import Bodies, Role
+from kvtop.capture.store.packing import Packer
+from kvtop.capture.store.records import COLUMNS, Records
+from kvtop.capture.store.schema import PATIENCE_S, Damaged, NoStore, StoreError
 from kvtop.capture.turn import Captured, Part
 
 __all__ = ["NoStore", "Store", "StoreError", "default_path"]
@@ -234,7 +234,7 @@ class Store:
 
     @property
     def db(self) -> sqlite3.Connection:
-        """For `kvtop.capture.retention`."""
+        """For `kvtop.capture.store.retention`."""
         return self._db
 
     def delete(self, ids: Sequence[int]) -> int:

@@ -13,10 +13,10 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from kvtop.capture.reactor import IN, OUT, Reactor
-from kvtop.capture.splice import Link, prepare
-from kvtop.capture.spool import Spool, Track
-from kvtop.capture.wire import Opened
+from kvtop.capture.tap.reactor import IN, OUT, Reactor
+from kvtop.capture.tap.splice import Link, prepare
+from kvtop.capture.tap.spool import Spool, Track
+from kvtop.capture.tap.wire import Opened
 
 Address = tuple[socket.AddressFamily, Any]
 

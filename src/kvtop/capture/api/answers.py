@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from kvtop.capture import redact
-from kvtop.capture.canonical import decode
+from kvtop.capture.api import redact
+from kvtop.capture.api.canonical import decode
 from kvtop.capture.turn import Route
 from kvtop.errors import printable
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from kvtop.capture import redact
-from kvtop.capture.answers import Answered, read_answer
-from kvtop.capture.canonical import canonical, decode, digest, items, members, text_or_blocks
-from kvtop.capture.markers import marker
+from kvtop.capture.api import redact
+from kvtop.capture.api.answers import Answered, read_answer
+from kvtop.capture.api.canonical import canonical, decode, digest, items, members, text_or_blocks
+from kvtop.capture.api.markers import marker
 from kvtop.capture.turn import Part, Route
 from kvtop.errors import printable
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from kvtop.capture.counters import finish, in_flight, learnt, sample_of, thinned
+from kvtop.capture.recorder.counters import finish, in_flight, learnt, sample_of, thinned
 from kvtop.capture.turn import Captured, Sample, TurnState
 from kvtop.errors import UsageError
 from kvtop.model.view import Turn

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kvtop.capture.hinted import answered, compacted, spawned
-from kvtop.capture.linked import Linked, Place, linked
-from kvtop.capture.matching import Match, best_tip, compare, relation
+from kvtop.capture.conversations.hinted import answered, compacted, spawned
+from kvtop.capture.conversations.linked import Linked, Place, linked
+from kvtop.capture.conversations.matching import Match, best_tip, compare, relation
 from kvtop.capture.turn import Captured, Route
 
 __all__ = ["LIMIT", "MAX_AGE_S", "Linker", "Place"]

@@ -17,11 +17,11 @@ from pathlib import Path
 from time import monotonic, monotonic_ns
 from types import FrameType
 
-from kvtop.capture.child import Child, Command
-from kvtop.capture.door import Door, Mapping, authority, resolve
-from kvtop.capture.reactor import Reactor
-from kvtop.capture.splice import Link
-from kvtop.capture.spool import CAP_BYTES, Spool
+from kvtop.capture.tap.child import Child, Command
+from kvtop.capture.tap.door import Door, Mapping, authority, resolve
+from kvtop.capture.tap.reactor import Reactor
+from kvtop.capture.tap.splice import Link
+from kvtop.capture.tap.spool import CAP_BYTES, Spool
 from kvtop.errors import KvtopError, UsageError, printable
 
 __all__ = ["Ended", "Mapping", "Tap", "serve"]
@@ -50,7 +50,7 @@ class Ended:
 
 def recorder(store: Path, name: str) -> Command:
     """How the recorder is started. -P: a module in the folder where the tap was started is none of its."""
-    module = [sys.executable, "-P", "-m", "kvtop.capture.recorder"]
+    module = [sys.executable, "-P", "-m", "kvtop.capture.recorder.process"]
     return lambda fd: [*module, "--fd", str(fd), "--store", str(store), "--tap", name]
 
 

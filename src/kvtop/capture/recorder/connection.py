@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from kvtop.capture.framing import (
+from kvtop.capture.recorder.framing import (
     AnswerHead,
     Broken,
     Direction,
@@ -23,7 +23,7 @@ from kvtop.capture.framing import (
     answer_head,
     request_head,
 )
-from kvtop.capture.wire import Frame, Kind, Lost
+from kvtop.capture.tap.wire import Frame, Kind, Lost
 
 MAX_PIPELINED = 1_000
 """Requests without an answer on one connection; with more of them it is not followed any further."""

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import ClassVar
 
-from kvtop.capture.reactor import ERR, HUP, IN, OUT, Reactor
-from kvtop.capture.spool import Track
-from kvtop.capture.wire import Kind
+from kvtop.capture.tap.reactor import ERR, HUP, IN, OUT, Reactor
+from kvtop.capture.tap.spool import Track
+from kvtop.capture.tap.wire import Kind
 
 READ_BYTES = 256 * 1024
 """Most that is taken from one side in one go, and so most that waits in the tap for the other side."""

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from kvtop.capture.reactor import Reactor
+from kvtop.capture.tap.reactor import Reactor
 
 Command = Callable[[int], Sequence[str]]
 """The program and its arguments, for the number of the descriptor that it reads frames from."""

@@ -14,8 +14,8 @@ from hashlib import blake2b
 from json import dumps
 from typing import NamedTuple
 
-from kvtop.capture.packing import Packer
-from kvtop.capture.parts import (
+from kvtop.capture.store.packing import Packer
+from kvtop.capture.store.parts import (
     REF_BYTES,
     Cut,
     Layout,
@@ -28,7 +28,7 @@ from kvtop.capture.parts import (
     shared_tail,
     unpack_refs,
 )
-from kvtop.capture.schema import Damaged
+from kvtop.capture.store.schema import Damaged
 
 MAX_DEPTH = 64
 """Bodies to read for one. The next one of such a chain is written out in full."""

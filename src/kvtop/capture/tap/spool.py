@@ -17,8 +17,8 @@ from typing import Protocol
 
 import msgspec
 
-from kvtop.capture.reactor import ERR, HUP, OUT, Reactor
-from kvtop.capture.wire import HEADER, Kind, Lost, Opened
+from kvtop.capture.tap.reactor import ERR, HUP, OUT, Reactor
+from kvtop.capture.tap.wire import HEADER, Kind, Lost, Opened
 
 CAP_BYTES = 32 << 20
 BATCH_S = 0.02
@@ -35,7 +35,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Recorder(Protocol):
-    """Keeps a process at the other end: `kvtop.capture.child.Child`."""
+    """Keeps a process at the other end: `kvtop.capture.tap.child.Child`."""
 
     on_start: Callable[[socket.socket], None]
 

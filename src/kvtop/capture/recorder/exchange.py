@@ -7,15 +7,15 @@ from typing import Protocol
 
 import msgspec
 
-from kvtop.capture import redact
-from kvtop.capture.answers import Answered, is_stream, read_answer
-from kvtop.capture.codings import MAX_BYTES, Unpacker
-from kvtop.capture.connection import End
-from kvtop.capture.framing import AnswerHead, RequestHead
-from kvtop.capture.routes import Asked, may_be_turn, read_request, route_of
-from kvtop.capture.sse import EventTimes
+from kvtop.capture.api import redact
+from kvtop.capture.api.answers import Answered, is_stream, read_answer
+from kvtop.capture.api.codings import MAX_BYTES, Unpacker
+from kvtop.capture.api.routes import Asked, may_be_turn, read_request, route_of
+from kvtop.capture.api.sse import EventTimes
+from kvtop.capture.recorder.connection import End
+from kvtop.capture.recorder.framing import AnswerHead, RequestHead
+from kvtop.capture.tap.wire import Opened
 from kvtop.capture.turn import Captured, Record, Route, TurnState
-from kvtop.capture.wire import Opened
 from kvtop.errors import printable
 
 MAX_OPEN_BYTES = 256 * 1024 * 1024

@@ -1,10 +1,10 @@
 """The recorder: the process beside the tap that makes turns of what the tap saw.
 
-    python -m kvtop.capture.recorder --fd N --store PATH --tap NAME
+    python -m kvtop.capture.recorder.process --fd N --store PATH --tap NAME
 
-It reads frames (`kvtop.capture.wire`) from the descriptor until its end, and then finishes what is open and ends. Only
-that ends it: signals that end the tap let the tap drain first. Nothing that it does reaches the traffic. Its log, on
-stderr, has counts and kinds, never what was said.
+It reads frames (`kvtop.capture.tap.wire`) from the descriptor until its end, and then finishes what is open and ends.
+Only that ends it: signals that end the tap let the tap drain first. Nothing that it does reaches the traffic. Its log,
+on stderr, has counts and kinds, never what was said.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvtop import config
-from kvtop.capture.connection import Connection
-from kvtop.capture.exchange import Desk, TurnExchange, refused
-from kvtop.capture.ledger import Ledger, LinkerLike, StoreLike
-from kvtop.capture.sampler import Sampler
+from kvtop.capture.recorder.connection import Connection
+from kvtop.capture.recorder.exchange import Desk, TurnExchange, refused
+from kvtop.capture.recorder.ledger import Ledger, LinkerLike, StoreLike
+from kvtop.capture.recorder.sampler import Sampler
+from kvtop.capture.tap.wire import Frame, Frames, Kind, Opened
 from kvtop.capture.turn import Captured
-from kvtop.capture.wire import Frame, Frames, Kind, Opened
 from kvtop.errors import UsageError
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _source(settings: config.Settings, clock: SteadyClock) -> Callable[[str], Vl
 
 def _store(path: Path) -> Callable[[], StoreLike]:
     def opened() -> StoreLike:
-        from kvtop.capture.store import Store
+        from kvtop.capture.store.store import Store
 
         return Store.open(path, write=True)
 
@@ -213,13 +213,13 @@ def _store(path: Path) -> Callable[[], StoreLike]:
 
 
 def _linker(recent: Sequence[Captured]) -> LinkerLike:
-    from kvtop.capture.conversations import Linker
+    from kvtop.capture.conversations.linker import Linker
 
     return Linker(recent)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m kvtop.capture.recorder")
+    parser = argparse.ArgumentParser(prog="python -m kvtop.capture.recorder.process")
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--tap", default="")
@@ -227,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
 
-    from kvtop.capture.agents import name_of
+    from kvtop.capture.conversations.agents import name_of
 
     settings = config.load().settings
     ledger = Ledger(_store(arguments.store), _linker, tap=arguments.tap, say=_say, mono=time.monotonic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zstandard
 
-from kvtop.capture.schema import Damaged
+from kvtop.capture.store.schema import Damaged
 
 _PLAIN = b"\x00"
 """In front of bytes that zstd would not make fewer. A zstd frame begins with another byte."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
-from kvtop.capture.running import Running
+from kvtop.capture.control.running import Running
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.sources.url import Endpoint, authority, discreet, listen_address, parse
 

@@ -15,9 +15,9 @@ import msgspec
 
 import kvtop
 from kvtop import paths
-from kvtop.capture import running
-from kvtop.capture.plan import Leg
-from kvtop.capture.running import Mapped
+from kvtop.capture.control import running
+from kvtop.capture.control.plan import Leg
+from kvtop.capture.control.running import Mapped
 from kvtop.errors import KvtopError
 
 READY_S = 20.0

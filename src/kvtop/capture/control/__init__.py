@@ -1,0 +1,1 @@
+"""How taps are planned, started, found, stopped, and how agents are pointed at them."""

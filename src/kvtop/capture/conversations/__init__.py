@@ -1,0 +1,1 @@
+"""Which turn follows which, and whose they are."""

@@ -1,0 +1,1 @@
+"""The turns on disk: one SQLite file, byte-exact."""
