@@ -70,8 +70,9 @@ class PtyScreen:
         end = time.monotonic() + WAIT_S
         while wanted.encode() not in self.written:
             assert time.monotonic() < end, f"no {wanted!r}: {self.written[-2000:]!r}"
-            assert self.process.poll() is None, f"ended before {wanted!r}: {self.written[-2000:]!r}"
+            ended = self.process.poll() is not None  # asked first: its last words may still lie in the terminal
             self.read(0.05)
+            assert not ended or wanted.encode() in self.written, f"ended before {wanted!r}: {self.written[-2000:]!r}"
 
     def wait_full(self) -> None:
         """Until the terminal takes no more of what the program writes, for as long as nobody reads."""
