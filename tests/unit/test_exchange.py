@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 
+import msgspec
 import pytest
 from capture_fakes import (
     SECOND,
@@ -22,7 +23,7 @@ from capture_fakes import (
 
 from kvtop.capture.recorder.exchange import Budget
 from kvtop.capture.recorder.process import Recorder
-from kvtop.capture.tap.wire import Kind
+from kvtop.capture.tap.wire import HEADER, Kind, Opened, head
 from kvtop.capture.turn import Record, Route, TurnState
 
 CHAT = "/v1/chat/completions"
@@ -33,6 +34,7 @@ def delta(**members: object) -> bytes:
     return chunk(event({"id": "c1", "choices": [{"index": 0, "delta": members, "finish_reason": None}]}))
 
 
+OPENED = Opened(upstream=UPSTREAM, listen="127.0.0.1:8001", peer="127.0.0.1:50000")
 DONE = chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
@@ -124,6 +126,37 @@ def test_a_long_stream_is_read_in_batches_and_its_times_stay(last: str) -> None:
     assert (turn.state, turn.inter_token_n, turn.coalesced) == (want[last], 699, False)
     assert (turn.inter_token_p50_s, turn.inter_token_p95_s) == (pytest.approx(0.02), pytest.approx(0.05))
     assert wire.store.responses[1].count(b'"content":"a"') == 700
+
+
+def test_what_comes_of_a_stream_after_its_first_token_can_wait() -> None:
+    wire = started()
+    wire.server(stream_head() + delta(role="assistant", content=""))
+    told = []
+    for data in (delta(content="a"), delta(content="b"), delta(content="x" * 5000), delta(content="c"), DONE):
+        wire.server(data)
+        told.append(wire.only_streams)
+    assert told == [False, True, False, True, False]  # large reads are not held, and an end is looked at at once
+    assert wire.turn().state is TurnState.DONE
+
+
+def test_frames_are_read_however_they_are_cut() -> None:
+    frames = [(Kind.OPEN, msgspec.json.encode(OPENED)), (Kind.CLIENT, ASK), (Kind.SERVER, stream_head())]
+    frames += [(Kind.SERVER, delta(content=f"{n}")) for n in range(70)]
+    frames += [(Kind.SERVER, DONE), (Kind.CLOSE, b"")]
+    data = b"".join(head(1, kind, n * SECOND, len(payload)) + payload for n, (kind, payload) in enumerate(frames))
+    for step in (1, 100, len(data)):
+        store = FakeStore()
+        recorder = Recorder(desk(store))
+        for at in range(0, len(data), step):
+            recorder.read(data[at : at + step])
+        (turn,) = store.turns
+        assert (turn.state, turn.inter_token_n, turn.inter_token_p50_s) == (TurnState.DONE, 69, 1.0)
+        assert store.responses[1] == b"".join(body_of(b"chunked\r\n\r\n" + payload) for _, payload in frames[3:-1])
+
+
+def test_a_frame_of_no_kind_is_none() -> None:
+    with pytest.raises(ValueError, match="99"):
+        Recorder(desk(FakeStore())).read(HEADER.pack(1, 99, 0, 0))
 
 
 def test_aborted_in_the_middle_of_the_stream() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import sys
@@ -27,7 +28,7 @@ from kvtop.capture.recorder.connection import Connection
 from kvtop.capture.recorder.exchange import Desk, TurnExchange, refused
 from kvtop.capture.recorder.ledger import Ledger, LinkerLike, StoreLike
 from kvtop.capture.recorder.sampler import Sampler
-from kvtop.capture.tap.wire import Frame, Frames, Kind, Opened
+from kvtop.capture.tap.wire import Frame, Frames, Kind, Opened, frame_of
 from kvtop.capture.turn import Captured
 from kvtop.errors import UsageError
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 18
 BATCH_S = 0.01
 """Frames are let gather for so long: their times stand in them, and waking up for each costs more than reading it."""
+STREAM_BATCH_S = 0.05
+"""The same while nothing but streams go on: then there is nothing to tell before one of them ends."""
 BATCH_BYTES = 1 << 16
 """A read as large as this is followed by the next one at once."""
 
@@ -50,7 +53,7 @@ REFUSALS_EVERY_S = 1.0
 """Of connections that one upstream did not take, no more than one in this time becomes a turn."""
 
 
-_CLOSE = Kind.CLOSE  # looked up once, not for each frame
+_CLOSE, _SERVER = Kind.CLOSE, int(Kind.SERVER)  # looked up once, not for each frame
 
 
 class Recorder:
@@ -61,6 +64,18 @@ class Recorder:
         self._say = say
         self._connections: dict[int, Connection] = {}
         self._refused_ns: dict[str, int] = {}
+        self._frames = Frames()
+
+    def read(self, data: bytes) -> bool:
+        """The next bytes of the tap, cut anywhere. Whether all that came can be read later. Raises ValueError for what
+        are no frames."""
+        connections, nothing_new = self._connections, True
+        for bare in self._frames.bare(data):
+            conn, kind, at_ns, payload = bare
+            if kind != _SERVER or conn not in connections or not connections[conn].put_off(payload, at_ns):
+                nothing_new = False
+                self.feed(frame_of(bare))
+        return nothing_new
 
     def feed(self, frame: Frame) -> None:
         connection = self._connections.get(frame.conn)
@@ -140,20 +155,19 @@ async def record(
 ) -> None:
     """Until the other end of the socket is closed. Raises ValueError where what comes are no frames."""
     loop = asyncio.get_running_loop()
-    frames = Frames()
     keeping = asyncio.create_task(_keep_house(ledger, recorder, keep))
     sock.setblocking(False)
+    buffer = memoryview(bytearray(READ_BYTES))  # to make one for each read costs more than the reading
     try:
         while True:
             try:
-                data = await loop.sock_recv(sock, READ_BYTES)
+                size = await loop.sock_recv_into(sock, buffer)
             except ConnectionError:
                 break
-            if not data:
+            if not size:
                 break
-            for frame in frames.feed(data):
-                recorder.feed(frame)
-            await asyncio.sleep(0 if len(data) >= BATCH_BYTES else BATCH_S)
+            only_streams = recorder.read(bytes(buffer[:size]))
+            await asyncio.sleep(0 if size >= BATCH_BYTES else STREAM_BATCH_S if only_streams else BATCH_S)
     finally:
         recorder.end(time.monotonic_ns())
         keeping.cancel()
@@ -235,6 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sampler = Sampler(_source(settings, clock), mono=time.monotonic)
     recorder = Recorder(Desk(ledger.keep, sampler.begins, name_of, clock.at), _say)
     ledger.open()
+    gc.freeze()  # what was imported need not be looked through again and again
     try:
         with socket.socket(fileno=arguments.fd) as sock:
             asyncio.run(record(sock, recorder, ledger, sampler, settings.capture))
