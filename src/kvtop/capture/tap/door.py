@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import Any
 
 from kvtop.capture.tap.reactor import IN, OUT, Reactor
@@ -136,7 +137,7 @@ class Door:
         self.dials.discard(dial)
         if self.addresses and self.addresses[0] != address and address in self.addresses:
             self.addresses = [address, *(other for other in self.addresses if other != address)]
-        link = Link(self.reactor, dial.client, upstream, self._over, self._track(dial.peer))
+        link = Link(self.reactor, dial.client, upstream, self._over, self._track(dial.peer), peer=dial.peer)
         self.links.add(link)
         link.start()
 
@@ -212,6 +213,7 @@ class Dial:
         self.door = door
         self.client = client
         self.peer = peer
+        self.began_ns = monotonic_ns()
         self._left = list(door.addresses)
         self._sock: socket.socket | None = spare
         self._watched = False
