@@ -44,13 +44,13 @@ def test_stop_says_which_turns_were_cut(port: int) -> None:
         done.wait(30)
 
     with upstream(server) as box:
-        began = kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach")
+        began = kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach", "--drain", "0.2")
         assert began.returncode == 0, began.stderr
         with connect(port) as talk:
             talk.send(ASK)
             talk.count(len(STREAM))
             peer = "{}:{}".format(*talk.sock.getsockname())
-            ended = kvtop("tap", "--stop", "--drain", "0.2")
+            ended = kvtop("tap", "--stop")
             talk.rest()
             assert talk.end == "reset"
         done.set()
@@ -60,3 +60,16 @@ def test_stop_says_which_turns_were_cut(port: int) -> None:
     assert re.fullmatch(said, line), line
     with Store.open(default_path()) as store:
         assert store.turn(1) is not None
+
+
+def test_what_the_recorder_says_is_in_the_log_of_a_detached_tap(port: int, own_home: Path) -> None:
+    path = default_path()
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"no database at all, but longer than the head of one would be: " * 20)
+    with upstream(lambda _: None) as box:
+        assert (
+            kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach", "--name", "mine").returncode == 0
+        )
+        assert kvtop("tap", "--stop").returncode == 0
+    said = (own_home / "state" / "taps" / "mine.log").read_text()
+    assert re.search(r" warning recorder: .*turns\.db\.broken-", said), said

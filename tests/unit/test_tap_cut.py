@@ -33,7 +33,7 @@ def test_a_turn_is_known_by_its_server_and_its_beginning(tmp_path: Path) -> None
     with Store.open(path, write=True) as store:
         for upstream, at, agent in ((OTHER, 100.0, "pi"), (BOX, 100.04, "aider"), (BOX, 100.01, "claude")):
             store.begin(Captured(upstream=upstream, started_at=at, route=Route.CHAT, agent=agent), b"{}")
-    told = lines(Ended(cut=2, served=2, cuts=[cut(1), cut(2, 100.2)]), str(path))
+    told = lines(Ended(cut=2, served=2, cuts=[cut(1), cut(2, 100.25)]), str(path))
     assert told == [
         "  cut: 127.0.0.1:1 -> http://127.0.0.1:8000, 12.3 s after it asked; turn 3, chat by claude",
         "  cut: 127.0.0.1:2 -> http://127.0.0.1:8000, 12.3 s after it asked",

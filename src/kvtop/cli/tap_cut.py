@@ -13,7 +13,7 @@ from kvtop.errors import KvtopError, printable
 
 _LOOKED_AT = 500
 """Of the newest turns."""
-_SAME_S = 0.05
+_SAME_S = 0.1
 """The tap and its recorder reckon Unix time each for itself."""
 
 

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -255,6 +256,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             asyncio.run(record(sock, recorder, ledger, sampler, settings.capture))
     except ValueError:
         _say("what the tap sent are no frames")
+        return 1
+    except Exception as error:  # noqa: BLE001  the tap starts another one; a traceback could hold what was said
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        _say(f"ended by {type(error).__name__} at {Path(at.filename).name}:{at.lineno}")
         return 1
     return 0
 
