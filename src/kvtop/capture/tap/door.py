@@ -18,6 +18,7 @@ from kvtop.capture.tap.reactor import IN, OUT, Reactor
 from kvtop.capture.tap.splice import Link, prepare
 from kvtop.capture.tap.spool import Spool, Track
 from kvtop.capture.tap.wire import Opened
+from kvtop.sources.url import authority
 
 Address = tuple[socket.AddressFamily, Any]
 
@@ -40,11 +41,6 @@ class Mapping:
     upstream_port: int
     upstream_url: str
     """As it is shown and stored, without user and password."""
-
-
-def authority(host: str, port: int) -> str:
-    """host:port, with brackets where they are needed."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def resolve(host: str, port: int) -> list[Address]:

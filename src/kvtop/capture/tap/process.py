@@ -17,12 +17,13 @@ from time import monotonic, monotonic_ns, time
 from types import FrameType
 
 from kvtop.capture.tap.child import Child, Command
-from kvtop.capture.tap.door import Door, Mapping, authority, resolve
+from kvtop.capture.tap.door import Door, Mapping, resolve
 from kvtop.capture.tap.ended import MOST_CUTS, Cut, Ended
 from kvtop.capture.tap.reactor import Reactor
 from kvtop.capture.tap.splice import Link
 from kvtop.capture.tap.spool import CAP_BYTES, Spool
 from kvtop.errors import KvtopError, UsageError, printable
+from kvtop.sources.url import authority
 
 __all__ = ["Ended", "Mapping", "Tap", "serve"]
 
