@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 
 import msgspec
 import pytest
@@ -22,7 +23,7 @@ from capture_fakes import (
 )
 
 from kvtop.capture.recorder.exchange import Budget
-from kvtop.capture.recorder.process import Recorder
+from kvtop.capture.recorder.process import Recorder, SteadyClock
 from kvtop.capture.tap.wire import HEADER, Kind, Opened, head
 from kvtop.capture.turn import Record, Route, TurnState
 
@@ -152,6 +153,30 @@ def test_frames_are_read_however_they_are_cut() -> None:
         (turn,) = store.turns
         assert (turn.state, turn.inter_token_n, turn.inter_token_p50_s) == (TurnState.DONE, 69, 1.0)
         assert store.responses[1] == b"".join(body_of(b"chunked\r\n\r\n" + payload) for _, payload in frames[3:-1])
+
+
+def test_between_turns_the_recorder_is_idle() -> None:
+    wire = Wire()
+    wire.open()
+    assert wire.recorder.idle
+    wire.client(ASK)
+    assert not wire.recorder.idle
+    wire.server(stream_head() + delta(content="a"))
+    assert not wire.recorder.idle
+    wire.server(DONE)
+    assert wire.recorder.idle  # the connection is still there
+
+
+def test_a_clock_that_was_set_is_followed() -> None:
+    unix = [1_000.0]
+    clock = SteadyClock(lambda: unix[0] + time.monotonic())
+    assert clock.wall() == pytest.approx(1_000.0 + time.monotonic(), abs=0.1)
+    unix[0] = 30_000.0  # it slept, or was told by the network
+    assert clock.strayed
+    assert clock.wall() == pytest.approx(1_000.0 + time.monotonic(), abs=0.1)
+    clock.set_right()
+    assert not clock.strayed
+    assert clock.wall() == pytest.approx(30_000.0 + time.monotonic(), abs=0.1)
 
 
 def test_a_frame_of_no_kind_is_none() -> None:

@@ -175,6 +175,11 @@ class Connection:
         elif kind is Kind.CLOSE:
             self._server_gone(frame.at_ns, End.TAP)
 
+    @property
+    def idle(self) -> bool:
+        """Nothing that was asked is still to be answered."""
+        return not self._open and not self._adrift
+
     def catch_up(self) -> None:
         """Read what was put off."""
         late, times = self._late, self._late_ns

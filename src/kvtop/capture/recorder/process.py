@@ -48,6 +48,8 @@ SWEEP_EVERY_S = 600.0
 SWEEP_AGAIN_S = 5.0
 """While there is more to drop."""
 TICK_S = 1.0
+STRAY_S = 0.5
+"""Further from the system's clock than this is wrong."""
 DRAIN_S = 1.5
 """For the last look at an upstream's counters when the tap has ended."""
 REFUSALS_EVERY_S = 1.0
@@ -102,6 +104,11 @@ class Recorder:
             except Exception as error:  # noqa: BLE001  as above
                 self._drop(conn, error)
 
+    @property
+    def idle(self) -> bool:
+        """No turn is going on."""
+        return all(connection.idle for connection in self._connections.values())
+
     def end(self, at_ns: int) -> None:
         """No frame will come any more."""
         for connection in self._connections.values():
@@ -135,14 +142,28 @@ def _opened(payload: bytes) -> Opened:
 
 
 class SteadyClock:
-    """Unix time by one offset from CLOCK_MONOTONIC, so that the times of frames and of samples never turn round."""
+    """Unix time by one offset from CLOCK_MONOTONIC, so that the times of frames and of samples never turn round.
 
-    def __init__(self) -> None:
-        self._offset_s = time.time() - time.monotonic_ns() / 1e9
+    The offset is wrong once the machine has slept, or its clock was set: between turns it is taken anew.
+    """
+
+    def __init__(self, unix: Callable[[], float] = time.time) -> None:
+        self._unix = unix
+        self._offset_s = self._now_s()
 
     def at(self, ns: int) -> float:
         """Unix time of ns of CLOCK_MONOTONIC."""
         return ns / 1e9 + self._offset_s
+
+    def _now_s(self) -> float:
+        return self._unix() - time.monotonic_ns() / 1e9
+
+    @property
+    def strayed(self) -> bool:
+        return abs(self._now_s() - self._offset_s) > STRAY_S
+
+    def set_right(self) -> None:
+        self._offset_s = self._now_s()
 
     def wall(self) -> float:
         return self.at(time.monotonic_ns())
@@ -152,11 +173,17 @@ class SteadyClock:
 
 
 async def record(
-    sock: socket.socket, recorder: Recorder, ledger: Ledger, sampler: Sampler, keep: config.Capture
+    sock: socket.socket,
+    recorder: Recorder,
+    ledger: Ledger,
+    sampler: Sampler,
+    *,
+    clock: SteadyClock,
+    keep: config.Capture,
 ) -> None:
     """Until the other end of the socket is closed. Raises ValueError where what comes are no frames."""
     loop = asyncio.get_running_loop()
-    keeping = asyncio.create_task(_keep_house(ledger, recorder, keep))
+    keeping = asyncio.create_task(_keep_house(ledger, recorder, clock, keep))
     sock.setblocking(False)
     buffer = memoryview(bytearray(READ_BYTES))  # to make one for each read costs more than the reading
     try:
@@ -177,13 +204,15 @@ async def record(
         ledger.close()
 
 
-async def _keep_house(ledger: Ledger, recorder: Recorder, keep: config.Capture) -> None:
+async def _keep_house(ledger: Ledger, recorder: Recorder, clock: SteadyClock, keep: config.Capture) -> None:
     """Write what waits, and drop what is too old."""
     sweep_at = time.monotonic() + SWEEP_AGAIN_S
     while True:
         await asyncio.sleep(TICK_S)
         recorder.catch_up()
         ledger.retry()
+        if clock.strayed and recorder.idle:
+            clock.set_right()
         if time.monotonic() >= sweep_at:
             more = ledger.sweep(time.time(), keep.keep_days * 86_400, keep.max_bytes)
             sweep_at = time.monotonic() + (SWEEP_AGAIN_S if more else SWEEP_EVERY_S)
@@ -253,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.freeze()  # what was imported need not be looked through again and again
     try:
         with socket.socket(fileno=arguments.fd) as sock:
-            asyncio.run(record(sock, recorder, ledger, sampler, settings.capture))
+            asyncio.run(record(sock, recorder, ledger, sampler, clock=clock, keep=settings.capture))
     except ValueError:
         _say("what the tap sent are no frames")
         return 1
