@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import time
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -22,10 +23,10 @@ from capture_fakes import (
     stream_head,
 )
 
-from kvtop.capture.recorder.exchange import Budget
+from kvtop.capture.recorder.exchange import MAX_OPEN_BYTES, Budget
 from kvtop.capture.recorder.process import Recorder, SteadyClock
 from kvtop.capture.tap.wire import HEADER, Kind, Opened, head
-from kvtop.capture.turn import Record, Route, TurnState
+from kvtop.capture.turn import Captured, Record, Route, TurnState
 
 CHAT = "/v1/chat/completions"
 ASK = post(CHAT, {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True})
@@ -475,6 +476,39 @@ def test_the_fault_of_one_connection_does_not_end_the_others(monkeypatch: pytest
     wire.server(stream_head() + delta(content="a") + DONE, 2)
     assert [turn.state for turn in wire.store.turns] == [None, TurnState.DONE]
     assert said == ["a connection is not followed any further: RuntimeError"]
+
+
+@pytest.mark.parametrize("fault", ["read_answer", "read_request"])
+def test_a_fault_leaves_no_turn_in_flight_and_no_counters_read(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError(SECRET)
+
+    watched: list[str] = []
+
+    class Watch:
+        def ended(self, turn: Captured, learnt: Callable[[Captured], None]) -> None:
+            watched.append("ended")
+            learnt(turn)
+
+    def watch(_: str) -> Watch:
+        watched.append("begun")
+        return Watch()
+
+    store = FakeStore()
+    wire = Wire(store)
+    around = desk(store)
+    around.watch = watch
+    wire.recorder = Recorder(around)
+    monkeypatch.setattr(f"kvtop.capture.recorder.exchange.{fault}", broken)
+    wire.open()
+    wire.client(ASK)
+    wire.server(stream_head() + delta(content="a") + DONE)
+    wire.frame(Kind.CLOSE)
+    assert watched == ["begun", "ended"]
+    assert around.budget.left == MAX_OPEN_BYTES
+    assert [(turn.state, turn.record) for turn in store.turns] == (
+        [(None, Record.TRUNCATED)] if fault == "read_answer" else []
+    )
 
 
 def test_an_other_tap_knows_nothing_of_a_frame_without_its_connection() -> None:
