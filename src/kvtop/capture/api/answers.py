@@ -78,13 +78,13 @@ def read_answer(
 
 
 def _from_events(route: Route, status: int | None, body: bytes) -> Answered:
-    head = [event for _, event in zip(range(_HEAD_EVENTS), _events(body), strict=False)]
+    head = [event for _, event in zip(range(_HEAD_EVENTS), events(body), strict=False)]
     tail: list[dict[str, Any]] = []
     done = False
     for data in _backwards(body):
         if data == b"[DONE]":
             done = True
-        elif (event := _event(data)) is not None:
+        elif (event := event_of(data)) is not None:
             tail.append(event)
         if len(tail) >= _TAIL_EVENTS:
             break
@@ -233,14 +233,14 @@ def _line(text: str) -> str:
     return printable(" ".join(redact.text(text[: 8 * MAX_ERROR]).split()), MAX_ERROR)
 
 
-def _events(body: bytes) -> Iterator[dict[str, Any]]:
+def events(body: bytes) -> Iterator[dict[str, Any]]:
     """The events' JSON objects, from the first one on."""
     at = 0
     while at < len(body):
         end = body.find(b"\n", at)
         end = len(body) if end < 0 else end
         line = body[at:end].rstrip(b"\r")
-        if line.startswith(b"data:") and (event := _event(line[5:].strip())) is not None:
+        if line.startswith(b"data:") and (event := event_of(line[5:].strip())) is not None:
             yield event
         at = end + 1
 
@@ -256,7 +256,8 @@ def _backwards(body: bytes) -> Iterator[bytes]:
         end = start - 1
 
 
-def _event(data: bytes) -> dict[str, Any] | None:
+def event_of(data: bytes) -> dict[str, Any] | None:
+    """The JSON object that these bytes are."""
     try:
         value = decode(data)
     except ValueError:
