@@ -140,7 +140,7 @@ CHUNK = b"9\r\ndata: 1\n\n\r\n"
 
 @pytest.mark.parametrize("before", [b"", STREAM, STREAM + CHUNK], ids=["nothing", "head", "chunk"])
 def test_an_answer_that_pauses_is_waited_for(before: bytes) -> None:
-    """However long nothing comes. vLLM sends a stream's head before its prefill."""
+    """However long nothing comes. A stream may have its head before its prefill."""
     go = threading.Event()
 
     def slow(talk: Talk) -> None:
