@@ -12,9 +12,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from kvtop.capture.tap.ended import Cut, Ended
 
 SCRIPT = f"""import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -30,12 +33,6 @@ class Mapping:
     upstream_host: str
     upstream_port: int
     upstream_url: str
-
-
-@dataclass(frozen=True)
-class Ended:
-    cut: int
-    served: int
 
 
 def serve(
@@ -57,20 +54,21 @@ async def _serve(
     if fault := os.environ.get("TAP_FAULT"):
         raise RuntimeError(fault)
     told, again, idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    held: set[asyncio.StreamWriter] = set()
+    held: dict[asyncio.StreamWriter, tuple[str, float]] = {}
     served = 0
     idle.set()
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal served
         served += 1
-        held.add(writer)
+        host, port = writer.get_extra_info("peername")
+        held[writer] = f"{host}:{port}", time.time()
         idle.clear()
         with contextlib.suppress(OSError):
             while await reader.read(65536):
                 pass
         writer.close()
-        held.discard(writer)
+        held.pop(writer, None)
         if not held:
             idle.set()
 
@@ -87,12 +85,16 @@ async def _serve(
         server.close()
     waits = [asyncio.ensure_future(event.wait()) for event in (again, idle)]
     await asyncio.wait(waits, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
-    cut = len(held)
+    now = time.time()
+    cuts = [
+        Cut(peer=peer, upstream=mappings[0].upstream_url, began_at=began, ran_s=now - began)
+        for peer, began in held.values()
+    ]
     for writer in held:
         writer.transport.abort()
     for wait in waits:
         wait.cancel()
-    return Ended(cut, served)
+    return Ended(cut=len(cuts), served=served, cuts=cuts)
 
 
 def entry(script: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -77,16 +78,22 @@ def test_files_are_the_users_alone_and_the_log_tells_when(kvtop: Program, own_ho
     assert said[1].endswith(" info ended: 0 served, 0 cut")
 
 
-def test_stop_says_how_many_were_cut(kvtop: Program) -> None:
+def test_stop_says_which_were_cut(kvtop: Program, own_home: Path) -> None:
     one, up = free_ports(2)
     kvtop.run("tap", "--map", f"{one}=http://127.0.0.1:{up}", "--detach", "--drain", "0.2")
-    with socket.create_connection(("127.0.0.1", one)) as client, socket.create_connection(("127.0.0.1", one)):
+    with socket.create_connection(("127.0.0.1", one)) as client, socket.create_connection(("127.0.0.1", one)) as other:
         client.sendall(b"x")
         while status(kvtop)[0]["open_connections"] != 2:
             pass
+        peers = ["{}:{}".format(*sock.getsockname()) for sock in (client, other)]
         stopped = kvtop.run("tap", "--stop", str(one))
-    assert stopped.stdout == f"127.0.0.1:{one} ended: 2 open connections cut\n"
     assert stopped.returncode == 0
+    first, *rest = stopped.stdout.splitlines()
+    assert first == f"127.0.0.1:{one} ended: 2 open connections cut"
+    told = [re.fullmatch(r"  cut: (\S+) -> (\S+), [0-9]+\.[0-9] s after it asked", line) for line in rest]
+    assert {line and line.groups() for line in told} == {(peer, f"http://127.0.0.1:{up}") for peer in peers}
+    said = (own_home / "state" / "taps" / f"127.0.0.1%3A{one}.log").read_text()
+    assert all(f"info cut: {peer} -> http://127.0.0.1:{up}, " in said for peer in peers)
 
 
 def test_a_shorter_drain_of_stop_ends_it_at_once(kvtop: Program) -> None:
@@ -96,7 +103,7 @@ def test_a_shorter_drain_of_stop_ends_it_at_once(kvtop: Program) -> None:
         while status(kvtop)[0]["open_connections"] != 1:
             pass
         stopped = kvtop.run("tap", "--stop", f"127.0.0.1:{one}", "--drain", "0.1")
-    assert stopped.stdout == f"127.0.0.1:{one} ended: 1 open connection cut\n"
+    assert stopped.stdout.startswith(f"127.0.0.1:{one} ended: 1 open connection cut\n")
 
 
 def test_the_foreground_is_seen_and_ends_by_ctrl_c(kvtop: Program) -> None:

@@ -18,7 +18,7 @@ import pytest
 from rawtalk import Talk, connect, upstream
 
 from kvtop.capture.tap import door
-from kvtop.capture.tap.process import Mapping, Tap
+from kvtop.capture.tap.process import Ended, Mapping, Tap
 from kvtop.errors import UsageError
 
 MAIN = Path(__file__).with_name("tap_main.py")
@@ -134,25 +134,66 @@ def test_a_kept_alive_connection_is_not_waited_for() -> None:
         assert time.monotonic() - began < 10
 
 
-def test_a_prefill_is_waited_for() -> None:
-    """The client spoke last: however long nothing comes, an answer is due."""
+STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNK = b"9\r\ndata: 1\n\n\r\n"
+
+
+@pytest.mark.parametrize("before", [b"", STREAM, STREAM + CHUNK], ids=["nothing", "head", "chunk"])
+def test_an_answer_that_pauses_is_waited_for(before: bytes) -> None:
+    """However long nothing comes. A stream may have its head before its prefill."""
     go = threading.Event()
 
     def slow(talk: Talk) -> None:
         talk.until(GET)
+        talk.send(before)
         assert go.wait(20)
-        talk.send(b"HTTP/1.1 200 OK\r\n\r\n")
+        talk.send(b"0\r\n\r\n")
 
     with upstream(slow) as box, process(box.port, "--drain", "60") as tap, connect(tap.port) as talk:
         talk.send(GET)
         while not box.talks or box.talks[0].data != GET:
             time.sleep(0.01)
+        talk.count(len(before))
         tap.signal(signal.SIGTERM)
-        time.sleep(4)
+        time.sleep(3.5)
         go.set()
         talk.rest()
-        assert talk.heard.data == b"HTTP/1.1 200 OK\r\n\r\n"
+        assert talk.heard.data == before + b"0\r\n\r\n"
         assert talk.end == "fin"
+
+
+@pytest.mark.parametrize("end", [CHUNK + b"0\r\n\r\n", b'{"a": 1}'])
+def test_a_whole_answer_is_not_waited_for(end: bytes) -> None:
+    def server(talk: Talk) -> None:
+        talk.until(GET)
+        talk.send(STREAM + end)
+        talk.rest()
+
+    with upstream(server) as box, process(box.port, "--drain", "60") as tap, connect(tap.port) as talk:
+        talk.send(GET)
+        talk.count(len(STREAM + end))
+        tap.signal(signal.SIGTERM)
+        assert tap.ended() == (0, 1)
+
+
+def test_it_says_which_were_cut() -> None:
+    with upstream(echo) as box:
+        tap = Tap([Mapping("127.0.0.1", 0, "127.0.0.1", box.port, "http://box:8000")], drain_s=0.0)
+        runs = threading.Thread(target=lambda: ends.append(tap.run()))
+        ends: list[Ended] = []
+        runs.start()
+        with connect(tap.addresses[0][1]) as talk:
+            for said in (1, 2):  # the second request is the one that is cut
+                asked = time.time()
+                talk.send(b"x")
+                talk.count(said)
+            peer = "{}:{}".format(*talk.sock.getsockname())
+            tap.stop()
+            runs.join(20)
+        ((cut,),) = [ended.cuts for ended in ends]
+        assert (ends[0].cut, cut.peer, cut.upstream) == (1, peer, "http://box:8000")
+        assert asked - 0.05 <= cut.began_at <= time.time()
+        assert 0 <= cut.ran_s <= time.time() - asked + 0.05
 
 
 def test_kill_9_looks_like_a_reset_on_both_sides() -> None:

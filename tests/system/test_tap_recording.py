@@ -14,6 +14,7 @@ import pytest
 from rawtalk import Talk, connect, file_recorder, play, tapped, upstream
 from recorded import Story, lives
 
+from kvtop.capture.tap.process import Tap
 from kvtop.capture.tap.wire import Kind, Lost
 
 GET = b"GET / HTTP/1.1\r\n\r\n"
@@ -239,6 +240,24 @@ def test_streams_do_not_notice_that_the_recorder_stands_still(tmp_path: Path) ->
     (life,) = lives(path)
     assert [whole(story) for story in life.values()] == [(len(GET), len(chunk) * 250)] * 64
     assert sum(story.lost.server_bytes for story in life.values()) > 100_000
+
+
+def test_of_the_recorders_words_only_its_own_are_passed_on() -> None:
+    code = (
+        "import sys; sys.stderr.write('kvtop recorder: one\\nTraceback: a secret\\nkvtop recorder: two\\nkvtop rec'); "
+    )
+    notes: list[str] = []
+    tap = Tap(
+        [],
+        command=lambda fd: [sys.executable, "-c", f"{code}import socket; socket.socket(fileno={fd}).recv(1)"],
+        note=notes.append,
+    )
+    runs = threading.Thread(target=tap.run)
+    runs.start()
+    wait_for(lambda: len(notes) == 2)
+    tap.stop()
+    runs.join(15)
+    assert notes == ["recorder: one", "recorder: two"]
 
 
 def test_the_recorder_is_nice_and_in_a_group_of_its_own(tmp_path: Path) -> None:

@@ -136,3 +136,12 @@ _JSON = st.recursive(
 def test_json_of_any_form_is_no_error(route: Route, events: list[Any]) -> None:
     for body in (stream(*events), *(json.dumps(event).encode() for event in events)):
         assert all(isinstance(piece.text, str) for piece in pieces(route, body))
+
+
+def test_a_character_that_was_cut_in_two_is_whole() -> None:
+    halves = [
+        b'{"choices":[{"delta":{"content":"a\\ud83d"}}]}',
+        b'{"choices":[{"delta":{"content":"\\ude00b\\ud83d"}}]}',
+    ]
+    body = b"".join(b"data: " + half + b"\n\n" for half in halves)
+    assert pieces(Route.CHAT, body) == [Piece("text", "a\U0001f600b\ufffd")]

@@ -87,8 +87,13 @@ def test_real_errors(name: str, route: Route, error: str) -> None:
         ({"prompt_tokens": "10", "completion_tokens": True}, (None, None, None, None)),
         ({"prompt_tokens": -1, "completion_tokens": 1e300}, (None, None, None, None)),
         ([], (None, None, None, None)),
+        (  # LiteLLM: Anthropic's keys beside OpenAI's, whose prompt holds what was cached
+            {"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 8},
+             "cache_read_input_tokens": 8, "cache_creation_input_tokens": 0},
+            (10, 8, 2, None),
+        ),
     ],
-)
+)  # fmt: skip
 def test_usage_of_chat(usage: object, want: tuple[int | None, ...]) -> None:
     assert tokens(read_answer(Route.CHAT, 200, JSON, encode({"usage": usage}), False)) == want
 
@@ -118,6 +123,12 @@ def test_usage_of_messages_stands_in_two_events() -> None:
     end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 9}}
     told = stream(start, *({"type": "ping"},) * 60, end, {"type": "message_stop"}, route=Route.MESSAGES)
     assert (tokens(told), told.finish_reason, told.response_id, told.whole) == ((10, 7, 9, None), "end_turn", "m", True)
+
+
+def test_what_the_end_of_messages_leaves_open_stays() -> None:
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "cache_read_input_tokens": 7}}}
+    end = {"type": "message_delta", "usage": {"output_tokens": 9, "cache_read_input_tokens": None}}
+    assert tokens(stream(start, end, route=Route.MESSAGES)) == (10, 7, 9, None)
 
 
 def test_usage_of_embeddings_has_a_prompt_alone() -> None:
@@ -150,6 +161,20 @@ def test_an_error_in_a_stream(events: list[object], route: Route) -> None:
 
 
 @pytest.mark.parametrize(
+    "last, said",
+    [
+        ({"type": "response.failed", "response": {"status": "failed", "error": None}}, "response.failed"),
+        ({"type": "error"}, "error"),
+        ({"error": ["?"]}, "error"),
+    ],
+)
+def test_a_failure_without_words_is_one(last: object, said: str) -> None:
+    assert stream({"type": "ping"}, last, route=Route.RESPONSES).error == said
+    whole = read_answer(Route.RESPONSES, 200, JSON, b'{"status": "failed", "error": null}', False)
+    assert whole.error == "failed"
+
+
+@pytest.mark.parametrize(
     "name, route",
     [("chat-stream", Route.CHAT), ("messages-stream", Route.MESSAGES), ("responses-stream", Route.RESPONSES)],
 )
@@ -177,6 +202,8 @@ def test_a_stream_with_other_line_ends() -> None:
         ({"object": "error", "message": "old vLLM"}, "old vLLM"),
         ({"error": {"message": "key sk-abcdefgh12345678 is wrong"}}, "key (removed) is wrong"),
         ({"error": {"message": "x" * 1000}}, "x" * 299 + "…"),
+        ({"detail": [{"loc": 5, "msg": "Field required"}]}, "Field required"),
+        ({"detail": [{"loc": 5}]}, ""),
         ({}, None),
         ({"error": []}, None),
     ],

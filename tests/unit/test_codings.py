@@ -44,6 +44,27 @@ def test_deflate_without_its_header() -> None:
     assert unpacked("deflate", raw_deflate(TEXT), 1000)[0] == TEXT
 
 
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+@pytest.mark.parametrize("step", [1, 7, 100_000])
+def test_a_body_of_several_members_is_all_of_them(coding: str, step: int) -> None:
+    out, unpacker = unpacked(coding, PACKED[coding] * 3, step)
+    assert (out, unpacker.broken, unpacker.over) == (TEXT * 3, False, False)
+    out, unpacker = unpacked(coding, PACKED[coding] * 3, step, limit=len(TEXT) * 2)
+    assert (out, unpacker.over) == (TEXT * 2, True)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+@pytest.mark.parametrize("step", [7, 100_000])
+def test_what_stands_behind_the_last_member_loses_nothing(coding: str, step: int) -> None:
+    out, unpacker = unpacked(coding, PACKED[coding] + b"garbage and more of it", step)
+    assert (out, unpacker.broken) == (TEXT, True)
+
+
+def test_padding_behind_a_member_is_nothing() -> None:
+    out, unpacker = unpacked("gzip", PACKED["gzip"] + bytes(100))
+    assert (out, unpacker.broken) == (TEXT, False)
+
+
 @pytest.mark.parametrize("coding", ["br", "gzip, br", "compress"])
 def test_what_cannot_be_read_stays_as_it_is(coding: str) -> None:
     out, unpacker = unpacked(coding, b"\x8b\x03\x80abc\x03")

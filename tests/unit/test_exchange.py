@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import time
+from collections.abc import Callable
 
+import msgspec
 import pytest
 from capture_fakes import (
     SECOND,
@@ -20,10 +23,10 @@ from capture_fakes import (
     stream_head,
 )
 
-from kvtop.capture.recorder.exchange import Budget
-from kvtop.capture.recorder.process import Recorder
-from kvtop.capture.tap.wire import Kind
-from kvtop.capture.turn import Record, Route, TurnState
+from kvtop.capture.recorder.exchange import MAX_OPEN_BYTES, Budget
+from kvtop.capture.recorder.process import Recorder, SteadyClock
+from kvtop.capture.tap.wire import HEADER, Kind, Opened, head
+from kvtop.capture.turn import Captured, Record, Route, TurnState
 
 CHAT = "/v1/chat/completions"
 ASK = post(CHAT, {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True})
@@ -33,6 +36,7 @@ def delta(**members: object) -> bytes:
     return chunk(event({"id": "c1", "choices": [{"index": 0, "delta": members, "finish_reason": None}]}))
 
 
+OPENED = Opened(upstream=UPSTREAM, listen="127.0.0.1:8001", peer="127.0.0.1:50000")
 DONE = chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
@@ -124,6 +128,61 @@ def test_a_long_stream_is_read_in_batches_and_its_times_stay(last: str) -> None:
     assert (turn.state, turn.inter_token_n, turn.coalesced) == (want[last], 699, False)
     assert (turn.inter_token_p50_s, turn.inter_token_p95_s) == (pytest.approx(0.02), pytest.approx(0.05))
     assert wire.store.responses[1].count(b'"content":"a"') == 700
+
+
+def test_what_comes_of_a_stream_after_its_first_token_can_wait() -> None:
+    wire = started()
+    wire.server(stream_head() + delta(role="assistant", content=""))
+    told = []
+    for data in (delta(content="a"), delta(content="b"), delta(content="x" * 5000), delta(content="c"), DONE):
+        wire.server(data)
+        told.append(wire.only_streams)
+    assert told == [False, True, False, True, False]  # large reads are not held, and an end is looked at at once
+    assert wire.turn().state is TurnState.DONE
+
+
+def test_frames_are_read_however_they_are_cut() -> None:
+    frames = [(Kind.OPEN, msgspec.json.encode(OPENED)), (Kind.CLIENT, ASK), (Kind.SERVER, stream_head())]
+    frames += [(Kind.SERVER, delta(content=f"{n}")) for n in range(70)]
+    frames += [(Kind.SERVER, DONE), (Kind.CLOSE, b"")]
+    data = b"".join(head(1, kind, n * SECOND, len(payload)) + payload for n, (kind, payload) in enumerate(frames))
+    for step in (1, 100, len(data)):
+        store = FakeStore()
+        recorder = Recorder(desk(store))
+        for at in range(0, len(data), step):
+            recorder.read(data[at : at + step])
+        (turn,) = store.turns
+        assert (turn.state, turn.inter_token_n, turn.inter_token_p50_s) == (TurnState.DONE, 69, 1.0)
+        assert store.responses[1] == b"".join(body_of(b"chunked\r\n\r\n" + payload) for _, payload in frames[3:-1])
+
+
+def test_between_turns_the_recorder_is_idle() -> None:
+    wire = Wire()
+    wire.open()
+    assert wire.recorder.idle
+    wire.client(ASK)
+    assert not wire.recorder.idle
+    wire.server(stream_head() + delta(content="a"))
+    assert not wire.recorder.idle
+    wire.server(DONE)
+    assert wire.recorder.idle  # the connection is still there
+
+
+def test_a_clock_that_was_set_is_followed() -> None:
+    unix = [1_000.0]
+    clock = SteadyClock(lambda: unix[0] + time.monotonic())
+    assert clock.wall() == pytest.approx(1_000.0 + time.monotonic(), abs=0.1)
+    unix[0] = 30_000.0  # it slept, or was told by the network
+    assert clock.strayed
+    assert clock.wall() == pytest.approx(1_000.0 + time.monotonic(), abs=0.1)
+    clock.set_right()
+    assert not clock.strayed
+    assert clock.wall() == pytest.approx(30_000.0 + time.monotonic(), abs=0.1)
+
+
+def test_a_frame_of_no_kind_is_none() -> None:
+    with pytest.raises(ValueError, match="99"):
+        Recorder(desk(FakeStore())).read(HEADER.pack(1, 99, 0, 0))
 
 
 def test_aborted_in_the_middle_of_the_stream() -> None:
@@ -417,6 +476,39 @@ def test_the_fault_of_one_connection_does_not_end_the_others(monkeypatch: pytest
     wire.server(stream_head() + delta(content="a") + DONE, 2)
     assert [turn.state for turn in wire.store.turns] == [None, TurnState.DONE]
     assert said == ["a connection is not followed any further: RuntimeError"]
+
+
+@pytest.mark.parametrize("fault", ["read_answer", "read_request"])
+def test_a_fault_leaves_no_turn_in_flight_and_no_counters_read(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError(SECRET)
+
+    watched: list[str] = []
+
+    class Watch:
+        def ended(self, turn: Captured, learnt: Callable[[Captured], None]) -> None:
+            watched.append("ended")
+            learnt(turn)
+
+    def watch(_: str) -> Watch:
+        watched.append("begun")
+        return Watch()
+
+    store = FakeStore()
+    wire = Wire(store)
+    around = desk(store)
+    around.watch = watch
+    wire.recorder = Recorder(around)
+    monkeypatch.setattr(f"kvtop.capture.recorder.exchange.{fault}", broken)
+    wire.open()
+    wire.client(ASK)
+    wire.server(stream_head() + delta(content="a") + DONE)
+    wire.frame(Kind.CLOSE)
+    assert watched == ["begun", "ended"]
+    assert around.budget.left == MAX_OPEN_BYTES
+    assert [(turn.state, turn.record) for turn in store.turns] == (
+        [(None, Record.TRUNCATED)] if fault == "read_answer" else []
+    )
 
 
 def test_an_other_tap_knows_nothing_of_a_frame_without_its_connection() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import httptools
@@ -19,6 +20,8 @@ class Notes:
     def __init__(self, *, answers: bool = False, head_only: bool = False) -> None:
         self.messages: list[tuple[object, bytes]] = []
         self.ended = 0
+        self.times: list[int] = []
+        """When each byte of a body came."""
         self._answers = answers
         self._head_only = head_only
 
@@ -33,6 +36,11 @@ class Notes:
     def body(self, data: bytes, at_ns: int) -> None:
         head, body = self.messages[-1]
         self.messages[-1] = (head, body + data)
+        self.times += [at_ns] * len(data)
+
+    def bodies(self, data: bytes, ends: Sequence[int], times: Sequence[int]) -> None:
+        for start, end, at_ns in zip([0, *ends], ends, times, strict=False):
+            self.body(data[start:end], at_ns)
 
     def ends(self, at_ns: int) -> None:
         self.ended += 1
@@ -115,6 +123,30 @@ def test_answers_are_the_same_however_they_are_cut(parts: list[bytes], cuts: lis
     notes = fed(data, cuts, answers=True)
     assert notes.messages == fed(data, [], answers=True).messages
     assert notes.ended == len(parts)
+
+
+LATE_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+texts = st.sampled_from([b"data: {}\n\n", b"data: 1\r\n\r\n", b"4\r\n", b"x" * 5000, b"\n"])
+
+
+@given(st.lists(texts, min_size=1, max_size=12), cuts, st.booleans(), st.sampled_from([b"", b"0\r\n\r\n"]))
+def test_late_is_the_same_as_one_by_one(chunks: list[bytes], cuts: list[int], even: bool, end: bytes) -> None:
+    """The bytes, and of each byte the time."""
+    wire = [b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks]
+    parts = [part for part in (*wire, end) if part] if even else pieces(b"".join(wire) + end, cuts)
+    times = list(range(10, 10 + len(parts)))
+    late, want = Notes(answers=True), Notes(answers=True)
+    for notes, direction in ((late, Direction(late)), (want, Direction(want))):
+        direction.feed(LATE_HEAD, 1)
+        if notes is late:
+            direction.feed_late(parts, times)
+        else:
+            for part, at_ns in zip(parts, times, strict=True):
+                direction.feed(part, at_ns)
+    assert (late.messages, late.ended) == (want.messages, want.ended)
+    assert late.messages[0][1] == b"".join(chunks)
+    if even:
+        assert late.times == want.times
 
 
 @given(st.binary(max_size=300), cuts, st.booleans())

@@ -244,7 +244,7 @@ def test_hints() -> None:
         "messages": [],
         "user": "u" * 500,
         "prompt_cache_key": "k\x1b[31m",
-        "metadata": {"user_id": f"user_abc_account__session_{session}", "n": 3, "deep": {}},
+        "metadata": {"user_id": f"user_abc_account__session_{session}", "n": 3, "deep": {}, "api_key": "k"},
         "client_metadata": {"x-codex-installation-id": "i"},
     }
     hints = read(body, headers=headers).hints

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvtop.capture.control import running
 from kvtop.capture.control.running import Running
-from kvtop.cli import stdio
+from kvtop.cli import stdio, tap_cut
 from kvtop.cli.tap_run import count
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.sources.listeners import open_connections
@@ -114,5 +114,5 @@ def _end(record: Running, drain_s: float | None) -> bool:
         cut = "it said nothing of its connections"
     else:
         cut = f"{count(ending.cut, 'open connection')} cut" if ending.cut else "nothing was cut"
-    print(f"{name} ended: {cut}", flush=True)
+    print("\n".join([f"{name} ended: {cut}", *(tap_cut.lines(ending, record.store) if ending else ())]), flush=True)
     return True

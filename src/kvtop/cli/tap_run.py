@@ -8,8 +8,9 @@ from pathlib import Path
 
 from kvtop.capture.control import running
 from kvtop.capture.control.plan import Leg
-from kvtop.capture.control.running import Ending, Mapped, Running
-from kvtop.cli import stdio
+from kvtop.capture.control.running import Mapped, Running
+from kvtop.capture.tap.ended import Ended
+from kvtop.cli import stdio, tap_cut
 from kvtop.errors import UsageError, printable
 
 _IN_MEMORY_ONLY = "it runs, but --status and --stop will not know it"
@@ -26,6 +27,8 @@ def foreground(name: str, ways: Sequence[Leg], store: Path | None, drain_s: floa
 
     ending = serve(name, ways, store=store, drain_s=drain_s, log=None, on_listening=listening)
     stdio.tell(f"kvtop tap ended: {count(ending.served, 'connection')} served, {ending.cut} cut")
+    for cut in tap_cut.lines(ending, str(store) if store else None):
+        stdio.tell(cut)
     return 0
 
 
@@ -47,7 +50,7 @@ def serve(
     log: Path | None,
     on_listening: Callable[[Running, str], None],
     note: Callable[[str], None] | None = None,
-) -> Ending:
+) -> Ended:
     """Serve until a signal ends it. `on_listening` gets the record, and what is wrong with its file, if anything.
     `note` takes what the tap says while it runs (default: stderr).
 
@@ -66,8 +69,7 @@ def serve(
     def listening(_: Sequence[tuple[str, int]]) -> None:
         on_listening(record, _claimed(record))
 
-    ended = tap.serve(mappings, store=store, name=name, on_listening=listening, drain_s=drain_s, note=note)
-    ending = Ending(served=ended.served, cut=ended.cut)
+    ending = tap.serve(mappings, store=store, name=name, on_listening=listening, drain_s=drain_s, note=note)
     with contextlib.suppress(OSError, UsageError):
         running.ended(record, ending)
     return ending

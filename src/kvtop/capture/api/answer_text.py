@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 
+from kvtop.capture.api.answers import event_of, events
 from kvtop.capture.turn import Route
 
 TEXT, REASONING, CALL = "text", "reasoning", "call"
-
-_DECODER = msgspec.json.Decoder()
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -45,7 +44,16 @@ class _Pieces:
             self._runs.append((kind, called, key, [words]))
 
     def made(self) -> list[Piece]:
-        return [Piece(kind, "".join(bits), name) for kind, name, _, bits in self._runs]
+        return [Piece(kind, _whole("".join(bits)), _whole(name)) for kind, name, _, bits in self._runs]
+
+
+def _whole(text: str) -> str:
+    """The text with halves of characters put together: some servers cut a character between two events."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def pieces(route: Route, body: bytes) -> list[Piece]:
@@ -56,27 +64,13 @@ def pieces(route: Route, body: bytes) -> list[Piece]:
     if take is None:
         return []
     if body.lstrip()[:1] == b"{":
-        document = _decoded(body)
+        document = event_of(body)
         if document is not None:
             take(document, out)
         return out.made()
-    for event in _events(body):
+    for event in events(body):
         take(event, out)
     return out.made()
-
-
-def _events(body: bytes) -> Iterator[dict[str, Any]]:
-    for line in body.split(b"\n"):
-        if line.startswith(b"data:") and (event := _decoded(line[5:])) is not None:
-            yield event
-
-
-def _decoded(text: bytes) -> dict[str, Any] | None:
-    try:
-        value = _DECODER.decode(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _first(value: object) -> dict[str, Any]:

@@ -72,17 +72,19 @@ def read_answer(
     error = error_of(document) if failed or inner or "error" in document else None
     if failed and error is None:
         error = _text_error(body)
+    if inner and error is None:
+        error = _word(document.get("status") or document.get("type"))
     return _told(route, document, _usage(document), error=error, whole=True)
 
 
 def _from_events(route: Route, status: int | None, body: bytes) -> Answered:
-    head = [event for _, event in zip(range(_HEAD_EVENTS), _events(body), strict=False)]
+    head = [event for _, event in zip(range(_HEAD_EVENTS), events(body), strict=False)]
     tail: list[dict[str, Any]] = []
     done = False
     for data in _backwards(body):
         if data == b"[DONE]":
             done = True
-        elif (event := _event(data)) is not None:
+        elif (event := event_of(data)) is not None:
             tail.append(event)
         if len(tail) >= _TAIL_EVENTS:
             break
@@ -95,7 +97,7 @@ def _from_events(route: Route, status: int | None, body: bytes) -> Answered:
         inner = inner if isinstance(inner, dict) else {}
         for holder in (event, inner):
             if found := _usage(holder):
-                usage = usage | found if route is Route.MESSAGES else found
+                usage = _over(usage, found) if route is Route.MESSAGES else found
             for key in ("id", "metrics", "incomplete_details", "stop_reason"):
                 if holder.get(key):
                     document[key] = holder[key]
@@ -107,7 +109,7 @@ def _from_events(route: Route, status: int | None, body: bytes) -> Answered:
         if _finish(event):
             document["choices"] = event["choices"]
         if kind in _FAILED or event.get("error"):
-            error = error_of(inner if kind == "response.failed" else event) or error
+            error = error_of(inner if kind == "response.failed" else event) or error or _word(kind)
         done = done or kind in _LAST.get(route, ())
     if error is None and status is not None and status >= 400:
         error = _text_error(body)
@@ -144,7 +146,8 @@ def _told(
 
 def _tokens(route: Route, usage: dict[str, object]) -> tuple[int | None, int | None, int | None, int | None]:
     """prompt, cached, completion and reasoning tokens."""
-    if route is Route.MESSAGES or "cache_read_input_tokens" in usage:
+    # Gateways put these keys into OpenAI's usage as well, where `prompt_tokens` holds them already.
+    if route is Route.MESSAGES or ("cache_read_input_tokens" in usage and "prompt_tokens" not in usage):
         return _messages_tokens(usage)
     details = _dict(usage.get("prompt_tokens_details")) or _dict(usage.get("input_tokens_details"))
     out = _dict(usage.get("completion_tokens_details")) or _dict(usage.get("output_tokens_details"))
@@ -168,6 +171,11 @@ def _messages_tokens(usage: dict[str, object]) -> tuple[int | None, int | None, 
 def _usage(holder: dict[str, Any]) -> dict[str, object]:
     usage = holder.get("usage")
     return {str(key): value for key, value in usage.items()} if isinstance(usage, dict) else {}
+
+
+def _over(start: dict[str, object], end: dict[str, object]) -> dict[str, object]:
+    """The usage of a stream's start with what its end says; what the end leaves open stays as it was."""
+    return start | {key: value for key, value in end.items() if value is not None or key not in start}
 
 
 def _finish(event: dict[str, Any]) -> str | None:
@@ -201,13 +209,19 @@ def error_of(document: dict[str, Any]) -> str | None:
         if isinstance(holder, str) and holder.strip():
             return _line(holder)
         if isinstance(holder, list) and holder and isinstance(holder[0], dict):  # FastAPI's validation
-            where = ".".join(str(step) for step in holder[0].get("loc") or ())
-            return _line(f"{where}: {holder[0].get('msg', '')}")
+            loc = holder[0].get("loc")
+            where = ".".join(str(step) for step in loc) if isinstance(loc, list) else ""
+            return _line(f"{where}: {holder[0].get('msg', '')}".removeprefix(": "))
         if isinstance(holder, dict) and isinstance(text := holder.get("message"), str) and text.strip():
             return _line(text)
     if isinstance(inner := document.get("error"), dict):
         return _line(str(inner.get("type") or inner.get("code") or "error"))
     return None
+
+
+def _word(kind: object) -> str:
+    """For a failure that says no more than that it is one."""
+    return _line(kind) if isinstance(kind, str) and kind in (*_FAILED, "failed") else "error"
 
 
 def _text_error(body: bytes) -> str | None:
@@ -219,14 +233,14 @@ def _line(text: str) -> str:
     return printable(" ".join(redact.text(text[: 8 * MAX_ERROR]).split()), MAX_ERROR)
 
 
-def _events(body: bytes) -> Iterator[dict[str, Any]]:
+def events(body: bytes) -> Iterator[dict[str, Any]]:
     """The events' JSON objects, from the first one on."""
     at = 0
     while at < len(body):
         end = body.find(b"\n", at)
         end = len(body) if end < 0 else end
         line = body[at:end].rstrip(b"\r")
-        if line.startswith(b"data:") and (event := _event(line[5:].strip())) is not None:
+        if line.startswith(b"data:") and (event := event_of(line[5:].strip())) is not None:
             yield event
         at = end + 1
 
@@ -242,7 +256,8 @@ def _backwards(body: bytes) -> Iterator[bytes]:
         end = start - 1
 
 
-def _event(data: bytes) -> dict[str, Any] | None:
+def event_of(data: bytes) -> dict[str, Any] | None:
+    """The JSON object that these bytes are."""
     try:
         value = decode(data)
     except ValueError:

@@ -27,6 +27,8 @@ class Unpacker:
         self.known = len(codings) <= 1 and all(coding in _CODINGS for coding in codings)
         self._coding = codings[0] if codings and self.known else ""
         self._inflate: zlib._Decompress | None = None
+        self._members = 0
+        """That are unpacked to their end: a gzip body may be several in a row."""
         self._zstd: zstandard.ZstdDecompressionObj | None = None
         self._left = limit
         self.broken = False
@@ -53,29 +55,49 @@ class Unpacker:
         return out
 
     def _zlib(self, data: bytes) -> bytes:
-        if self._inflate is None:
-            bits = zlib.MAX_WBITS | 32
-            # Some senders of deflate leave the zlib header away: its first byte tells.
-            if self._coding == "deflate" and data and data[0] & 0x0F != 8:
-                bits = -zlib.MAX_WBITS
-            self._inflate = zlib.decompressobj(bits)
-        out = self._inflate.decompress(data, self._left + 1)
-        if self._inflate.unconsumed_tail:
-            self.over = True
-            out = out[: self._left]
-        return out
+        out = b""
+        while data and len(out) <= self._left:
+            if self._inflate is None:
+                if self._members and (self._coding == "deflate" or not (data := data.lstrip(b"\0"))):
+                    break  # nothing may follow; of gzip another member may, or padding
+                self._inflate = zlib.decompressobj(self._bits(data))
+            try:
+                out += self._inflate.decompress(data, self._left + 1 - len(out))
+            except zlib.error:
+                if not out:
+                    raise
+                self.broken = True
+                break
+            if not self._inflate.eof:
+                self.over = bool(self._inflate.unconsumed_tail)
+                break
+            data, self._inflate = self._inflate.unused_data, None
+            self._members += 1
+        return out[: self._left] if self.over else out
+
+    def _bits(self, data: bytes) -> int:
+        # Some senders of deflate leave the zlib header away: its first byte tells.
+        if self._coding == "deflate" and data[0] & 0x0F != 8:
+            return -zlib.MAX_WBITS
+        return zlib.MAX_WBITS | 32
 
     def _zstandard(self, data: bytes) -> bytes:
-        if self._zstd is None:
-            self._zstd = zstandard.ZstdDecompressor(max_window_size=MAX_BYTES).decompressobj()
         out = b""
         # Its output cannot be capped, so a bomb is fed in small pieces.
         for at in range(0, len(data), _PIECE):
-            if self._zstd.eof:
-                break
-            out += self._zstd.decompress(data[at : at + _PIECE])
-            if len(out) > self._left:
-                break
+            piece = data[at : at + _PIECE]
+            while piece and len(out) <= self._left and not self.broken:
+                if self._zstd is None:
+                    self._zstd = zstandard.ZstdDecompressor(max_window_size=MAX_BYTES).decompressobj()
+                try:
+                    out += self._zstd.decompress(piece)
+                except zstandard.ZstdError:
+                    if not out:
+                        raise
+                    self.broken = True
+                if not self._zstd.eof:
+                    break
+                piece, self._zstd = self._zstd.unused_data, None
         return out
 
 

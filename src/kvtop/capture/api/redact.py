@@ -29,6 +29,11 @@ _USERINFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/@\s?#]*@")
 _SCHEME = re.compile(r"(?i)[a-z][a-z0-9+.-]*://[^/?#]*")
 
 
+def secret(name: str) -> bool:
+    """What is called so may hold a secret."""
+    return _NAMES.search(name) is not None
+
+
 def headers(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The headers in order, with the values of those that may carry a secret replaced."""
     return [(name[:200], _value(name, value)) for name, value in given[:MAX_HEADERS]]
@@ -48,7 +53,7 @@ def text(given: str) -> str:
 
 
 def _value(name: str, value: str) -> str:
-    if _NAMES.search(name):
+    if secret(name):
         return REMOVED
     value = value[:MAX_VALUE]
     if "?" in value and "=" in value:
@@ -63,6 +68,6 @@ def _query(query: str) -> str:
 
 def _parameter(pair: str) -> str:
     name, equals, value = pair.partition("=")
-    if equals and _NAMES.search(unquote(name)):
+    if equals and secret(unquote(name)):
         return f"{name}={REMOVED}"
     return f"{name}={text(value)}" if equals else text(name)

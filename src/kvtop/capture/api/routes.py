@@ -288,7 +288,7 @@ def _body_hints(raw: Mapping[str, msgspec.Raw | bytes]) -> dict[str, str]:
         given = _value(raw, key)
         if isinstance(given, dict):
             for name, value in list(given.items())[:16]:
-                if text := _hint(value):
+                if not redact.secret(name) and (text := _hint(value)):
                     hints[f"{key}.{printable(name, 60)}"] = text
     # Claude Code packs its session into the user id, behind more than a hint holds.
     user = _value(raw, "metadata")

@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import sub
 
 from kvtop.capture.turn import Route
 
@@ -77,9 +78,9 @@ class EventTimes:
         """Seconds between one content event and the next, and whether several came in one read. Those share the time
         since the read before evenly, since their own times are not known."""
         times = self._event_times(body)
+        if len(set(times)) == len(times):
+            return [gap / 1e9 if gap > 0 else 0.0 for gap in map(sub, times[1:], times)], False
         reads = Counter(times)
-        if len(reads) == len(times):
-            return [max(0, now - before) / 1e9 for before, now in pairwise(times)], False
         gaps: list[float] = []
         for before, now in pairwise(reads):
             gaps.extend([max(0, now - before) / 1e9 / reads[now]] * reads[now])
@@ -90,20 +91,27 @@ class EventTimes:
         if not self._ends:
             return []
         apart = b"\r\n\r\n" if b"\r\n\r\n" in body[:65_536] else b"\n\n"
-        found: set[int] = set()
+        width = len(apart)
+        found: list[int] = []
         for pattern in self._content:
             at = 0
             for match in pattern.finditer(body):
                 if match.start() < at:
                     continue
-                at = body.find(apart, match.end())
-                if at < 0:
+                at = body.find(apart, match.end()) + width
+                if at < width:
                     break
-                at += len(apart)
-                found.add(at)
+                found.append(at)
+        if len(self._content) > 1:
+            found = sorted(set(found))
+        ends = self._ends.tolist()
+        try:  # as a rule an event ends with a read
+            return list(map(dict(zip(ends, self._times, strict=True)).__getitem__, found))
+        except KeyError:
+            pass
         times: list[int] = []
-        ends, read, last = self._ends.tolist(), 0, len(self._ends) - 1
-        for end in sorted(found):
+        read, last = 0, len(ends) - 1
+        for end in found:
             while ends[read] < end and read < last:
                 read += 1
             times.append(self._times[read])

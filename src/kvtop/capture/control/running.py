@@ -20,6 +20,7 @@ from urllib.parse import quote
 import msgspec
 
 from kvtop import paths
+from kvtop.capture.tap.ended import Ended
 
 STOP_GRACE_S = 5.0
 """How long a tap may take over its own drain, and after it was told a second time."""
@@ -39,15 +40,6 @@ class Mapped(msgspec.Struct, frozen=True):
         return f"http://{self.listen} -> {self.upstream}"
 
 
-class Ending(msgspec.Struct, frozen=True):
-    """What a tap said as it ended."""
-
-    served: int
-    """Connections, in its life."""
-    cut: int
-    """Connections that were still open when the drain was over."""
-
-
 class Running(msgspec.Struct, frozen=True, kw_only=True):
     """A tap, as its file has it."""
 
@@ -63,7 +55,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     """None: it records nothing."""
     log: str | None = None
     """None: it runs in the foreground."""
-    ended: Ending | None = None
+    ended: Ended | None = None
 
 
 class Taken(Exception):
@@ -126,7 +118,7 @@ def claim(record: Running) -> None:
         _write(record)
 
 
-def ended(record: Running, ending: Ending) -> None:
+def ended(record: Running, ending: Ended) -> None:
     """Note how this process's tap ended, for whoever stops it. Raises OSError."""
     with _locked():
         mine = _read(state_path(record.name))
@@ -150,7 +142,7 @@ def alive() -> list[Running]:
     return sorted(found, key=lambda record: record.since)
 
 
-def stop(record: Running, drain_s: float) -> tuple[bool, Ending | None]:
+def stop(record: Running, drain_s: float) -> tuple[bool, Ended | None]:
     """End a tap: tell it to drain, and after `drain_s` to cut what is left.
 
     (it is gone, what it said; None where it was gone before, or said nothing). Raises PermissionError where it is

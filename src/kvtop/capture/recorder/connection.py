@@ -31,6 +31,9 @@ MAX_PIPELINED = 1_000
 MAX_LATE = 64
 """Reads of a stream that are looked at together."""
 
+MAX_LATE_BYTES = 4096
+"""Of one such read: a larger one is looked at at once, so that little is held here."""
+
 QUIET_NS = 1_000_000_000
 """A client that was silent for so long is not in the middle of a request."""
 
@@ -119,16 +122,32 @@ class Connection:
         self._last: tuple[Kind, int] | None = None
         self._patient = False
         """The upstream is in the middle of a stream that may be read late."""
-        self._late: list[Frame] = []
+        self._late: list[bytes] = []
+        self._late_ns: list[int] = []
+        """What was put off, and when it came."""
+
+    def put_off(self, data: bytes, at_ns: int) -> bool:
+        """Take the next bytes of the upstream if they are the middle of a stream, which is read later: not its end, nor
+        the last that are held. This is most of what a tap sees."""
+        # a chunk of a stream ends otherwise than the last one, or its trailers, do
+        if (
+            not self._patient
+            or data[-4:] == b"\r\n\r\n"
+            or not 8 <= len(data) <= MAX_LATE_BYTES
+            or len(self._late) >= MAX_LATE
+        ):
+            return False
+        self._late.append(data)
+        self._late_ns.append(at_ns)
+        return True
 
     def feed(self, frame: Frame) -> None:
         kind = frame.kind
         if self._patient:
             if kind is _SERVER:
-                self._late.append(frame)
-                data = frame.data
-                # a chunk of a stream ends otherwise than the last one, or its trailers, do
-                if data[-4:] == b"\r\n\r\n" or len(data) < 8 or len(self._late) >= MAX_LATE:
+                if not self.put_off(frame.data, frame.at_ns):
+                    self._late.append(frame.data)
+                    self._late_ns.append(frame.at_ns)
                     self.catch_up()
                 return
             self.catch_up()
@@ -156,12 +175,18 @@ class Connection:
         elif kind is Kind.CLOSE:
             self._server_gone(frame.at_ns, End.TAP)
 
+    @property
+    def idle(self) -> bool:
+        """Nothing that was asked is still to be answered."""
+        return not self._open and not self._adrift
+
     def catch_up(self) -> None:
         """Read what was put off."""
-        late, self._late = self._late, []
+        late, times = self._late, self._late_ns
         if late:
-            self._last = Kind.SERVER, late[-1].at_ns
-            self._read([(frame.data, frame.at_ns) for frame in late])
+            self._late, self._late_ns = [], []
+            self._last = Kind.SERVER, times[-1]
+            self._read(late, times)
 
     def abandon(self, at_ns: int) -> None:
         """No further frame will come: the recorder ends."""
@@ -175,14 +200,14 @@ class Connection:
             if not self._open or not _ANSWER.match(frame.data):
                 return
             self._answers = Direction(_Answers(self))
-        self._read([(frame.data, frame.at_ns)])
+        self._read([frame.data], [frame.at_ns])
 
-    def _read(self, pieces: Sequence[tuple[bytes, int]]) -> None:
+    def _read(self, pieces: Sequence[bytes], times: Sequence[int]) -> None:
         """Of the upstream, in one of its answers or between two."""
         if self._answers is None:
             return
         try:
-            self._answers.feed_late(pieces)
+            self._answers.feed_late(pieces, times)
         except Broken:
             self._lose_answers()
         awaited = self.awaited

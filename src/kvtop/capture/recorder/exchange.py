@@ -233,16 +233,28 @@ class TurnExchange:
         if self._ended:
             return
         self._ended = True
+        try:
+            self._end(how, at_ns)
+        finally:  # whatever went wrong: else the upstream's counters are read for it for ever
+            if self._watched is not None and self._turn is not None:
+                self._watched.ended(self._turn, self._learnt)
+
+    def _end(self, how: End, at_ns: int) -> None:
         if self._turn is not None and self._kept is None:
             self._begin()  # it broke off, or was answered, before the request was whole
         turn, kept = self._turn, self._kept
         if turn is None or kept is None:
             return
         whole = self._answer.release() if self._answer is not None else b""
-        turn = self._last(turn, how, at_ns, whole)
-        kept.finish(turn, whole)
-        if self._watched is not None:
-            self._watched.ended(turn, kept.update)
+        self._turn = msgspec.structs.replace(turn, state=None, record=Record.TRUNCATED)  # should it not be readable
+        try:
+            self._turn = self._last(turn, how, at_ns, whole)
+        finally:
+            kept.finish(self._turn, whole)
+
+    def _learnt(self, turn: Captured) -> None:
+        if self._kept is not None:
+            self._kept.update(turn)
 
     def _begin(self) -> None:
         """Hand the turn over, with all that the request tells; or find that it is none."""

@@ -154,15 +154,32 @@ class Direction:
         """In a chunked body, at the beginning of a chunk."""
         return self._state is _State.SIZE and not self._rest
 
-    def feed_late(self, pieces: Sequence[tuple[bytes, int]]) -> None:
+    def feed_late(self, pieces: Sequence[bytes], times: Sequence[int]) -> None:
         """The same as feeding the pieces, with their times, one by one, at a fraction of the cost: chunks that stand
         whole in them are told to `Sink.bodies` together."""
         if not self.between_chunks:
-            for data, at_ns in pieces:
+            for data, at_ns in zip(pieces, times, strict=True):
                 self.feed(data, at_ns)
-            return
-        data = b"".join([piece for piece, _ in pieces])
-        stops = list(accumulate(len(piece) for piece, _ in pieces))
+        elif not self._even(pieces, times):
+            self._uneven(pieces, times)
+
+    def _even(self, pieces: Sequence[bytes], times: Sequence[int]) -> bool:
+        """The usual stream: each piece is one chunk, and no chunk holds the end of a line. Not a loop of its own for
+        each of them. False, and nothing was done, where it is otherwise."""
+        lines = b"".join(pieces).split(b"\r\n")
+        sizes, chunks = lines[:-1:2], lines[1::2]
+        lengths = list(map(len, chunks))
+        if lines[-1] or lengths != list(map(_sizes.get, sizes)):
+            return False
+        wire = [len(digits) + length + 4 for digits, length in zip(sizes, lengths, strict=True)]
+        if wire != list(map(len, pieces)):
+            return False
+        self._sink.bodies(b"".join(chunks), list(accumulate(lengths)), times)
+        return True
+
+    def _uneven(self, pieces: Sequence[bytes], when: Sequence[int]) -> None:
+        data = b"".join(pieces)
+        stops = list(accumulate(map(len, pieces)))
         parts: list[bytes] = []
         ends: list[int] = []
         times: list[int] = []
@@ -182,10 +199,10 @@ class Direction:
             parts.append(data[begin:stop])
             length += size
             ends.append(length)
-            times.append(pieces[nth][1])
+            times.append(when[nth])
         if parts:
             self._sink.bodies(b"".join(parts), ends, times)
-        for (piece, at_ns), stop in zip(pieces, stops, strict=True):
+        for piece, at_ns, stop in zip(pieces, when, stops, strict=True):
             if stop > at:
                 self.feed(piece[max(0, at - stop + len(piece)) :], at_ns)
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +29,7 @@ from kvtop.capture.recorder.connection import Connection
 from kvtop.capture.recorder.exchange import Desk, TurnExchange, refused
 from kvtop.capture.recorder.ledger import Ledger, LinkerLike, StoreLike
 from kvtop.capture.recorder.sampler import Sampler
-from kvtop.capture.tap.wire import Frame, Frames, Kind, Opened
+from kvtop.capture.tap.wire import Frame, Frames, Kind, Opened, frame_of
 from kvtop.capture.turn import Captured
 from kvtop.errors import UsageError
 
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 18
 BATCH_S = 0.01
 """Frames are let gather for so long: their times stand in them, and waking up for each costs more than reading it."""
+STREAM_BATCH_S = 0.05
+"""The same while nothing but streams go on: then there is nothing to tell before one of them ends."""
 BATCH_BYTES = 1 << 16
 """A read as large as this is followed by the next one at once."""
 
@@ -44,13 +48,15 @@ SWEEP_EVERY_S = 600.0
 SWEEP_AGAIN_S = 5.0
 """While there is more to drop."""
 TICK_S = 1.0
+STRAY_S = 0.5
+"""Further from the system's clock than this is wrong."""
 DRAIN_S = 1.5
 """For the last look at an upstream's counters when the tap has ended."""
 REFUSALS_EVERY_S = 1.0
 """Of connections that one upstream did not take, no more than one in this time becomes a turn."""
 
 
-_CLOSE = Kind.CLOSE  # looked up once, not for each frame
+_CLOSE, _SERVER = Kind.CLOSE, int(Kind.SERVER)  # looked up once, not for each frame
 
 
 class Recorder:
@@ -61,6 +67,18 @@ class Recorder:
         self._say = say
         self._connections: dict[int, Connection] = {}
         self._refused_ns: dict[str, int] = {}
+        self._frames = Frames()
+
+    def read(self, data: bytes) -> bool:
+        """The next bytes of the tap, cut anywhere. Whether all that came can be read later. Raises ValueError for what
+        are no frames."""
+        connections, nothing_new = self._connections, True
+        for bare in self._frames.bare(data):
+            conn, kind, at_ns, payload = bare
+            if kind != _SERVER or conn not in connections or not connections[conn].put_off(payload, at_ns):
+                nothing_new = False
+                self.feed(frame_of(bare))
+        return nothing_new
 
     def feed(self, frame: Frame) -> None:
         connection = self._connections.get(frame.conn)
@@ -85,6 +103,11 @@ class Recorder:
                 connection.catch_up()
             except Exception as error:  # noqa: BLE001  as above
                 self._drop(conn, error)
+
+    @property
+    def idle(self) -> bool:
+        """No turn is going on."""
+        return all(connection.idle for connection in self._connections.values())
 
     def end(self, at_ns: int) -> None:
         """No frame will come any more."""
@@ -119,14 +142,28 @@ def _opened(payload: bytes) -> Opened:
 
 
 class SteadyClock:
-    """Unix time by one offset from CLOCK_MONOTONIC, so that the times of frames and of samples never turn round."""
+    """Unix time by one offset from CLOCK_MONOTONIC, so that the times of frames and of samples never turn round.
 
-    def __init__(self) -> None:
-        self._offset_s = time.time() - time.monotonic_ns() / 1e9
+    The offset is wrong once the machine has slept, or its clock was set: between turns it is taken anew.
+    """
+
+    def __init__(self, unix: Callable[[], float] = time.time) -> None:
+        self._unix = unix
+        self._offset_s = self._now_s()
 
     def at(self, ns: int) -> float:
         """Unix time of ns of CLOCK_MONOTONIC."""
         return ns / 1e9 + self._offset_s
+
+    def _now_s(self) -> float:
+        return self._unix() - time.monotonic_ns() / 1e9
+
+    @property
+    def strayed(self) -> bool:
+        return abs(self._now_s() - self._offset_s) > STRAY_S
+
+    def set_right(self) -> None:
+        self._offset_s = self._now_s()
 
     def wall(self) -> float:
         return self.at(time.monotonic_ns())
@@ -136,24 +173,29 @@ class SteadyClock:
 
 
 async def record(
-    sock: socket.socket, recorder: Recorder, ledger: Ledger, sampler: Sampler, keep: config.Capture
+    sock: socket.socket,
+    recorder: Recorder,
+    ledger: Ledger,
+    sampler: Sampler,
+    *,
+    clock: SteadyClock,
+    keep: config.Capture,
 ) -> None:
     """Until the other end of the socket is closed. Raises ValueError where what comes are no frames."""
     loop = asyncio.get_running_loop()
-    frames = Frames()
-    keeping = asyncio.create_task(_keep_house(ledger, recorder, keep))
+    keeping = asyncio.create_task(_keep_house(ledger, recorder, clock, keep))
     sock.setblocking(False)
+    buffer = memoryview(bytearray(READ_BYTES))  # to make one for each read costs more than the reading
     try:
         while True:
             try:
-                data = await loop.sock_recv(sock, READ_BYTES)
+                size = await loop.sock_recv_into(sock, buffer)
             except ConnectionError:
                 break
-            if not data:
+            if not size:
                 break
-            for frame in frames.feed(data):
-                recorder.feed(frame)
-            await asyncio.sleep(0 if len(data) >= BATCH_BYTES else BATCH_S)
+            only_streams = recorder.read(bytes(buffer[:size]))
+            await asyncio.sleep(0 if size >= BATCH_BYTES else STREAM_BATCH_S if only_streams else BATCH_S)
     finally:
         recorder.end(time.monotonic_ns())
         keeping.cancel()
@@ -162,13 +204,15 @@ async def record(
         ledger.close()
 
 
-async def _keep_house(ledger: Ledger, recorder: Recorder, keep: config.Capture) -> None:
+async def _keep_house(ledger: Ledger, recorder: Recorder, clock: SteadyClock, keep: config.Capture) -> None:
     """Write what waits, and drop what is too old."""
     sweep_at = time.monotonic() + SWEEP_AGAIN_S
     while True:
         await asyncio.sleep(TICK_S)
         recorder.catch_up()
         ledger.retry()
+        if clock.strayed and recorder.idle:
+            clock.set_right()
         if time.monotonic() >= sweep_at:
             more = ledger.sweep(time.time(), keep.keep_days * 86_400, keep.max_bytes)
             sweep_at = time.monotonic() + (SWEEP_AGAIN_S if more else SWEEP_EVERY_S)
@@ -235,11 +279,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     sampler = Sampler(_source(settings, clock), mono=time.monotonic)
     recorder = Recorder(Desk(ledger.keep, sampler.begins, name_of, clock.at), _say)
     ledger.open()
+    gc.freeze()  # what was imported need not be looked through again and again
     try:
         with socket.socket(fileno=arguments.fd) as sock:
-            asyncio.run(record(sock, recorder, ledger, sampler, settings.capture))
+            asyncio.run(record(sock, recorder, ledger, sampler, clock=clock, keep=settings.capture))
     except ValueError:
         _say("what the tap sent are no frames")
+        return 1
+    except Exception as error:  # noqa: BLE001  the tap starts another one; a traceback could hold what was said
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        _say(f"ended by {type(error).__name__} at {Path(at.filename).name}:{at.lineno}")
         return 1
     return 0
 

@@ -39,7 +39,7 @@ MAX_OUTLINES = 1000
 
 def default_path() -> Path:
     """turns.db in the data folder. Raises UsageError as `paths.data_dir` does."""
-    return paths.data_dir() / "turns.db"
+    return paths.turns_db()
 
 
 class Store:

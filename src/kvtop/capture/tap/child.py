@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from kvtop.capture.tap.reactor import Reactor
+from kvtop.capture.tap.reactor import IN, Reactor
 
 Command = Callable[[int], Sequence[str]]
 """The program and its arguments, for the number of the descriptor that it reads frames from."""
@@ -21,6 +21,43 @@ _STEADY_S = 30.0
 _NICE = 10
 _SEND_BUFFER = 256 * 1024
 _LOOK_S = 0.02
+_SAYS = b"kvtop recorder: "
+"""How a line of its own begins. What else comes, a library's words, may hold what was said: they go nowhere."""
+_LINE_BYTES = 4096
+
+
+class _Words:
+    """What one recorder says on stderr, line by line into the tap's log: a detached tap has no other place for it."""
+
+    def __init__(self, reactor: Reactor, fd: int, note: Callable[[str], None]) -> None:
+        os.set_blocking(fd, False)
+        self._reactor = reactor
+        self._fd: int | None = fd
+        self._note = note
+        self._rest = b""
+        reactor.add(fd, self, IN)
+
+    def ready(self, _events: int) -> None:
+        """It said something, or will say no more."""
+        while self._fd is not None:
+            try:
+                data = os.read(self._fd, _LINE_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self.give_up()
+                return
+            *lines, rest = (self._rest + data).split(b"\n")
+            self._rest = rest[:_LINE_BYTES]
+            for line in lines:
+                if line.startswith(_SAYS):
+                    self._note(f"recorder: {line[len(_SAYS) :].decode(errors='replace')}")
+
+    def give_up(self) -> None:
+        if self._fd is not None:
+            self._reactor.remove(self._fd)
+            os.close(self._fd)
+            self._fd = None
 
 
 class Child:
@@ -33,6 +70,7 @@ class Child:
         self._command = command
         self._note = note
         self._process: subprocess.Popen[bytes] | None = None
+        self._words: _Words | None = None
         self._started = 0.0
         self._delay_s = FIRST_DELAY_S
         self._running = False
@@ -47,6 +85,7 @@ class Child:
             return
         self._reap()
         ours, theirs = socket.socketpair()
+        hears, says = os.pipe()
         try:
             ours.setblocking(False)
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -56,16 +95,20 @@ class Child:
                 list(self._command(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=says,
                 pass_fds=(theirs.fileno(),),
                 process_group=0,
             )
         except OSError as error:
             ours.close()
+            os.close(hears)
             self._note(f"the recorder cannot be started: {error.strerror or error}")
             self._later()
             return
         finally:
             theirs.close()
+            os.close(says)
+        self._words = _Words(self._reactor, hears, self._note)
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICE)
         self._running = True
@@ -103,6 +146,9 @@ class Child:
 
     def _reap(self) -> None:
         process, self._process = self._process, None
+        words, self._words = self._words, None
+        if words is not None:
+            words.ready(IN)  # the last of them
         if process is not None and process.returncode:
             how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit status {process.returncode}"
             self._note(f"the recorder ended ({how})" + ("" if self._ending else "; it is started again"))

@@ -11,12 +11,14 @@ import os
 import socket
 import threading
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import Any
 
 from kvtop.capture.tap.reactor import IN, OUT, Reactor
 from kvtop.capture.tap.splice import Link, prepare
 from kvtop.capture.tap.spool import Spool, Track
 from kvtop.capture.tap.wire import Opened
+from kvtop.sources.url import authority
 
 Address = tuple[socket.AddressFamily, Any]
 
@@ -39,11 +41,6 @@ class Mapping:
     upstream_port: int
     upstream_url: str
     """As it is shown and stored, without user and password."""
-
-
-def authority(host: str, port: int) -> str:
-    """host:port, with brackets where they are needed."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def resolve(host: str, port: int) -> list[Address]:
@@ -136,7 +133,7 @@ class Door:
         self.dials.discard(dial)
         if self.addresses and self.addresses[0] != address and address in self.addresses:
             self.addresses = [address, *(other for other in self.addresses if other != address)]
-        link = Link(self.reactor, dial.client, upstream, self._over, self._track(dial.peer))
+        link = Link(self.reactor, dial.client, upstream, self._over, self._track(dial.peer), peer=dial.peer)
         self.links.add(link)
         link.start()
 
@@ -212,6 +209,7 @@ class Dial:
         self.door = door
         self.client = client
         self.peer = peer
+        self.began_ns = monotonic_ns()
         self._left = list(door.addresses)
         self._sock: socket.socket | None = spare
         self._watched = False

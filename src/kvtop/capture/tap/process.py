@@ -12,17 +12,18 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, monotonic_ns
+from time import monotonic, monotonic_ns, time
 from types import FrameType
 
 from kvtop.capture.tap.child import Child, Command
-from kvtop.capture.tap.door import Door, Mapping, authority, resolve
+from kvtop.capture.tap.door import Door, Mapping, resolve
+from kvtop.capture.tap.ended import MOST_CUTS, Cut, Ended
 from kvtop.capture.tap.reactor import Reactor
 from kvtop.capture.tap.splice import Link
 from kvtop.capture.tap.spool import CAP_BYTES, Spool
 from kvtop.errors import KvtopError, UsageError, printable
+from kvtop.sources.url import authority
 
 __all__ = ["Ended", "Mapping", "Tap", "serve"]
 
@@ -32,20 +33,8 @@ RECORDER_S = 5.0
 _BACKLOG = 1024
 _LOOK_S = 0.02
 _QUIET_NS = 3_000_000_000
-"""A connection on which the upstream spoke last, and nobody for this long, is a kept-alive one that waits for a next
-request. It is not waited for."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What became of the connections."""
-
-    cut: int
-    """Reset while they were in use, because the time to drain was over or a second signal came."""
-    served: int
-    """All that there were, the cut ones too."""
-    lost_bytes: int = 0
-    """Passed, but not handed to the recorder, and told to it as gaps."""
+"""A connection whose last answer seems whole, and on which nobody spoke for this long, is a kept-alive one that waits
+for a next request. It is not waited for."""
 
 
 def recorder(store: Path, name: str) -> Command:
@@ -116,6 +105,7 @@ class Tap:
         self._stops = 0
         self._deadline = 0.0
         self._cut = 0
+        self._cuts: list[Cut] = []
         self.spool = None
         if command is not None:
             self.spool = Spool(self._reactor, Child(self._reactor, command, note), cap_bytes)
@@ -150,7 +140,8 @@ class Tap:
             gc.unfreeze()
             self._reactor.close()
         served = sum(door.served for door in self._doors)
-        return Ended(self._cut, served, self.spool.lost_bytes if self.spool is not None else 0)
+        lost_bytes = self.spool.lost_bytes if self.spool is not None else 0
+        return Ended(cut=self._cut, served=served, lost_bytes=lost_bytes, cuts=self._cuts)
 
     def stop(self) -> None:
         """End after a drain; when called again, at once. From a signal handler or another thread."""
@@ -173,7 +164,7 @@ class Tap:
             return
         quiet = monotonic_ns() - _QUIET_NS
         for link in self._links():
-            if link.last is link.upstream and link.at_ns < quiet:
+            if link.answered and link.at_ns < quiet:
                 link.abort()
         if monotonic() >= self._deadline:
             self._cut_all()
@@ -188,13 +179,20 @@ class Tap:
         return [link for door in self._doors for link in door.links]
 
     def _cut_all(self) -> None:
-        for link in self._links():
-            link.abort()
-            self._cut += 1
         for door in self._doors:
+            for link in list(door.links):
+                self._note_cut(door, link.peer, link.asked_ns)
+                link.abort()
             for dial in list(door.dials):
+                self._note_cut(door, dial.peer, dial.began_ns)
                 dial.abort()
-                self._cut += 1
+
+    def _note_cut(self, door: Door, peer: str, began_ns: int) -> None:
+        self._cut += 1
+        if len(self._cuts) < MOST_CUTS:
+            ran_s = (monotonic_ns() - began_ns) / 1e9
+            url = door.mapping.upstream_url
+            self._cuts.append(Cut(peer=peer, upstream=url, began_at=time() - ran_s, ran_s=ran_s))
 
     def _close_doors(self) -> None:
         for door in self._doors:

@@ -100,7 +100,12 @@ class Side(ABC):
         except OSError:
             peer.unwritable()
             return
-        link.last, link.at_ns = self, monotonic_ns()
+        link.at_ns = monotonic_ns()
+        link.tail = bytes(data[-5:])
+        if link.last is not self:
+            link.last = self
+            if self is link.client:
+                link.asked_ns = link.at_ns
         if sent < size:
             peer.pending = memoryview(bytes(data[sent:]))
             self.watch()
@@ -249,6 +254,7 @@ class Link:
     """A client's connection and the upstream's that belongs to it."""
 
     __slots__ = (
+        "asked_ns",
         "at_ns",
         "client",
         "dying",
@@ -256,7 +262,9 @@ class Link:
         "look_again_s",
         "on_close",
         "over",
+        "peer",
         "reactor",
+        "tail",
         "track",
         "upstream",
     )
@@ -268,10 +276,14 @@ class Link:
         upstream: socket.socket,
         on_close: Callable[[Link], None],
         track: Track | None = None,
+        *,
+        peer: str = "",
     ) -> None:
         self.reactor = reactor
         self.on_close = on_close
         self.track = track
+        self.peer = peer
+        """host:port of the client."""
         self.over = False
         self.dying = False
         """The upstream reset, and the client gets the same when it has got what was said before."""
@@ -281,7 +293,16 @@ class Link:
         self.client.peer, self.upstream.peer = self.upstream, self.client
         self.last: Side = self.upstream
         """Who spoke last, and when; one that was only opened counts as waiting for a request."""
-        self.at_ns = monotonic_ns()
+        self.at_ns = self.asked_ns = monotonic_ns()
+        """The latter: when the client began to speak the last time, or came."""
+        self.tail = b""
+        """The last bytes of what was read last."""
+
+    @property
+    def answered(self) -> bool:
+        """The upstream spoke last, and its answer is whole as far as that shows without reading HTTP: a head whose body
+        is to come and a chunk of a stream end with the end of a line, the last chunk is empty."""
+        return self.last is self.upstream and (self.tail[-2:] != b"\r\n" or self.tail == b"0\r\n\r\n")
 
     def start(self) -> None:
         """Begin to read both; the client may have spoken already."""

@@ -73,6 +73,16 @@ class Frame(NamedTuple):
     data: bytes
 
 
+Bare = tuple[int, int, int, bytes]
+"""The fields of a frame, its kind as a number that may be none."""
+
+
+def frame_of(bare: Bare) -> Frame:
+    """Raises ValueError where there is no such kind."""
+    conn, kind, at_ns, data = bare
+    return Frame(conn, _KINDS.get(kind) or Kind(kind), at_ns, data)
+
+
 def head(conn: int, kind: Kind, at_ns: int, size: int) -> bytes:
     """The bytes before a payload of that size."""
     return HEADER.pack(conn, kind, at_ns, size)
@@ -86,17 +96,21 @@ class Frames:
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are complete with these bytes. To be used up before the next call."""
+        return map(frame_of, self.bare(data))
+
+    def bare(self, data: bytes) -> Iterator[Bare]:
+        """The same for whoever makes a `Frame` only of those that it does not take as they are."""
         if self._rest:
             self._rest += data
             data = bytes(self._rest)
             self._rest.clear()
         at, end, size_of_head = 0, len(data), HEADER.size
-        unpack, kinds = HEADER.unpack_from, _KINDS
+        unpack = HEADER.unpack_from
         while end - at >= size_of_head:
             conn, kind, at_ns, size = unpack(data, at)
             begin = at + size_of_head
             if begin + size > end:
                 break
             at = begin + size
-            yield Frame(conn, kinds.get(kind) or Kind(kind), at_ns, data[begin:at])
+            yield conn, kind, at_ns, data[begin:at]
         self._rest += data[at:]

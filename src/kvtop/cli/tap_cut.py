@@ -1,0 +1,45 @@
+"""Which streams a tap cut as it ended, in words: whose, to which server, for how long, and as which turn."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvtop.capture.tap.ended import Cut, Ended
+from kvtop.capture.turn import Captured
+from kvtop.errors import KvtopError, printable
+
+_LOOKED_AT = 500
+"""Of the newest turns."""
+_SAME_S = 0.1
+"""The tap and its recorder reckon Unix time each for itself."""
+
+
+def lines(ended: Ended, store: str | None) -> list[str]:
+    """A line for each stream that was cut; what the store knows of it stands in it."""
+    turns = _turns(store) if store and ended.cuts else []
+    told = [_line(cut, _of(cut, turns)) for cut in ended.cuts]
+    more = ended.cut - len(told)
+    return [*told, f"  and {more} more"] if told and more > 0 else told
+
+
+def _line(cut: Cut, turn: Captured | None) -> str:
+    line = f"  cut: {cut.peer} -> {cut.upstream}, {cut.ran_s:.1f} s after it asked"
+    return printable(line if turn is None else f"{line}; turn {turn.id}, {turn.route} by {turn.agent}", 400)
+
+
+def _of(cut: Cut, turns: Sequence[Captured]) -> Captured | None:
+    """The turn of that server that began at that moment."""
+    near = [turn for turn in turns if turn.upstream == cut.upstream and abs(turn.started_at - cut.began_at) <= _SAME_S]
+    return min(near, key=lambda turn: abs(turn.started_at - cut.began_at), default=None)
+
+
+def _turns(path: str) -> list[Captured]:
+    """The newest turns; none where they cannot be read: what was cut is told all the same."""
+    from kvtop.capture.store.store import Store
+
+    with contextlib.suppress(KvtopError, sqlite3.Error, OSError), Store.open(Path(path)) as store:
+        return store.turns(last=_LOOKED_AT)
+    return []

@@ -1,0 +1,75 @@
+"""`kvtop tap` with nothing stood in: the command, its detached process, its recorder and its store."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from rawtalk import Talk, connect, upstream
+from tapstandin import free_ports
+
+from kvtop.capture.store.store import Store, default_path
+
+BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
+ASK = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nUser-Agent: aider/1.0\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
+)
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def kvtop(*args: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "kvtop", *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+
+
+@pytest.fixture
+def port(own_home: Path) -> int:
+    (port,) = free_ports(1)
+    return port
+
+
+def test_stop_says_which_turns_were_cut(port: int) -> None:
+    done = threading.Event()
+
+    def server(talk: Talk) -> None:
+        talk.until(ASK)
+        talk.send(STREAM)
+        done.wait(30)
+
+    with upstream(server) as box:
+        began = kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach", "--drain", "0.2")
+        assert began.returncode == 0, began.stderr
+        with connect(port) as talk:
+            talk.send(ASK)
+            talk.count(len(STREAM))
+            peer = "{}:{}".format(*talk.sock.getsockname())
+            ended = kvtop("tap", "--stop")
+            talk.rest()
+            assert talk.end == "reset"
+        done.set()
+    first, line = ended.stdout.splitlines()
+    assert first == f"127.0.0.1:{port} ended: 1 open connection cut"
+    said = rf"  cut: {peer} -> http://127\.0\.0\.1:{box.port}, \d+\.\d s after it asked; turn 1, chat by aider"
+    assert re.fullmatch(said, line), line
+    with Store.open(default_path()) as store:
+        assert store.turn(1) is not None
+
+
+def test_what_the_recorder_says_is_in_the_log_of_a_detached_tap(port: int, own_home: Path) -> None:
+    path = default_path()
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"no database at all, but longer than the head of one would be: " * 20)
+    with upstream(lambda _: None) as box:
+        assert (
+            kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach", "--name", "mine").returncode == 0
+        )
+        assert kvtop("tap", "--stop").returncode == 0
+    said = (own_home / "state" / "taps" / "mine.log").read_text()
+    assert re.search(r" warning recorder: .*turns\.db\.broken-", said), said
