@@ -58,7 +58,8 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str = ""
     """Of a message: user, assistant, tool, system, developer."""
     name: str = ""
-    """Of a tool; of a message `summary` or `suggestion` where it marks itself as one (`kvtop.capture.api.markers`)."""
+    """Of a tool; of a message `summary` or `suggestion` where it marks itself as one; of a system prompt the program
+    that writes it, where that can be told (`kvtop.capture.api.markers`)."""
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -147,7 +148,7 @@ class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     response_headers: list[tuple[str, str]] = []
 
     agent: str = "unknown"
-    """Program that asked, from the user-agent, else from session headers."""
+    """Program that asked, from the user-agent, else from session headers, else from its instructions."""
     agent_version: str | None = None
     hints: dict[str, str] = {}
     """Session hints as they came: session headers, metadata.user_id, user, prompt_cache_key, ..."""

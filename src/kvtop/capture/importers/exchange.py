@@ -124,7 +124,7 @@ class Maker:
             asked.route, given.status, given.response_headers, given.response or b"", bool(stream)
         )
         hints = {**asked.hints, **given.hints}
-        agent, version = name_of(headers, hints)
+        agent, version = name_of(headers, hints, asked.program)
         if agent == UNKNOWN and given.agent:
             agent = given.agent
         error = told.error or (printable(redact.text(given.error), 300) if given.error else None)
