@@ -67,6 +67,39 @@ def test_unknown_is_null() -> None:
     assert document.turn(Captured(id=1, state=None), None)["state"] is None
 
 
+def test_a_turn_that_found_its_cache_lost_is_slow(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    """At 1,000 tokens a second it read anew the 11,000 that the turn before it had left."""
+    at = FULL.started_at
+    base = replace(FULL, sent_at=at, parent=None, relation="first", first_token_at=at + 11, prefill_s=11.0)
+    base = replace(base, prompt_tokens=11_000, cached_tokens=0)
+    later = replace(base, prompt_tokens=11_500, first_token_at=at + 11.5, prefill_s=11.5, parent=1, relation="next")
+    assert fill(base, later, replace(later, relation="side")) == [1, 2, 3]
+    rows = json.loads(run(capsys, "--json")[1])
+    assert [(row["id"], row["slow"]) for row in rows] == [(3, False), (2, True), (1, False)]
+    assert [row["id"] for row in json.loads(run(capsys, "--json", "--slow")[1])] == [2]
+
+
+def test_what_was_asked_for_is_all_that_is_read(
+    fill: Fill, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = replace(FULL, first_token_at=FULL.started_at + 20)
+    fill(*[FULL] * 6, slow, slow)
+    read: list[int] = []
+    turns = Store.turns
+
+    def noted(store: Store, **what: int) -> list[Captured]:
+        found = turns(store, **what)
+        read.extend(row.id for row in found if what.get("last") == 2)
+        return found
+
+    monkeypatch.setattr(captured, "PAGE", 2)
+    monkeypatch.setattr(Store, "turns", noted)
+    for form in ((), ("--json",)):
+        read.clear()
+        run(capsys, "--slow", "--last", "2", *form)
+        assert set(read) == {7, 8}, "no page more to look for a third one"
+
+
 def test_json_is_newest_first_and_filtered(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
     slow = replace(FULL, first_token_at=FULL.started_at + 20, conversation="c2")
     fill(*[replace(FULL, conversation=f"c{1 + i % 2}") for i in range(40)], slow, replace(slow, prompt_tokens=None))

@@ -6,11 +6,13 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from kvtop import config
 from kvtop.capture import document
-from kvtop.capture.slow import Rates, is_slow, prefill_rates, waited_s
+from kvtop.capture.estimate import CONTINUES
+from kvtop.capture.slow import is_slow, prefill_rates, waited_s
 from kvtop.capture.store.schema import NoStore
 from kvtop.capture.store.store import Store, default_path
 from kvtop.capture.turn import Captured, Record, TurnState
@@ -35,14 +37,13 @@ def show(*, last: int | None, conversation: str | None, slow: bool, as_json: boo
     """The turns, newest first. None captured yet is nothing wrong: an empty list, and a line that says how to begin."""
     try:
         with Store.open(default_path()) as store:
-            limits = _limits()
-            rates = prefill_rates(store.turns(last=PAGE))
-            rows = _pages(store, conversation)
-            chosen = (row for row in rows if not slow or is_slow(row, rates, limits))
+            judged = _judge(store)
+            rows = ((row, judged(row)) for row in _pages(store, conversation))
+            chosen = (row for row in rows if row[1] or not slow)
             if as_json:
-                _json(chosen, last, rates, limits)
+                _json(islice(chosen, last))
             else:
-                _table([row for row, _ in zip(chosen, range(last or _fitting()), strict=False)], rates, limits)
+                _table(list(islice(chosen, last or _fitting())))
     except NoStore as none:
         if as_json:
             print("[]")
@@ -95,9 +96,19 @@ def check(*, as_json: bool) -> int:
     return 0
 
 
-def _limits() -> Thresholds:
+def _judge(store: Store) -> Callable[[Captured], bool | None]:
+    """Which turns were slow; None: that cannot be told."""
     wanted = config.load().settings.thresholds
-    return Thresholds(wanted.slow_factor, wanted.slow_extra_s, wanted.slow_ttft_s)
+    limits = Thresholds(wanted.slow_factor, wanted.slow_extra_s, wanted.slow_ttft_s)
+    rates = prefill_rates(store.turns(last=PAGE))
+
+    def before(turn: Captured) -> int | None:
+        if turn.parent is None or turn.relation not in CONTINUES:
+            return None
+        found = store.turns(last=1, since_id=turn.parent - 1, before_id=turn.parent + 1)
+        return found[0].prompt_tokens if found else None
+
+    return lambda turn: is_slow(turn, rates, limits, before)
 
 
 def _pages(store: Store, conversation: str | None) -> Iterator[Captured]:
@@ -107,13 +118,11 @@ def _pages(store: Store, conversation: str | None) -> Iterator[Captured]:
         before = page[-1].id
 
 
-def _json(rows: Iterator[Captured], last: int | None, rates: Rates, limits: Thresholds) -> None:
+def _json(rows: Iterator[tuple[Captured, bool | None]]) -> None:
     """One list, written row by row: there may be many."""
     print("[", end="")
-    for i, row in enumerate(rows):
-        if i == last:
-            break
-        made = document.turn(row, is_slow(row, rates, limits))
+    for i, (row, slow) in enumerate(rows):
+        made = document.turn(row, slow)
         print(",\n" if i else "", json.dumps(made, allow_nan=False), sep="", end="")
     print("]")
 
@@ -130,10 +139,10 @@ def _agreed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _table(rows: Sequence[Captured], rates: Rates, limits: Thresholds) -> None:
+def _table(rows: Sequence[tuple[Captured, bool | None]]) -> None:
     now = time.time()
     if rows:
-        table.show([COLUMNS, *(_cells(row, bool(is_slow(row, rates, limits)), now) for row in rows)], left=3)
+        table.show([COLUMNS, *(_cells(row, bool(slow), now) for row, slow in rows)], left=3)
     else:
         print("no such turn")
 
