@@ -62,6 +62,7 @@ def test_unknown_is_null() -> None:
     assert nulls >= {
         "ended_at", "model", "status", "finish_reason", "prompt_tokens", "cached_tokens", "cached_share", "new_tokens",
         "completion_tokens", "queue_s", "ttft_s", "duration_s", "inter_token_p50_s", "verdict", "cached_source", "slow",
+        "request_bytes", "response_bytes",
     }  # fmt: skip
     assert (made["state"], made["agent"], made["usage"]) == ("in_flight", "unknown", {"x": None})
     assert document.turn(Captured(id=1, state=None), None)["state"] is None

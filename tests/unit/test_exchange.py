@@ -241,6 +241,7 @@ def test_a_refused_connection_fails() -> None:
     assert [(turn.state, turn.error) for turn in wire.store.turns] == [
         (TurnState.FAILED, "the upstream took no connection: connection refused")
     ] * 2
+    assert {(turn.request_bytes, turn.response_bytes) for turn in wire.store.turns} == {(None, None)}
 
 
 @pytest.mark.parametrize("coding, pack", [("gzip", gzip.compress), ("zstd", None)])

@@ -141,8 +141,10 @@ class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     coalesced: bool = False
     """Several events came in one read: gaps between tokens are then coarser than the server's."""
 
-    request_bytes: int = 0
-    response_bytes: int = 0
+    request_bytes: int | None = None
+    """Of its body. None: nobody saw it, for instance where the upstream took no connection."""
+    response_bytes: int | None = None
+    """The same of the answer; None also until it ended."""
     request_headers: list[tuple[str, str]] = []
     """In order, secrets taken out."""
     response_headers: list[tuple[str, str]] = []

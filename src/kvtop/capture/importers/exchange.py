@@ -163,7 +163,7 @@ class Maker:
             queue_s=told.queue_s,
             prefill_s=told.prefill_s,
             request_bytes=len(given.request),
-            response_bytes=len(given.response or b""),
+            response_bytes=None if given.response is None else len(given.response),
             request_headers=headers,
             response_headers=redact.headers(given.response_headers),
             agent=agent,
