@@ -130,6 +130,8 @@ class Captures:
         try:
             return self._read()
         except Exception as error:
+            if self._store is not None:
+                self._store.close()
             self._store, self._revision, self._below = None, None, None
             if _is_absent(error):
                 return _News([], all=True)
@@ -160,7 +162,7 @@ class Captures:
         self._forgotten = self._forgotten or count != known + sum(row.id > newest for row in rows)
         seen = {row.id for row in rows}
         old = [id for kept in self._kept.values() for id in kept.flying if id not in seen]
-        return _News([*rows, *(turn for id in old if (turn := store.turn(id)) is not None)])
+        return _News([*rows, *(turn for id in old for turn in store.turns(last=1, since_id=id - 1, before_id=id + 1))])
 
     def _page(self, store: StoreLike, below: int | None) -> _News:
         rows = store.turns(last=PAGE, before_id=below)
