@@ -43,6 +43,11 @@ def data_dir() -> Path:
     return _base("data", "XDG_DATA_HOME", ".local/share")
 
 
+def turns_file() -> Path:
+    """The store of captured turns, unless a tap is told another."""
+    return data_dir() / "turns.db"
+
+
 def state_dir() -> Path:
     """Logs and run-time state."""
     return _base("state", "XDG_STATE_HOME", ".local/state")

@@ -14,8 +14,9 @@ from captured_turns import FULL, body
 from msgspec.structs import replace
 from test_document import TURN
 
+from kvtop import paths
 from kvtop.capture import document
-from kvtop.capture.store.store import Store, default_path
+from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, TurnState
 from kvtop.cli import captured
 from kvtop.cli.main import main
@@ -28,7 +29,7 @@ def fill(own_home: Path) -> Fill:
     """Puts turns into the store and gives their ids."""
 
     def put(*turns: Captured) -> list[int]:
-        with Store.open(default_path(), write=True) as store:
+        with Store.open(paths.turns_file(), write=True) as store:
             return [store.begin(turn, body(3)) for turn in turns]
 
     return put
@@ -181,7 +182,7 @@ def test_forgetting_all_is_asked_for(
     monkeypatch.setattr(sys, "stdin", typed)
     code, _, err = run(capsys, "--forget", "all")
     assert "delete all 2 turns in " in err and code == (1 if left else 0)
-    with Store.open(default_path()) as store:
+    with Store.open(paths.turns_file()) as store:
         assert store.count() == left
 
 
@@ -208,7 +209,7 @@ def test_wrong_use(fill: Fill, capsys: pytest.CaptureFixture[str], argv: list[st
     fill(FULL)
     code, out, err = run(capsys, *argv)
     assert (code, out) == (2, "") and len(err.splitlines()) in (1, 2) and err.startswith("kvtop: ")
-    with Store.open(default_path()) as store:
+    with Store.open(paths.turns_file()) as store:
         assert store.count() == 1
 
 
@@ -216,7 +217,7 @@ def test_check(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
     fill(FULL, FULL)
     code, out, err = run(capsys, "--check")
     assert (code, err) == (0, "") and "2 turns" in out and out.endswith("every body came back as it was sent\n")
-    with Store.open(default_path(), write=True) as store:
+    with Store.open(paths.turns_file(), write=True) as store:
         store.db.execute("update body set digest = x'00' where turn = 2 and role = 0")
     code, out, _ = run(capsys, "--check")
     assert code == 1 and "request of turn 2: a body is not as it was written" in out and "1 fault" in out
@@ -226,8 +227,8 @@ def test_check(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_broken_store_is_told_in_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    default_path().parent.mkdir(parents=True)
-    default_path().write_text("no database\n" * 100)
+    paths.turns_file().parent.mkdir(parents=True)
+    paths.turns_file().write_text("no database\n" * 100)
     for argv in ([], ["--json"], ["--check"], ["--forget", "1"]):
         code, out, err = run(capsys, *argv)
         assert (code, out) == (1, "") and "damaged" in err and len(err.splitlines()) == 2

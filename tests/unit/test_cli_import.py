@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kvtop import paths
 from kvtop.cli.main import main
 
 
@@ -28,7 +29,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def stored() -> list[Any]:
     from kvtop.capture.store import store
 
-    with store.Store.open(store.default_path()) as kept:
+    with store.Store.open(paths.turns_file()) as kept:
         return [kept.turn(turn.id) for turn in reversed(kept.turns(last=100))]
 
 
@@ -64,7 +65,7 @@ def test_bodies_are_kept_byte_for_byte(lines: Path, capsys: pytest.CaptureFixtur
     raw = b'{"model":"m",  "messages":[{"content":"\xc3\xa9","role":"user"}]}'
     lines.write_bytes(raw)
     assert run(capsys, str(lines))[0] == 0
-    with store.Store.open(store.default_path()) as kept:
+    with store.Store.open(paths.turns_file()) as kept:
         assert kept.request_body(1) == raw and kept.response_body(1) in (None, b"")
 
 

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from test_capture_parts import envelopes
 
+from kvtop import paths
 from kvtop.capture.store import bodies
 from kvtop.capture.store.bodies import Role
-from kvtop.capture.store.store import NoStore, Store, StoreError, default_path
+from kvtop.capture.store.store import NoStore, Store, StoreError
 from kvtop.capture.turn import Captured, Part, Record, TurnState
 
 
@@ -193,8 +194,8 @@ def test_an_open_file_becomes_private(path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_default_path_is_in_the_data_folder(own_home: Path) -> None:
-    assert default_path() == own_home / "data" / "turns.db"
+def test_the_file_is_in_the_data_folder(own_home: Path) -> None:
+    assert paths.turns_file() == own_home / "data" / "turns.db"
 
 
 def test_readers_look_on_while_one_writes(store: Store, path: Path) -> None:

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from kvtop import config
+from kvtop import config, paths
 from kvtop.capture import document
 from kvtop.capture.estimate import CONTINUES
 from kvtop.capture.slow import is_slow, prefill_rates, waited_s
 from kvtop.capture.store.schema import NoStore
-from kvtop.capture.store.store import Store, default_path
+from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Record, TurnState
 from kvtop.cli import table
 from kvtop.cli.stdio import tell
@@ -36,9 +36,9 @@ COLUMNS = (
 def show(*, last: int | None, conversation: str | None, slow: bool, as_json: bool) -> int:
     """The turns, newest first. None captured yet is nothing wrong: an empty list, and a line that says how to begin."""
     try:
-        with Store.open(default_path()) as store:
+        with Store.open(paths.turns_file()) as store:
             judged = _judge(store)
-            rows = ((row, judged(row)) for row in _pages(store, conversation))
+            rows = ((row, judged(row)) for row in pages(store, conversation))
             chosen = (row for row in rows if row[1] or not slow)
             if as_json:
                 _json(islice(chosen, last))
@@ -60,7 +60,7 @@ def forget(words: Sequence[str], *, yes: bool, as_json: bool) -> int:
         wrong = next((word for word in words if not word.isdigit()), "")
         what = f"--forget '{printable(wrong, 40)}': no id of a turn" if wrong else "--forget needs ids of turns, or all"
         raise UsageError(what, "kvtop turns lists them: kvtop turns --forget 12 13, kvtop turns --forget all")
-    with Store.open(default_path()) as store:
+    with Store.open(paths.turns_file()) as store:
         path, count = store.path, store.count()
         missing = [] if everything else [word for word in words if store.turn(int(word)) is None]
     if everything and not yes and not _agreed(f"delete all {exact(count)} turns in {printable(str(path))}?"):
@@ -80,14 +80,14 @@ def forget(words: Sequence[str], *, yes: bool, as_json: bool) -> int:
 
 def check(*, as_json: bool) -> int:
     """Read everything back. Exit code 1 where something is damaged."""
-    with Store.open(default_path()) as store:
+    with Store.open(paths.turns_file()) as store:
         count, size, problems = store.count(), store.size_bytes(), store.check()
     if as_json:
         print(json.dumps({"ok": not problems, "turns": count, "store_bytes": size, "problems": problems}))
         return 1 if problems else 0
     for problem in problems:
         print(printable(problem, 300))
-    name = printable(str(default_path()), 300)
+    name = printable(str(paths.turns_file()), 300)
     if problems:
         faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
         print(f"{name}: {faults} in {exact(count)} turns; every other body came back as it was sent")
@@ -111,7 +111,8 @@ def _judge(store: Store) -> Callable[[Captured], bool | None]:
     return lambda turn: is_slow(turn, rates, limits, before)
 
 
-def _pages(store: Store, conversation: str | None) -> Iterator[Captured]:
+def pages(store: Store, conversation: str | None = None) -> Iterator[Captured]:
+    """All turns, newest first, read as they are asked for."""
     before: int | None = None
     while page := store.turns(last=PAGE, conversation=conversation, before_id=before):
         yield from page

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from kvtop import paths
 from kvtop.cli.args import Parser
 from kvtop.errors import printable
 
@@ -51,7 +52,7 @@ def _imported(opened: Sequence[Opened]) -> list[dict[str, Any]]:
     from kvtop.capture.conversations.linker import LIMIT, Linker
     from kvtop.capture.store import store
 
-    with store.Store.open(store.default_path(), write=True) as kept:
+    with store.Store.open(paths.turns_file(), write=True) as kept:
         linker = Linker(kept.recent(LIMIT))
         known = _known(kept)
         return [_one(file, kept, linker, known) for file in opened]
@@ -59,9 +60,9 @@ def _imported(opened: Sequence[Opened]) -> list[dict[str, Any]]:
 
 def _known(kept: Store) -> set[str]:
     from kvtop.capture.importers.exchange import KEY
+    from kvtop.cli.captured import pages
 
-    turns = kept.turns(last=max(1, kept.count()))
-    return {key for turn in turns if (key := turn.hints.get(KEY))}
+    return {key for turn in pages(kept) if (key := turn.hints.get(KEY))}
 
 
 def _one(file: Opened, kept: Store, linker: Linker, known: set[str]) -> dict[str, Any]:
