@@ -280,6 +280,18 @@ def test_age_and_size_take_the_oldest(path: Path, keep_s: float) -> None:
         assert store.check() == []
 
 
+def test_a_sweep_that_finds_nothing_reads_no_turn(store: Store) -> None:
+    store.begin(FULL, body(1))
+    columns = ", ".join(row[1] for row in store.db.execute("pragma table_info(turn)") if row[1] != "id")
+    numbers = "with recursive n(i) as (select 2 union all select i + 1 from n where i < 3000)"
+    store.db.execute(f"{numbers} insert into turn(id, {columns}) select i, {columns} from n, turn where turn.id = 1")
+    hundreds: list[None] = []
+    store.db.set_progress_handler(lambda: hundreds.append(None), 100)
+    assert store.sweep(time.time(), 86_400.0, 1 << 40) == 0
+    store.db.set_progress_handler(None, 0)
+    assert store.count() == 3000 and len(hundreds) < 30, "steps of SQLite's machine, in hundreds"
+
+
 def test_a_sweep_stops_when_its_time_is_up(store: Store) -> None:
     for n in range(1, 60):
         finish(store, body(n))
