@@ -79,8 +79,18 @@ def test_nothing_kept_is_one_and_unreadable_is_two(lines: Path, capsys: pytest.C
     assert code == 2
 
 
+def test_a_store_that_was_moved_aside_is_told(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = paths.turns_file()
+    file.parent.mkdir(parents=True)
+    file.write_text("no database\n" * 100)
+    code, out, err = run(capsys, str(lines))
+    assert code == 0 and "4 turns kept" in out
+    assert err.startswith(f"kvtop: {file} was damaged: it is now turns.db.broken-")
+    assert "was damaged" not in run(capsys, str(lines))[2], "once"
+
+
 def test_many_bad_records_are_counted(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines.write_text(json.dumps(body("x")) + "\n" + "\x1b[31mbad\n" * 9)
     code, out, err = run(capsys, str(lines))
-    assert code == 0 and "1 turns kept, 9 bad" in out
+    assert code == 0 and "1 turn kept, 9 bad" in out
     assert err.endswith("and 4 more\n") and "\x1b" not in out + err
