@@ -200,6 +200,14 @@ def test_a_stream_without_its_last_event_is_cut(path: str, last: object) -> None
     assert wire.turn().state is TurnState.CUT
 
 
+def test_the_instructions_tell_who_asks_where_no_header_does() -> None:
+    said = [{"role": "system", "content": "You are Cline, an AI coding agent."}, {"role": "user", "content": "Hi"}]
+    wire = started(post(CHAT, {"model": "tiny", "messages": said}))
+    assert (wire.turn().agent, wire.turn().outline[0].name) == ("cline", "cline")
+    wire = started(post(CHAT, {"model": "tiny", "messages": said}, "User-Agent: mine/2"))
+    assert wire.turn().agent == "mine"
+
+
 def test_a_length_that_is_not_reached_is_cut() -> None:
     wire = started()
     wire.server(answer(b'{"id":"x"}')[:-3])

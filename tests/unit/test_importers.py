@@ -213,6 +213,9 @@ def test_litellm_payloads() -> None:
     turn = Maker(0.0).turn(taken, 0)
     assert (turn.started_at, turn.first_token_at, turn.ended_at, turn.ttft_s) == (1000.0, 1001.0, 1004.0, 1.0)
     assert (turn.agent, turn.prompt_tokens, turn.completion_tokens) == ("OpenAI Python", 7, None)
+    said = [{"role": "system", "content": "You are Cline, an AI coding agent."}]
+    (named,) = litellm.read(json.dumps(payload(messages=said)).encode())
+    assert isinstance(named, Exchange) and Maker(0.0).turn(named, 0).agent == "cline"
     assert isinstance(responses, Exchange) and "input" in json.loads(responses.request)
     assert image == LeftOut("line 3") and [item.where for item in bad] == ["line 4", "line 5"]
     assert isinstance(failed, Exchange) and Maker(0.0).turn(failed, 0).error == "no such model"

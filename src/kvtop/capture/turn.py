@@ -163,7 +163,7 @@ class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     parent: int | None = None
     """The turn that it continues."""
     relation: str | None = None
-    """How: first, next, retry, branch, side or compaction (`kvtop.capture.conversations.linker`)."""
+    """How: first, next, retry, branch, side, subagent or compaction (`kvtop.capture.conversations.linker`)."""
 
     samples: list[Sample] = []
     """Just before, each second while in flight (thinned to 64), just after."""
