@@ -43,8 +43,8 @@ def data_dir() -> Path:
     return _base("data", "XDG_DATA_HOME", ".local/share")
 
 
-def turns_db() -> Path:
-    """What taps record to, unless they are told otherwise."""
+def turns_file() -> Path:
+    """The store of captured turns, unless a tap is told another."""
     return data_dir() / "turns.db"
 
 

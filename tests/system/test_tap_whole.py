@@ -13,7 +13,8 @@ import pytest
 from rawtalk import Talk, connect, upstream
 from tapstandin import free_ports
 
-from kvtop.capture.store.store import Store, default_path
+from kvtop import paths
+from kvtop.capture.store.store import Store
 
 BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
 ASK = (
@@ -58,12 +59,12 @@ def test_stop_says_which_turns_were_cut(port: int) -> None:
     assert first == f"127.0.0.1:{port} ended: 1 open connection cut"
     said = rf"  cut: {peer} -> http://127\.0\.0\.1:{box.port}, \d+\.\d s after it asked; turn 1, chat by aider"
     assert re.fullmatch(said, line), line
-    with Store.open(default_path()) as store:
+    with Store.open(paths.turns_file()) as store:
         assert store.turn(1) is not None
 
 
 def test_what_the_recorder_says_is_in_the_log_of_a_detached_tap(port: int, own_home: Path) -> None:
-    path = default_path()
+    path = paths.turns_file()
     path.parent.mkdir(parents=True)
     path.write_bytes(b"no database at all, but longer than the head of one would be: " * 20)
     with upstream(lambda _: None) as box:

@@ -212,10 +212,10 @@ class NoWatch:
         return
 
 
-def name_of(headers: Sequence[tuple[str, str]], hints: Mapping[str, str]) -> tuple[str, str | None]:
+def name_of(headers: Sequence[tuple[str, str]], hints: Mapping[str, str], program: str) -> tuple[str, str | None]:
     given = dict((name.lower(), value) for name, value in headers).get("user-agent", "")
     name, _, version = given.partition("/")
-    return (name, version or None) if name else ("unknown", None)
+    return (name, version or None) if name else (program or "unknown", None)
 
 
 @dataclass

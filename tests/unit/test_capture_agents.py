@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.capture.conversations.agents import NAME_LIMIT, VERSION_LIMIT, name_of
+from kvtop.capture.api.markers import _PROGRAMS, program
+from kvtop.capture.api.routes import read_request
+from kvtop.capture.conversations.agents import AGENTS, NAME_LIMIT, VERSION_LIMIT, name_of
 
 
 @pytest.mark.parametrize(
@@ -51,6 +55,64 @@ def test_headers_that_one_program_sends_come_before_the_library_that_it_uses() -
 def test_hints_stand_in_for_headers_that_are_gone() -> None:
     assert name_of([], {"x-codex-window-id": "01a2:0"})[0] == "Codex"
     assert name_of([], {}) == ("unknown", None)
+
+
+AIDER = """Act as an expert software developer.
+Always use best practices when coding.
+Take requests for changes to the supplied code.
+"""
+
+
+@pytest.mark.parametrize(
+    ("instructions", "expected"),
+    [
+        (AIDER, "aider"),
+        ("Act as an expert software developer who edits source code.\nUse a *SEARCH/REPLACE block* for each.", "aider"),
+        ("Act as an expert code analyst.\nAnswer questions about the supplied code.\n", "aider"),
+        ("You are Cline, an AI coding agent. Your primary goal", "cline"),
+        ("\n  You are Roo, a highly skilled software engineer with", "Roo Code"),
+        ("You are an agent in the Continue CLI. Given the user's prompt", "Continue"),
+        ("You are OpenHands agent, a helpful AI assistant that can interact with a computer", "OpenHands"),
+        ("You are gptme v0.35.1, a general-purpose AI assistant", "gptme"),
+        ("Act as an expert software developer.\nWrite a parser.", ""),
+        ("You are a helpful assistant. Answer like aider or Cline.", ""),
+        ("You are Hermes, a large language model.", ""),
+        ("", ""),
+    ],
+)
+def test_instructions_tell_the_program_that_alone_writes_them(instructions: str, expected: str) -> None:
+    assert program(instructions) == expected
+    assert {name for _, _, name in _PROGRAMS} <= set(AGENTS.values())
+
+
+def test_a_library_s_user_agent_gives_way_to_the_program_that_the_instructions_tell() -> None:
+    library = ("User-Agent", "OpenAI/Python 2.20.0")
+    assert name_of([library], {}, "aider") == ("aider", None)  # the version is the library's
+    assert name_of([], {}, "aider") == ("aider", None)
+    assert name_of([("User-Agent", "QwenCode/0.24.4")], {}, "aider") == ("qwen-code", "0.24.4")
+    assert name_of([("User-Agent", "MyThing/2.1")], {}, "aider") == ("MyThing", "2.1")
+    assert name_of([library, ("X-Title", "My own agent")], {}, "aider")[0] == "My own agent"
+    assert name_of([library], {}, "") == ("OpenAI Python", "2.20.0")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "system", "content": AIDER}]}, "aider"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "system", "content": [{"type": "text", "text": AIDER}]}]},
+            "aider",
+        ),
+        ("/v1/messages", {"system": AIDER, "messages": []}, "aider"),
+        ("/v1/messages", {"system": [{"type": "text", "text": "x-y: z"}, {"type": "text", "text": AIDER}]}, "aider"),
+        ("/v1/responses", {"instructions": AIDER, "input": "hi"}, "aider"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": AIDER}]}, ""),
+        ("/v1/chat/completions", {"messages": [{"role": "system", "content": None}]}, ""),
+    ],
+)
+def test_a_request_tells_the_program_of_its_system_prompt(path: str, body: dict[str, object], expected: str) -> None:
+    assert read_request("POST", path, [], json.dumps(body).encode()).program == expected
 
 
 @given(st.text(max_size=2000))

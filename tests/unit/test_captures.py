@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from sqlite3 import ProgrammingError
 
 import pytest
 from live_fakes import Inline
 from msgspec.structs import replace as changed
 
-from kvtop.capture.store.store import Store
+from kvtop.capture.store.store import Store, StoreError
 from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live import captures as module
@@ -227,6 +228,28 @@ async def test_a_store_that_cannot_be_opened_keeps_what_is_known(path: Path, sto
     await bench.look()
     assert bench.captures.problem == "turns.db is held by another program"
     assert bench.captures.count(URL) == 1
+    await bench.close()
+
+
+async def test_a_store_that_cannot_be_read_any_more_is_closed(
+    path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store, done(10))
+    bench = Bench(path)
+    await bench.look()
+    failing = bench.captures._store
+    assert isinstance(failing, Store)
+
+    def broken() -> int:
+        raise StoreError("turns.db cannot be read")
+
+    monkeypatch.setattr(failing, "revision", broken)
+    await bench.look()
+    assert bench.captures.problem == "turns.db cannot be read"
+    with pytest.raises(ProgrammingError, match="closed"):
+        failing._db.execute("select 1")
+    await bench.look()
+    assert (bench.captures.problem, bench.captures.count(URL)) == ("", 1)
     await bench.close()
 
 

@@ -14,8 +14,9 @@ from captured_turns import FULL, body
 from msgspec.structs import replace
 from test_document import TURN
 
+from kvtop import paths
 from kvtop.capture import document
-from kvtop.capture.store.store import Store, default_path
+from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, TurnState
 from kvtop.cli import captured
 from kvtop.cli.main import main
@@ -28,7 +29,7 @@ def fill(own_home: Path) -> Fill:
     """Puts turns into the store and gives their ids."""
 
     def put(*turns: Captured) -> list[int]:
-        with Store.open(default_path(), write=True) as store:
+        with Store.open(paths.turns_file(), write=True) as store:
             return [store.begin(turn, body(3)) for turn in turns]
 
     return put
@@ -62,9 +63,43 @@ def test_unknown_is_null() -> None:
     assert nulls >= {
         "ended_at", "model", "status", "finish_reason", "prompt_tokens", "cached_tokens", "cached_share", "new_tokens",
         "completion_tokens", "queue_s", "ttft_s", "duration_s", "inter_token_p50_s", "verdict", "cached_source", "slow",
+        "request_bytes", "response_bytes",
     }  # fmt: skip
     assert (made["state"], made["agent"], made["usage"]) == ("in_flight", "unknown", {"x": None})
     assert document.turn(Captured(id=1, state=None), None)["state"] is None
+
+
+def test_a_turn_that_found_its_cache_lost_is_slow(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    """At 1,000 tokens a second it read anew the 11,000 that the turn before it had left."""
+    at = FULL.started_at
+    base = replace(FULL, sent_at=at, parent=None, relation="first", first_token_at=at + 11, prefill_s=11.0)
+    base = replace(base, prompt_tokens=11_000, cached_tokens=0)
+    later = replace(base, prompt_tokens=11_500, first_token_at=at + 11.5, prefill_s=11.5, parent=1, relation="next")
+    assert fill(base, later, replace(later, relation="side")) == [1, 2, 3]
+    rows = json.loads(run(capsys, "--json")[1])
+    assert [(row["id"], row["slow"]) for row in rows] == [(3, False), (2, True), (1, False)]
+    assert [row["id"] for row in json.loads(run(capsys, "--json", "--slow")[1])] == [2]
+
+
+def test_what_was_asked_for_is_all_that_is_read(
+    fill: Fill, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = replace(FULL, first_token_at=FULL.started_at + 20)
+    fill(*[FULL] * 6, slow, slow)
+    read: list[int] = []
+    turns = Store.turns
+
+    def noted(store: Store, **what: int) -> list[Captured]:
+        found = turns(store, **what)
+        read.extend(row.id for row in found if what.get("last") == 2)
+        return found
+
+    monkeypatch.setattr(captured, "PAGE", 2)
+    monkeypatch.setattr(Store, "turns", noted)
+    for form in ((), ("--json",)):
+        read.clear()
+        run(capsys, "--slow", "--last", "2", *form)
+        assert set(read) == {7, 8}, "no page more to look for a third one"
 
 
 def test_json_is_newest_first_and_filtered(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +182,7 @@ def test_forgetting_all_is_asked_for(
     monkeypatch.setattr(sys, "stdin", typed)
     code, _, err = run(capsys, "--forget", "all")
     assert "delete all 2 turns in " in err and code == (1 if left else 0)
-    with Store.open(default_path()) as store:
+    with Store.open(paths.turns_file()) as store:
         assert store.count() == left
 
 
@@ -174,7 +209,7 @@ def test_wrong_use(fill: Fill, capsys: pytest.CaptureFixture[str], argv: list[st
     fill(FULL)
     code, out, err = run(capsys, *argv)
     assert (code, out) == (2, "") and len(err.splitlines()) in (1, 2) and err.startswith("kvtop: ")
-    with Store.open(default_path()) as store:
+    with Store.open(paths.turns_file()) as store:
         assert store.count() == 1
 
 
@@ -182,7 +217,7 @@ def test_check(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
     fill(FULL, FULL)
     code, out, err = run(capsys, "--check")
     assert (code, err) == (0, "") and "2 turns" in out and out.endswith("every body came back as it was sent\n")
-    with Store.open(default_path(), write=True) as store:
+    with Store.open(paths.turns_file(), write=True) as store:
         store.db.execute("update body set digest = x'00' where turn = 2 and role = 0")
     code, out, _ = run(capsys, "--check")
     assert code == 1 and "request of turn 2: a body is not as it was written" in out and "1 fault" in out
@@ -192,8 +227,8 @@ def test_check(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_broken_store_is_told_in_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    default_path().parent.mkdir(parents=True)
-    default_path().write_text("no database\n" * 100)
+    paths.turns_file().parent.mkdir(parents=True)
+    paths.turns_file().write_text("no database\n" * 100)
     for argv in ([], ["--json"], ["--check"], ["--forget", "1"]):
         code, out, err = run(capsys, *argv)
         assert (code, out) == (1, "") and "damaged" in err and len(err.splitlines()) == 2

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kvtop import paths
 from kvtop.cli.main import main
 
 
@@ -28,7 +29,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def stored() -> list[Any]:
     from kvtop.capture.store import store
 
-    with store.Store.open(store.default_path()) as kept:
+    with store.Store.open(paths.turns_file()) as kept:
         return [kept.turn(turn.id) for turn in reversed(kept.turns(last=100))]
 
 
@@ -64,7 +65,7 @@ def test_bodies_are_kept_byte_for_byte(lines: Path, capsys: pytest.CaptureFixtur
     raw = b'{"model":"m",  "messages":[{"content":"\xc3\xa9","role":"user"}]}'
     lines.write_bytes(raw)
     assert run(capsys, str(lines))[0] == 0
-    with store.Store.open(store.default_path()) as kept:
+    with store.Store.open(paths.turns_file()) as kept:
         assert kept.request_body(1) == raw and kept.response_body(1) in (None, b"")
 
 
@@ -78,8 +79,18 @@ def test_nothing_kept_is_one_and_unreadable_is_two(lines: Path, capsys: pytest.C
     assert code == 2
 
 
+def test_a_store_that_was_moved_aside_is_told(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = paths.turns_file()
+    file.parent.mkdir(parents=True)
+    file.write_text("no database\n" * 100)
+    code, out, err = run(capsys, str(lines))
+    assert code == 0 and "4 turns kept" in out
+    assert err.startswith(f"kvtop: {file} was damaged: it is now turns.db.broken-")
+    assert "was damaged" not in run(capsys, str(lines))[2], "once"
+
+
 def test_many_bad_records_are_counted(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines.write_text(json.dumps(body("x")) + "\n" + "\x1b[31mbad\n" * 9)
     code, out, err = run(capsys, str(lines))
-    assert code == 0 and "1 turns kept, 9 bad" in out
+    assert code == 0 and "1 turn kept, 9 bad" in out
     assert err.endswith("and 4 more\n") and "\x1b" not in out + err

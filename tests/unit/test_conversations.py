@@ -260,6 +260,24 @@ def test_a_request_that_names_the_response_before_it_follows_that() -> None:
     assert box.ask("3", ["t result b"], hints={"previous_response_id": "resp_1"}, **kind) == Where("1", "1", "branch")
 
 
+def test_a_long_talk_that_nobody_saw_begin_does_not_go_on_from_another_with_the_same_preamble() -> None:
+    """The tap began, or its memory ends, in the midst of it: roles alone prove nothing."""
+    box = Recorder()
+    for i, prompt in enumerate(steps(["u rules", "a ok", "u look"], ["x", "y", "z"])):
+        assert box.turn(f"{i}", prompt).conversation == "0"
+    other = steps(["u rules", "a ok", "u find"], [f"b{i}" for i in range(9)])[-1]
+    assert box.turn("b", other) == Where("b", None, "first")
+    assert box.turn("b2", [*other, "a more", "t of it"]) == Where("b", "b", "next")
+
+
+def test_a_side_call_without_instructions_of_its_own_belongs_to_the_program_of_the_same_library() -> None:
+    box = Recorder()
+    library = {"headers": [("User-Agent", "OpenAI/Python 2.54.0")]}
+    box.turn("1", ["u look"], agent="gptme", **library)
+    side = box.turn("s", ["u title for look"], tools=(), system=TITLE, agent="OpenAI Python", **library)
+    assert side == Where("s", "1", "side")
+
+
 def test_gptme_summaries_between_the_steps() -> None:
     box = Recorder()
     kind = {"agent": "OpenAI Python"}

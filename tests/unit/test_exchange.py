@@ -259,6 +259,14 @@ def test_a_stream_without_its_last_event_is_cut(path: str, last: object) -> None
     assert wire.turn().state is TurnState.CUT
 
 
+def test_the_instructions_tell_who_asks_where_no_header_does() -> None:
+    said = [{"role": "system", "content": "You are Cline, an AI coding agent."}, {"role": "user", "content": "Hi"}]
+    wire = started(post(CHAT, {"model": "tiny", "messages": said}))
+    assert (wire.turn().agent, wire.turn().outline[0].name) == ("cline", "cline")
+    wire = started(post(CHAT, {"model": "tiny", "messages": said}, "User-Agent: mine/2"))
+    assert wire.turn().agent == "mine"
+
+
 def test_a_length_that_is_not_reached_is_cut() -> None:
     wire = started()
     wire.server(answer(b'{"id":"x"}')[:-3])
@@ -300,6 +308,7 @@ def test_a_refused_connection_fails() -> None:
     assert [(turn.state, turn.error) for turn in wire.store.turns] == [
         (TurnState.FAILED, "the upstream took no connection: connection refused")
     ] * 2
+    assert {(turn.request_bytes, turn.response_bytes) for turn in wire.store.turns} == {(None, None)}
 
 
 @pytest.mark.parametrize("coding, pack", [("gzip", gzip.compress), ("zstd", None)])

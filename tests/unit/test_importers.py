@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvtop.capture import document
 from kvtop.capture.importers import files, har, jsonl, litellm, mitmproxy, vllm_log
 from kvtop.capture.importers.exchange import Bad, Exchange, LeftOut, Maker
 from kvtop.capture.importers.read import FORMATS, Opened, guess
@@ -211,6 +213,9 @@ def test_litellm_payloads() -> None:
     turn = Maker(0.0).turn(taken, 0)
     assert (turn.started_at, turn.first_token_at, turn.ended_at, turn.ttft_s) == (1000.0, 1001.0, 1004.0, 1.0)
     assert (turn.agent, turn.prompt_tokens, turn.completion_tokens) == ("OpenAI Python", 7, None)
+    said = [{"role": "system", "content": "You are Cline, an AI coding agent."}]
+    (named,) = litellm.read(json.dumps(payload(messages=said)).encode())
+    assert isinstance(named, Exchange) and Maker(0.0).turn(named, 0).agent == "cline"
     assert isinstance(responses, Exchange) and "input" in json.loads(responses.request)
     assert image == LeftOut("line 3") and [item.where for item in bad] == ["line 4", "line 5"]
     assert isinstance(failed, Exchange) and Maker(0.0).turn(failed, 0).error == "no such model"
@@ -380,6 +385,63 @@ def test_no_bytes_end_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, d
         list(Opened(path, format).items())
     except UsageError as error:
         assert "Traceback" not in str(error)
+
+
+ODD = [None, True, -1, 3.5, 10**30, "", "x", "\ud800", "http://[::1", [], [1], {}, {"a": 1}, [{}]]
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to all values inside one."""
+    yield at
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, one in inner:
+        yield from places(one, (*at, key))
+
+
+def put(value: Any, at: tuple[Any, ...], new: Any) -> Any:
+    """A copy with another value at that place."""
+    if not at:
+        return new
+    made = dict(value) if isinstance(value, dict) else list(value)
+    made[at[0]] = put(made[at[0]], at[1:], new)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("reader", "record", "written"),
+    [
+        (har.read, entry(response={**entry()["response"], "_error": "x"}), lambda of: {"log": {"entries": [of]}}),
+        (litellm.read, payload(error_str="x", error_information={"error_message": "x"}), None),
+        (jsonl.read, {"request": BODY, "response": ANSWER, "url": "http://h/v1/messages", "time": 5}, None),
+        (mitmproxy.read, flow(error={"msg": "x"}), tnet),
+    ],
+    ids=["har", "litellm", "jsonl", "mitmproxy"],
+)
+def test_a_field_of_another_type_is_a_turn_or_a_bad_record(reader: Any, record: Any, written: Any) -> None:
+    for at in places(record):
+        for odd in ODD:
+            if written is tnet and odd == "\ud800":
+                continue  # a tnetstring holds no half characters
+            value = written(put(record, at, odd)) if written else put(record, at, odd)
+            for item in reader(value if isinstance(value, bytes) else json.dumps(value).encode()):
+                if isinstance(item, Exchange):
+                    turn = Maker(0.0).turn(item, 0)
+                    assert turn.status is None or isinstance(turn.status, int)
+                    json.dumps(document.turn(turn, None), allow_nan=False)
+
+
+def test_a_line_with_a_url_that_is_none_is_bad_alone() -> None:
+    lines = [{"url": "http://[::1", "body": BODY}, {"url": "/v1/messages", "body": BODY}]
+    bad, good = jsonl.read(b"\n".join(json.dumps(line).encode() for line in lines))
+    assert bad == Bad("line 1", "its URL is none: Invalid IPv6 URL")
+    assert isinstance(good, Exchange) and good.path == "/v1/messages"
+
+
+def test_an_answer_that_a_format_does_not_hold_has_no_size() -> None:
+    (old, *_) = vllm_log.read(OLD.encode(), 1.8e9)
+    assert isinstance(old, Exchange) and Maker(0.0).turn(old, 0).response_bytes is None
+    (taken,) = mitmproxy.read(tnet(flow()))
+    assert isinstance(taken, Exchange) and Maker(0.0).turn(taken, 0).response_bytes == len(json.dumps(ANSWER))
 
 
 @pytest.mark.parametrize(

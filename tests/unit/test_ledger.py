@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from capture_fakes import FakeLinker, FakeStore
 
+from kvtop.capture.conversations.linker import LIMIT
 from kvtop.capture.recorder import ledger as module
 from kvtop.capture.recorder.ledger import Ledger
 from kvtop.capture.turn import Captured, TurnState
@@ -158,3 +159,7 @@ def test_the_log_has_what_the_store_notes() -> None:
     desk.store.notes.append("turns.db was moved aside")
     desk.ledger.open()
     assert (desk.said, desk.store.notes) == (["turns.db was moved aside"], [])
+
+
+def test_no_turn_is_read_that_the_linker_would_forget_at_once() -> None:
+    assert module.REMEMBERED == LIMIT

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from test_capture_parts import envelopes
 
+from kvtop import paths
 from kvtop.capture.store import bodies
 from kvtop.capture.store.bodies import Role
-from kvtop.capture.store.store import NoStore, Store, StoreError, default_path
+from kvtop.capture.store.store import NoStore, Store, StoreError
 from kvtop.capture.turn import Captured, Part, Record, TurnState
 
 
@@ -193,8 +194,8 @@ def test_an_open_file_becomes_private(path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_default_path_is_in_the_data_folder(own_home: Path) -> None:
-    assert default_path() == own_home / "data" / "turns.db"
+def test_the_file_is_in_the_data_folder(own_home: Path) -> None:
+    assert paths.turns_file() == own_home / "data" / "turns.db"
 
 
 def test_readers_look_on_while_one_writes(store: Store, path: Path) -> None:
@@ -277,6 +278,18 @@ def test_age_and_size_take_the_oldest(path: Path, keep_s: float) -> None:
             assert path.stat().st_size <= big
         assert all(store.request_body(id) == body(id - 1) for id in left[:-1])
         assert store.check() == []
+
+
+def test_a_sweep_that_finds_nothing_reads_no_turn(store: Store) -> None:
+    store.begin(FULL, body(1))
+    columns = ", ".join(row[1] for row in store.db.execute("pragma table_info(turn)") if row[1] != "id")
+    numbers = "with recursive n(i) as (select 2 union all select i + 1 from n where i < 3000)"
+    store.db.execute(f"{numbers} insert into turn(id, {columns}) select i, {columns} from n, turn where turn.id = 1")
+    hundreds: list[None] = []
+    store.db.set_progress_handler(lambda: hundreds.append(None), 100)
+    assert store.sweep(time.time(), 86_400.0, 1 << 40) == 0
+    store.db.set_progress_handler(None, 0)
+    assert store.count() == 3000 and len(hundreds) < 30, "steps of SQLite's machine, in hundreds"
 
 
 def test_a_sweep_stops_when_its_time_is_up(store: Store) -> None:

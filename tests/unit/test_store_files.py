@@ -261,10 +261,9 @@ def test_no_file_can_be_made_here(tmp_path: Path) -> None:
             Store.open(tmp_path / "file" / "turns.db", write=write)
         assert len(str(error.value).splitlines()) == 2
     (tmp_path / "turns.db").mkdir()
-    with pytest.raises(StoreError, match="directory"):
-        Store.open(tmp_path / "turns.db", write=True)
-    with pytest.raises(StoreError):
-        Store.open(tmp_path / "turns.db")
+    for write in (True, False):
+        with pytest.raises(StoreError, match=r"Is a directory\n.*make it a file"):
+            Store.open(tmp_path / "turns.db", write=write)
 
 
 READ = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kvtop.capture.turn import Captured
 from kvtop.model.judge import Thresholds
@@ -21,14 +21,30 @@ def prefill_rates(turns: Iterable[Captured]) -> Rates:
     return {key: tokens / seconds for key, (tokens, seconds) in sums.items()}
 
 
-def is_slow(turn: Captured, rates: Rates, limits: Thresholds) -> bool | None:
-    """Whether it took much longer to its first token than its new tokens should; None: its TTFT is not known."""
+def expected_s(turn: Captured, before: int | None, rate: float | None) -> float | None:
+    """What its prompt takes to read at this rate (tokens a second) without what should have been in the cache.
+
+    `before`: the prompt tokens of the turn that it continues, which should be; None: no such turn is known, and what it
+    did read counts.
+    """
+    if not rate:
+        return None
+    if before is not None and turn.prompt_tokens is not None:
+        return max(0, turn.prompt_tokens - before) / rate
+    return None if turn.new_tokens is None else max(0, turn.new_tokens) / rate
+
+
+def is_slow(turn: Captured, rates: Rates, limits: Thresholds, before: Callable[[Captured], int | None]) -> bool | None:
+    """Whether it took much longer to its first token than it should have; None: its TTFT is not known.
+
+    `before` gives the prompt tokens of the turn that one continues; it is asked only where they may decide.
+    """
     ttft = waited_s(turn)
     if ttft is None:
         return None
-    rate = rates.get((turn.upstream, turn.model))
-    expected = None if rate is None or turn.new_tokens is None else max(0, turn.new_tokens) / rate
-    return limits.slow(ttft, expected)
+    if ttft <= min(limits.extra_s, limits.no_rate_s):
+        return False
+    return limits.slow(ttft, expected_s(turn, before(turn), rates.get((turn.upstream, turn.model))))
 
 
 def waited_s(turn: Captured) -> float | None:

@@ -58,7 +58,8 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str = ""
     """Of a message: user, assistant, tool, system, developer."""
     name: str = ""
-    """Of a tool; of a message `summary` or `suggestion` where it marks itself as one (`kvtop.capture.api.markers`)."""
+    """Of a tool; of a message `summary` or `suggestion` where it marks itself as one; of a system prompt the program
+    that writes it, where that can be told (`kvtop.capture.api.markers`)."""
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -140,14 +141,16 @@ class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     coalesced: bool = False
     """Several events came in one read: gaps between tokens are then coarser than the server's."""
 
-    request_bytes: int = 0
-    response_bytes: int = 0
+    request_bytes: int | None = None
+    """Of its body. None: nobody saw it, for instance where the upstream took no connection."""
+    response_bytes: int | None = None
+    """The same of the answer; None also until it ended."""
     request_headers: list[tuple[str, str]] = []
     """In order, secrets taken out."""
     response_headers: list[tuple[str, str]] = []
 
     agent: str = "unknown"
-    """Program that asked, from the user-agent, else from session headers."""
+    """Program that asked, from the user-agent, else from session headers, else from its instructions."""
     agent_version: str | None = None
     hints: dict[str, str] = {}
     """Session hints as they came: session headers, metadata.user_id, user, prompt_cache_key, ..."""
@@ -160,7 +163,7 @@ class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     parent: int | None = None
     """The turn that it continues."""
     relation: str | None = None
-    """How: first, next, retry, branch, side or compaction (`kvtop.capture.conversations.linker`)."""
+    """How: first, next, retry, branch, side, subagent or compaction (`kvtop.capture.conversations.linker`)."""
 
     samples: list[Sample] = []
     """Just before, each second while in flight (thinned to 64), just after."""

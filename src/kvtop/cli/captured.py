@@ -6,13 +6,15 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
-from kvtop import config
+from kvtop import config, paths
 from kvtop.capture import document
-from kvtop.capture.slow import Rates, is_slow, prefill_rates, waited_s
+from kvtop.capture.estimate import CONTINUES
+from kvtop.capture.slow import is_slow, prefill_rates, waited_s
 from kvtop.capture.store.schema import NoStore
-from kvtop.capture.store.store import Store, default_path
+from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Record, TurnState
 from kvtop.cli import table
 from kvtop.cli.stdio import tell
@@ -34,15 +36,14 @@ COLUMNS = (
 def show(*, last: int | None, conversation: str | None, slow: bool, as_json: bool) -> int:
     """The turns, newest first. None captured yet is nothing wrong: an empty list, and a line that says how to begin."""
     try:
-        with Store.open(default_path()) as store:
-            limits = _limits()
-            rates = prefill_rates(store.turns(last=PAGE))
-            rows = _pages(store, conversation)
-            chosen = (row for row in rows if not slow or is_slow(row, rates, limits))
+        with Store.open(paths.turns_file()) as store:
+            judged = _judge(store)
+            rows = ((row, judged(row)) for row in pages(store, conversation))
+            chosen = (row for row in rows if row[1] or not slow)
             if as_json:
-                _json(chosen, last, rates, limits)
+                _json(islice(chosen, last))
             else:
-                _table([row for row, _ in zip(chosen, range(last or _fitting()), strict=False)], rates, limits)
+                _table(list(islice(chosen, last or _fitting())))
     except NoStore as none:
         if as_json:
             print("[]")
@@ -59,7 +60,7 @@ def forget(words: Sequence[str], *, yes: bool, as_json: bool) -> int:
         wrong = next((word for word in words if not word.isdigit()), "")
         what = f"--forget '{printable(wrong, 40)}': no id of a turn" if wrong else "--forget needs ids of turns, or all"
         raise UsageError(what, "kvtop turns lists them: kvtop turns --forget 12 13, kvtop turns --forget all")
-    with Store.open(default_path()) as store:
+    with Store.open(paths.turns_file()) as store:
         path, count = store.path, store.count()
         missing = [] if everything else [word for word in words if store.turn(int(word)) is None]
     if everything and not yes and not _agreed(f"delete all {exact(count)} turns in {printable(str(path))}?"):
@@ -79,14 +80,14 @@ def forget(words: Sequence[str], *, yes: bool, as_json: bool) -> int:
 
 def check(*, as_json: bool) -> int:
     """Read everything back. Exit code 1 where something is damaged."""
-    with Store.open(default_path()) as store:
+    with Store.open(paths.turns_file()) as store:
         count, size, problems = store.count(), store.size_bytes(), store.check()
     if as_json:
         print(json.dumps({"ok": not problems, "turns": count, "store_bytes": size, "problems": problems}))
         return 1 if problems else 0
     for problem in problems:
         print(printable(problem, 300))
-    name = printable(str(default_path()), 300)
+    name = printable(str(paths.turns_file()), 300)
     if problems:
         faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
         print(f"{name}: {faults} in {exact(count)} turns; every other body came back as it was sent")
@@ -95,25 +96,34 @@ def check(*, as_json: bool) -> int:
     return 0
 
 
-def _limits() -> Thresholds:
+def _judge(store: Store) -> Callable[[Captured], bool | None]:
+    """Which turns were slow; None: that cannot be told."""
     wanted = config.load().settings.thresholds
-    return Thresholds(wanted.slow_factor, wanted.slow_extra_s, wanted.slow_ttft_s)
+    limits = Thresholds(wanted.slow_factor, wanted.slow_extra_s, wanted.slow_ttft_s)
+    rates = prefill_rates(store.turns(last=PAGE))
+
+    def before(turn: Captured) -> int | None:
+        if turn.parent is None or turn.relation not in CONTINUES:
+            return None
+        found = store.turns(last=1, since_id=turn.parent - 1, before_id=turn.parent + 1)
+        return found[0].prompt_tokens if found else None
+
+    return lambda turn: is_slow(turn, rates, limits, before)
 
 
-def _pages(store: Store, conversation: str | None) -> Iterator[Captured]:
+def pages(store: Store, conversation: str | None = None) -> Iterator[Captured]:
+    """All turns, newest first, read as they are asked for."""
     before: int | None = None
     while page := store.turns(last=PAGE, conversation=conversation, before_id=before):
         yield from page
         before = page[-1].id
 
 
-def _json(rows: Iterator[Captured], last: int | None, rates: Rates, limits: Thresholds) -> None:
+def _json(rows: Iterator[tuple[Captured, bool | None]]) -> None:
     """One list, written row by row: there may be many."""
     print("[", end="")
-    for i, row in enumerate(rows):
-        if i == last:
-            break
-        made = document.turn(row, is_slow(row, rates, limits))
+    for i, (row, slow) in enumerate(rows):
+        made = document.turn(row, slow)
         print(",\n" if i else "", json.dumps(made, allow_nan=False), sep="", end="")
     print("]")
 
@@ -130,10 +140,10 @@ def _agreed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _table(rows: Sequence[Captured], rates: Rates, limits: Thresholds) -> None:
+def _table(rows: Sequence[tuple[Captured, bool | None]]) -> None:
     now = time.time()
     if rows:
-        table.show([COLUMNS, *(_cells(row, bool(is_slow(row, rates, limits)), now) for row in rows)], left=3)
+        table.show([COLUMNS, *(_cells(row, bool(slow), now) for row, slow in rows)], left=3)
     else:
         print("no such turn")
 

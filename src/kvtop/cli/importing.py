@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from kvtop import paths
 from kvtop.cli.args import Parser
+from kvtop.cli.stdio import tell
 from kvtop.errors import printable
 
 if TYPE_CHECKING:
@@ -51,17 +53,20 @@ def _imported(opened: Sequence[Opened]) -> list[dict[str, Any]]:
     from kvtop.capture.conversations.linker import LIMIT, Linker
     from kvtop.capture.store import store
 
-    with store.Store.open(store.default_path(), write=True) as kept:
+    with store.Store.open(paths.turns_file(), write=True) as kept:
         linker = Linker(kept.recent(LIMIT))
         known = _known(kept)
-        return [_one(file, kept, linker, known) for file in opened]
+        found = [_one(file, kept, linker, known) for file in opened]
+        for note in kept.notes:
+            tell(f"kvtop: {note}")
+        return found
 
 
 def _known(kept: Store) -> set[str]:
     from kvtop.capture.importers.exchange import KEY
+    from kvtop.cli.captured import pages
 
-    turns = kept.turns(last=max(1, kept.count()))
-    return {key for turn in turns if (key := turn.hints.get(KEY))}
+    return {key for turn in pages(kept) if (key := turn.hints.get(KEY))}
 
 
 def _one(file: Opened, kept: Store, linker: Linker, known: set[str]) -> dict[str, Any]:
@@ -108,7 +113,7 @@ def _one(file: Opened, kept: Store, linker: Linker, known: set[str]) -> dict[str
 
 def _tell(found: Sequence[dict[str, Any]]) -> None:
     for row in found:
-        words = [f"{row['kept']} turns kept"]
+        words = [f"{row['kept']} turn{'' if row['kept'] == 1 else 's'} kept"]
         words += [f"{row['already']} were there already"] if row["already"] else []
         words += [f"{row['left_out']} other records left out"] if row["left_out"] else []
         words += [f"{row['bad']} bad"] if row["bad"] else []

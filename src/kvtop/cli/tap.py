@@ -138,7 +138,7 @@ def store(args: argparse.Namespace) -> Path | None:
     if args.no_record:
         return None
     if args.store is None:
-        return paths.turns_db()
+        return paths.turns_file()
     if not args.store:
         raise UsageError("--store '': an empty name is no file", "leave it out for turns.db in kvtop's data folder")
     return Path(args.store).absolute()

@@ -8,6 +8,7 @@ from itertools import islice
 
 from kvtop.capture.document import decode_s
 from kvtop.capture.estimate import Sizes
+from kvtop.capture.slow import expected_s
 from kvtop.capture.turn import Captured, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live.endpoint import Sleep
@@ -129,6 +130,8 @@ class Captures:
         try:
             return self._read()
         except Exception as error:
+            if self._store is not None:
+                self._store.close()
             self._store, self._revision, self._below = None, None, None
             if _is_absent(error):
                 return _News([], all=True)
@@ -159,7 +162,7 @@ class Captures:
         self._forgotten = self._forgotten or count != known + sum(row.id > newest for row in rows)
         seen = {row.id for row in rows}
         old = [id for kept in self._kept.values() for id in kept.flying if id not in seen]
-        return _News([*rows, *(turn for id in old if (turn := store.turn(id)) is not None)])
+        return _News([*rows, *(turn for id in old for turn in store.turns(last=1, since_id=id - 1, before_id=id + 1))])
 
     def _page(self, store: StoreLike, below: int | None) -> _News:
         rows = store.turns(last=PAGE, before_id=below)
@@ -254,24 +257,16 @@ class Captures:
             estimate = Estimate(guess.prompt_tokens)
         if turn.ttft_s is None:
             return _shown(turn, estimate=estimate)
-        expected, continues = self._expected_s(turn, now.rate)
+        before = self._sizes.before(turn)
+        expected = expected_s(turn, before, now.rate)
         slow = now.limits.slow(turn.ttft_s, expected)
         long = turn.ttft_s >= now.limits.no_rate_s
         fine = turn.ttft_s <= (now.limits.no_rate_s if expected is None else now.limits.extra_s)
-        fine = fine or (continues and not slow and not long)  # as long as what it had to read anew takes
+        if before is not None and expected is not None and not slow and not long:
+            fine = True  # as long as what it had to read anew takes
         ok = fine and turn.state is TurnState.DONE
         verdict = "no_fault" if ok else None
         return _shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict)
-
-    def _expected_s(self, turn: Captured, rate: float | None) -> tuple[float | None, bool]:
-        """What its prompt takes to read at this rate without what the turn before it left in the cache, and whether
-        there is such a turn. Else what it did read took."""
-        before = self._sizes.before(turn)
-        if not rate or turn.prompt_tokens is None:
-            return None, False
-        if before is not None:
-            return max(0, turn.prompt_tokens - before) / rate, True
-        return (turn.new_tokens / rate if turn.new_tokens is not None else None), False
 
 
 def _end(turn: Turn) -> float:

@@ -138,7 +138,7 @@ class Desk:
             from kvtop.capture.control import detached
             from kvtop.capture.control.plan import DRAIN_S
 
-            made = detached.start(way.listen, [way], store=paths.turns_db(), drain_s=DRAIN_S)
+            made = detached.start(way.listen, [way], store=paths.turns_file(), drain_s=DRAIN_S)
             threading.Thread(target=made.child.wait, name="kvtop-tap-end", daemon=True).start()  # no zombie is left
             told = f"it listens on http://{made.mappings[0].listen} (process {made.pid})"
             return f"{told}; {made.problem}" if made.problem else told

@@ -123,7 +123,7 @@ def real(settings: Settings, clock: Clock) -> Factories:
         return DiscoverySource(configured=len(settings.server), clock=clock)
 
     def captures() -> StoreLike | None:
-        path = paths.turns_db()
+        path = paths.turns_file()
         if not path.exists():
             return None  # nothing of SQLite is imported where nothing was ever captured
         from kvtop.capture.store.store import NoStore, Store

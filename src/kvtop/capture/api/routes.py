@@ -11,7 +11,7 @@ import msgspec
 from kvtop.capture.api import redact
 from kvtop.capture.api.answers import Answered, read_answer
 from kvtop.capture.api.canonical import canonical, decode, digest, items, members, text_or_blocks
-from kvtop.capture.api.markers import marker
+from kvtop.capture.api.markers import marker, program
 from kvtop.capture.turn import Part, Route
 from kvtop.errors import printable
 
@@ -79,6 +79,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     hints: dict[str, str] = {}
     is_json: bool = False
     """The body is a JSON object."""
+
+    @property
+    def program(self) -> str:
+        """The program whose instructions stand in the system prompt; empty where they tell none."""
+        return next((part.name for part in self.outline if part.kind == "system" and part.name), "")
 
 
 def route_of(path: str) -> Route:
@@ -179,7 +184,8 @@ def _system(raw: Mapping[str, msgspec.Raw | bytes], key: str) -> Iterator[Part]:
             content = text_or_blocks(content if isinstance(content, str) else [content])
         except ValueError:
             content = None
-        yield _part("system", block, {"content": content, "role": "system"}, role="system")
+        told = {"content": content, "role": "system"}
+        yield _part("system", block, told, role="system", name=program(_text(told)))
 
 
 def _messages(raws: Sequence[msgspec.Raw | bytes]) -> Iterator[Part]:
@@ -193,7 +199,8 @@ def _messages(raws: Sequence[msgspec.Raw | bytes]) -> Iterator[Part]:
             if kind == "message":
                 del message["type"]  # an input item of the responses route that is a plain message
         leading = leading and role in ("system", "developer")
-        yield _part("system" if leading else "message", raw, message, role=_short(role), name=marker(_text(message)))
+        kind, name = ("system", program) if leading else ("message", marker)
+        yield _part(kind, raw, message, role=_short(role), name=name(_text(message)))
 
 
 def _text(message: Any) -> str:

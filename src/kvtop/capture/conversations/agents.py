@@ -1,4 +1,5 @@
-"""Who asks: the program behind a request, told from its user-agent, else from other headers that only it sends.
+"""Who asks: the program behind a request, told from its user-agent, else from other headers that only it sends, else
+from the instructions that only it writes.
 
 A user-agent is text from outside: what comes back is printable and short.
 """
@@ -76,7 +77,7 @@ USE_TOOLS = frozenset(
 )
 """Agents that offer tools with every turn of their talk: a request of theirs without any is a side call."""
 
-PROGRAMS = {
+LIBRARIES = {
     "openai/python": "OpenAI Python",
     "asyncopenai/python": "OpenAI Python",
     "openai/js": "OpenAI JS",
@@ -115,10 +116,14 @@ _PRODUCT = re.compile(
 )
 
 
-def name_of(headers: Sequence[tuple[str, str]], hints: Mapping[str, str]) -> tuple[str, str | None]:
-    """The program's name and version. `hints` are looked at for headers that an import no longer has.
+def name_of(
+    headers: Sequence[tuple[str, str]], hints: Mapping[str, str], instructions: str = ""
+) -> tuple[str, str | None]:
+    """The program's name and version. `hints` are looked at for headers that an import no longer has; `instructions`
+    is the program that the system prompt tells.
 
-    An agent that its user-agent names comes first, then one that other headers tell, then the library that it uses.
+    An agent that its user-agent names comes first, then one that other headers tell, then one whose instructions stand
+    in the prompt under the user-agent of a library or of none, then that library. An own user-agent stays its own.
     """
     seen = {name.lower(): value for name, value in hints.items()}
     seen.update((name.lower(), value) for name, value in headers)
@@ -129,7 +134,10 @@ def name_of(headers: Sequence[tuple[str, str]], hints: Mapping[str, str]) -> tup
     agent = next((name for sign, name in _SIGNS if seen.get(sign)), "") or _named(seen)
     if agent:
         return agent, None
-    return _program(product) or UNKNOWN, version
+    library = _library(product)
+    if instructions and (library or not product):
+        return instructions, None
+    return library or printable(product, NAME_LIMIT) or UNKNOWN, version
 
 
 def _product(text: str) -> tuple[str, str | None]:
@@ -155,7 +163,6 @@ def _named(seen: Mapping[str, str]) -> str:
     return ""
 
 
-def _program(product: str) -> str:
+def _library(product: str) -> str:
     low = product.lower()
-    known = PROGRAMS.get(low) or PROGRAMS.get(low.split("/", 1)[0])
-    return known or printable(product, NAME_LIMIT)
+    return LIBRARIES.get(low) or LIBRARIES.get(low.split("/", 1)[0], "")

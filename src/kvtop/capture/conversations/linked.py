@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kvtop.capture.api.markers import SUGGESTION, SUMMARY
+from kvtop.capture.conversations.agents import UNKNOWN, name_of
 from kvtop.capture.conversations.sessions import Session, session_of
 from kvtop.capture.turn import Captured, Part, Route, TurnState
 
@@ -52,6 +53,7 @@ class Linked:
     """Its last message asks for what the user might say next."""
     session: Session
     agent: str
+    """Who sent it, as its headers tell: a side call of a program may hold other instructions than its talk."""
     started_at: float
     ended_at: float | None = None
     failed: bool = False
@@ -116,7 +118,7 @@ def linked(turn: Captured) -> Linked:
         summary=any(part.name == SUMMARY for part in talk[:3]),
         suggestion=bool(talk) and talk[-1].name == SUGGESTION,
         session=session_of(turn),
-        agent=turn.agent,
+        agent=_sender(turn),
         started_at=turn.started_at,
     )
     found.contents = frozenset(chain)
@@ -138,6 +140,11 @@ def common_prefix(old: tuple[str, ...], new: tuple[str, ...]) -> int:
         else:
             high = middle
     return low
+
+
+def _sender(turn: Captured) -> str:
+    name, _ = name_of(turn.request_headers, turn.hints)
+    return turn.agent if name == UNKNOWN else name
 
 
 def _role(part: Part) -> str:

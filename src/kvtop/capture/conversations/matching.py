@@ -10,6 +10,8 @@ from kvtop.capture.conversations.linked import Linked, common_prefix
 LONG = 16
 """No preamble of examples has so many messages: what shares more shares a history."""
 _LATER_S = 900.0
+_REWRITTEN = 2
+"""Messages of a talk that may all have been rewritten when it goes on: its prompt, and a reminder before it."""
 
 
 class Match(NamedTuple):
@@ -75,7 +77,8 @@ def compare(old: Linked, new: Linked, opening: frozenset[str]) -> Match | None:
     if own or shared >= LONG:
         goes_on = longer and old.chain[-1] in same and free
         return match._replace(tip=extends or goes_on, extends=extends)
-    return match._replace(tip=True, extends=True) if extends else None
+    told = len(old.contents - opening)  # a talk that went on has replies, and would have been held by one of them
+    return match._replace(tip=True, extends=True) if extends and told <= _REWRITTEN else None
 
 
 def best_tip(tips: Sequence[Match]) -> Match | None:
@@ -109,7 +112,7 @@ def _rewritten(old: Linked, new: Linked, held: bool) -> bool:
     """Whether a turn that shares no message may still go on from the old one: its first message alone was rewritten."""
     alike = old.tools == new.tools or old.system == new.system
     near = abs(new.first_size - old.first_size) <= 64
-    return len(old.chain) <= 2 and alike and (held or near) and new.started_at - old.last_at <= _LATER_S
+    return len(old.chain) <= _REWRITTEN and alike and (held or near) and new.started_at - old.last_at <= _LATER_S
 
 
 def relation(match: Match, new: Linked) -> str:

@@ -24,8 +24,10 @@ def read(path: Path) -> Iterator[Item]:
     entries, problems = _index(folder)
     if path.is_dir() or path.name == INDEX:
         yield from problems
-        found = sorted(file for file in folder.iterdir() if file.name.endswith(REQUEST))
-        yield from (LeftOut(file.name) for file in folder.iterdir() if _stray(file, entries))
+        there = list(folder.iterdir())
+        found = [file for file in there if file.name.endswith(REQUEST)]
+        answers = {file.name for file in there if file.name.endswith(RESPONSE)}
+        yield from map(LeftOut, sorted(answers - {str(entry.get("response_file")) for entry in entries.values()}))
     else:
         found = [path]
     for file in sorted(found, key=lambda file: (_at(file), file.name)):
@@ -49,11 +51,6 @@ def _index(folder: Path) -> tuple[dict[str, dict[str, Any]], list[Bad]]:
         elif isinstance(name := found[1].get("request_file"), str):
             entries[name] = found[1]
     return entries, problems
-
-
-def _stray(file: Path, entries: dict[str, dict[str, Any]]) -> bool:
-    named = {entry.get("response_file") for entry in entries.values()}
-    return file.name.endswith(RESPONSE) and file.name not in named
 
 
 def _at(file: Path) -> float:

@@ -124,7 +124,7 @@ class Maker:
             asked.route, given.status, given.response_headers, given.response or b"", bool(stream)
         )
         hints = {**asked.hints, **given.hints}
-        agent, version = name_of(headers, hints)
+        agent, version = name_of(headers, hints, asked.program)
         if agent == UNKNOWN and given.agent:
             agent = given.agent
         error = told.error or (printable(redact.text(given.error), 300) if given.error else None)
@@ -163,7 +163,7 @@ class Maker:
             queue_s=told.queue_s,
             prefill_s=told.prefill_s,
             request_bytes=len(given.request),
-            response_bytes=len(given.response or b""),
+            response_bytes=None if given.response is None else len(given.response),
             request_headers=headers,
             response_headers=redact.headers(given.response_headers),
             agent=agent,

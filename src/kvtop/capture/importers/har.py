@@ -56,7 +56,7 @@ def _entry(where: str, entry: Mapping[str, Any]) -> Item:
         response=_bytes(text, content.get("encoding")) if text else None,
         response_headers=_headers(response),
         status=status if isinstance(status, int) and status > 0 else None,
-        error=response.get("_error") or None,
+        error=printable(str(response["_error"])) if response.get("_error") else None,
         started_at=started,
         sent_at=sent,
         first_byte_at=first,
@@ -92,7 +92,7 @@ def _headers(message: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _bytes(text: str, encoding: object) -> bytes:
     if encoding != "base64":
-        return text.encode("utf-8", "surrogatepass" if text.isascii() else "replace")
+        return text.encode("utf-8", "replace")
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:

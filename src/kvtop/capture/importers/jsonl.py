@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from kvtop.capture.importers.exchange import Bad, Exchange, Item, as_json, body_path, missing
 from kvtop.capture.importers.files import objects, unix_time
+from kvtop.errors import printable
 
 _TIMES = ("started_at", "timestamp", "time", "created_at")
 
@@ -23,7 +24,10 @@ def read(data: bytes) -> Iterator[Item]:
             continue
         where, entry = found
         exact = lines[int(where[5:]) - 1].strip() if where.startswith("line ") else b""
-        yield _entry(where, entry, exact)
+        try:
+            yield _entry(where, entry, exact)
+        except ValueError as error:  # of urlsplit
+            yield Bad(where, f"its URL is none: {printable(str(error), 80)}")
 
 
 def _entry(where: str, entry: Mapping[str, Any], exact: bytes) -> Item:
@@ -41,11 +45,17 @@ def _entry(where: str, entry: Mapping[str, Any], exact: bytes) -> Item:
         where=where,
         path=path,
         request=as_json(inner) if inner else exact or as_json(entry),
-        response=answer.encode() if isinstance(answer, str) else as_json(answer) if isinstance(answer, dict) else None,
+        response=_bytes(answer),
         stream=None if isinstance(answer, str) else False if answer else None,
         started_at=next((at for name in _TIMES if inner and (at := unix_time(entry.get(name)))), None),
         unproven=missing(dict(body)),
     )
+
+
+def _bytes(answer: object) -> bytes | None:
+    if isinstance(answer, str):
+        return answer.encode("utf-8", "replace")
+    return as_json(answer) if isinstance(answer, dict) else None
 
 
 def _object(value: object) -> dict[str, Any]:

@@ -85,10 +85,11 @@ def _flow(where: str, flow: Any) -> Item:
     error = flow.get("error")
     answer: dict[str, Any] = {}
     if response:
+        status = response["status_code"]
         answer = {
             "response": _unpacked(response),
             "response_headers": _headers(response),
-            "status": response["status_code"],
+            "status": status if isinstance(status, int) else None,
             "first_byte_at": unix_time(response.get("timestamp_start")),
             "ended_at": unix_time(response.get("timestamp_end")),
         }
@@ -112,6 +113,8 @@ def _unpacked(message: Mapping[str, Any]) -> bytes | None:
     content = message.get("content")
     if content is None:
         return None
+    if not isinstance(content, bytes):
+        raise ValueError("a body that is no bytes")
     unpacked: bytes = Unpacker(_headers(message)).feed(content)
     return unpacked
 

@@ -65,7 +65,7 @@ class Desk:
         self,
         keep: Callable[[Captured, bytes], Kept],
         watch: Callable[[str], Watched],
-        name_of: Callable[[Sequence[tuple[str, str]], Mapping[str, str]], tuple[str, str | None]],
+        name_of: Callable[[Sequence[tuple[str, str]], Mapping[str, str], str], tuple[str, str | None]],
         wall: Callable[[int], float],
         budget: Budget | None = None,
     ) -> None:
@@ -270,7 +270,7 @@ class TurnExchange:
             return
         if self._watched is None:
             self._watched = self._desk.watch(self._upstream)
-        agent, version = self._desk.name_of(headers, asked.hints)
+        agent, version = self._desk.name_of(headers, asked.hints, asked.program)
         self._turn = turn = _with_asked(
             turn, asked, agent=agent, version=version, size=request.size, truncated=truncated
         )

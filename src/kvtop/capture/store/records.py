@@ -39,6 +39,10 @@ class _Detail(msgspec.Struct, frozen=True, omit_defaults=True):
 
 COLUMNS = ", ".join(_Row.__struct_fields__)
 """What `Records.brief` reads."""
+_OWN = tuple(name for name in _Row.__struct_fields__ if name not in ("id", "brief"))
+"""Fields of a turn that have a column each."""
+_ELSEWHERE = {name: getattr(Captured(), name) for name in ("id", "outline", *_OWN, *_Detail.__struct_fields__)}
+"""Fields that the column `brief` is kept without, as they are in a turn of which nothing is known."""
 _BRIEF = msgspec.json.Decoder(Captured)
 _DETAIL = msgspec.json.Decoder(_Detail)
 
@@ -54,19 +58,13 @@ class Records:
         conversation = turn.conversation or f"c{turn.id}"
         try:
             "".join((conversation, turn.agent, turn.model or "")).encode()
-            brief = msgspec.json.encode(_brief_of(turn))
-            detail = msgspec.json.encode(_Detail(turn.request_headers, turn.response_headers, turn.samples))
+            brief = msgspec.json.encode(replace(turn, **_ELSEWHERE))
+            detail = msgspec.json.encode(_Detail(*(getattr(turn, name) for name in _Detail.__struct_fields__)))
         except (UnicodeEncodeError, OverflowError):
             return self.columns(writable(turn))
         return {
-            "source": turn.source.value,
-            "state": turn.state and turn.state.value,
-            "record": turn.record.value,
-            "started_at": turn.started_at,
+            **{name: getattr(turn, name) for name in _OWN},
             "conversation": conversation,
-            "agent": turn.agent,
-            "route": turn.route.value,
-            "model": turn.model,
             "brief": self._packer.pack(brief),
             "detail": self._packer.pack(detail),
         }
@@ -78,51 +76,14 @@ class Records:
             made = _BRIEF.decode(self._packer.unpack(row.brief))
         except (Damaged, msgspec.MsgspecError, UnicodeError):
             return Captured(id=columns[0], state=None, record=Record.TRUNCATED, error="its record on disk is damaged")
-        return replace(
-            made,
-            id=row.id,
-            source=row.source,
-            state=row.state,
-            record=row.record,
-            started_at=row.started_at,
-            conversation=row.conversation,
-            agent=row.agent,
-            route=row.route,
-            model=row.model,
-        )
+        return replace(made, id=row.id, **{name: getattr(row, name) for name in _OWN})
 
     def detailed(self, turn: Captured, detail: bytes) -> Captured:
         """The turn with what its column `detail` holds, as far as that can be read."""
         with contextlib.suppress(Damaged, msgspec.MsgspecError, UnicodeError):
             more = _DETAIL.decode(self._packer.unpack(detail))
-            return replace(
-                turn,
-                request_headers=more.request_headers,
-                response_headers=more.response_headers,
-                samples=more.samples,
-            )
+            return replace(turn, **msgspec.structs.asdict(more))
         return turn
-
-
-def _brief_of(turn: Captured) -> Captured:
-    """Without what has a place of its own."""
-    bare = Captured()
-    return replace(
-        turn,
-        id=0,
-        source=bare.source,
-        state=bare.state,
-        record=bare.record,
-        started_at=0.0,
-        conversation=None,
-        agent=bare.agent,
-        route=bare.route,
-        model=None,
-        outline=[],
-        request_headers=[],
-        response_headers=[],
-        samples=[],
-    )
 
 
 def writable(turn: Captured) -> Captured:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import time
@@ -144,6 +145,8 @@ def open_reader(path: Path, patience_s: float = PATIENCE_S) -> sqlite3.Connectio
         if not path.exists():
             what = f"no turns were captured yet: there is no {printable(str(path), 300)}"
             raise NoStore(what, "kvtop tap captures them")
+        if path.is_dir():  # SQLite would say that its disk is at fault
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         try:
             return _read_only(path, "mode=ro", patience_s)
         except sqlite3.OperationalError as error:

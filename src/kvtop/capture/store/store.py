@@ -17,7 +17,6 @@ from typing import Any, Self, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from kvtop import paths
 from kvtop.capture.store import retention, schema
 from kvtop.capture.store.bodies import Bodies, Role
 from kvtop.capture.store.packing import Packer
@@ -25,7 +24,7 @@ from kvtop.capture.store.records import COLUMNS, Records
 from kvtop.capture.store.schema import PATIENCE_S, Damaged, NoStore, StoreError
 from kvtop.capture.turn import Captured, Part
 
-__all__ = ["NoStore", "Store", "StoreError", "default_path"]
+__all__ = ["NoStore", "Store", "StoreError"]
 
 T = TypeVar("T")
 
@@ -35,11 +34,6 @@ _ANOTHER_FILE = 1 << 40
 """What `revision` grows by: more than any file's own count."""
 MAX_OUTLINES = 1000
 """Outlines kept in memory, to see whether one changed."""
-
-
-def default_path() -> Path:
-    """turns.db in the data folder. Raises UsageError as `paths.data_dir` does."""
-    return paths.turns_db()
 
 
 class Store:
