@@ -14,6 +14,7 @@ from msgspec.structs import replace as changed
 from kvtop.capture.control.running import Mapped, Running
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Route, TurnState
+from kvtop.config import Server
 from kvtop.live.taps import LOOK_S
 from kvtop.model.view import ServerView, Turn
 
@@ -100,14 +101,69 @@ async def test_a_tap_named_otherwise_is_one_of_this_server(box: Box) -> None:
         assert tap is not None and tap.listens == ("127.0.0.1:8001",)
 
 
-async def test_who_watches_the_tap_itself_sees_the_server_behind_it(tmp_path: Path) -> None:
+TAP = "http://127.0.0.1:8001"
+
+
+async def test_who_names_the_tap_watches_the_server_behind_it(tmp_path: Path) -> None:
     with Store.open(tmp_path / "turns.db", write=True) as store:
-        box = Box(store, "http://127.0.0.1:8001")
+        box = Box(store, TAP)
         box.tap()
         box.asks(1_000)
+        server = box.bench.server(URL)
+        server.box = box.counters
         async with box.bench.running() as time:
             await time.go(3)
-            assert [turn.agent for turn in box.view().turns if turn.captured] == ["pi"]
+            view = box.view()
+            assert (view.url, view.label) == (URL, "127.0.0.1:8000")
+            assert view.tap is not None and view.tap.listens == ("127.0.0.1:8001",)
+            assert [turn.agent for turn in view.turns if turn.captured] == ["pi"]
+            first = box.bench.server(TAP)
+            assert first.closed and len(first.scrapes) == 1, "no more polls stand among the tap's connections"
+            assert server.scrapes and server.asked_facts == 1
+            assert view.window.window_s == pytest.approx(3), "what the first answer told is not lost"
+            box.bench.taps = []
+            first.down()
+            await time.go(LOOK_S + 3)
+            view = box.view()
+            assert view.state.good and view.failed_tries == 0, "it outlives the tap"
+            assert [turn.agent for turn in view.turns if turn.captured] == ["pi"]
+
+
+async def test_a_tap_beside_its_own_server_is_the_same_server_once(box: Box) -> None:
+    box.tap()
+    async with box.bench.running() as time:
+        await time.go(3)
+        box.bench.watch.add_url(TAP)
+        assert box.bench.urls == [URL, TAP]
+        await time.go(1)
+        assert box.bench.urls == [URL]
+
+
+async def test_user_password_key_and_name_go_along_to_the_server_behind_a_tap(tmp_path: Path) -> None:
+    configured = Server("http://me:s%40t@127.0.0.1:8001", name="box", api_key_env="BOX_KEY")
+    bench = Bench(servers=[configured])
+    bench.taps = [
+        Running(name="a", pid=1, birth="x", since="2026-01-01T00:00:00Z", drain_s=1.0, mappings=[
+            Mapped("127.0.0.1:8001", "http://127.0.0.1:8002"), Mapped("127.0.0.1:8002", "http://[::1]:9000"),
+        ])
+    ]  # fmt: skip
+    async with bench.running() as time:
+        await time.go(3)
+        assert bench.made[-1] == ("http://me:s%40t@[::1]:9000", configured)
+        server = bench.watch.view("1m").server
+        assert server is not None and (server.url, server.label) == ("http://[::1]:9000", "box")
+
+
+async def test_taps_that_lead_to_each_other_end_nothing(tmp_path: Path) -> None:
+    bench = Bench("http://127.0.0.1:8001")
+    bench.taps = [
+        Running(name="a", pid=1, birth="x", since="2026-01-01T00:00:00Z", drain_s=1.0, mappings=[
+            Mapped("127.0.0.1:8001", "http://127.0.0.1:8002"), Mapped("127.0.0.1:8002", "http://127.0.0.1:8001"),
+        ])
+    ]  # fmt: skip
+    async with bench.running() as time:
+        await time.go(3)
+        assert len(bench.urls) == 1
 
 
 async def test_the_share_is_told_once_a_tap_ran_for_the_whole_window(box: Box) -> None:

@@ -123,6 +123,11 @@ class ServerHistory:
             self._pid = pid
             self.version += 1
 
+    def moved(self, url: str, label: str) -> None:
+        """The same server is asked at another URL from now on."""
+        self.url, self.label = url, label
+        self.version += 1
+
     @property
     def pid(self) -> int | None:
         """The API process that was last seen to serve this URL."""

@@ -159,3 +159,9 @@ def normalise(url: str) -> str:
     User and password are left out; give the URL as typed to `VllmSource` to have them used. Raises UsageError.
     """
     return parse(url).url
+
+
+def with_userinfo(url: str, given: str) -> str:
+    """A URL that `normalise` made, with the user and the password that another one was given with."""
+    userinfo = parse(given).userinfo
+    return url if userinfo is None else url.replace("://", f"://{quote(userinfo, safe=':')}@", 1)
