@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -20,6 +21,7 @@ from kvtop.capture.api.answer_text import CALL, REASONING, TEXT, Piece
 from kvtop.capture.control.plan import Leg, leg
 from kvtop.capture.control.running import Mapped, Running
 from kvtop.capture.turn import Captured, Part, Record, Route, TurnState
+from kvtop.config import Capture, Settings
 from kvtop.errors import KvtopError
 from kvtop.live.desk import Detail, TapRow
 from kvtop.model.view import BoxView, Turn
@@ -122,10 +124,10 @@ def detail(**more: object) -> Detail:
 
 @asynccontextmanager
 async def shown(
-    view: BoxView | None = None, w: int = 80, h: int = 24
+    view: BoxView | None = None, w: int = 80, h: int = 24, settings: Settings | None = None
 ) -> AsyncIterator[tuple[KvtopApp, Pilot[str], Box]]:
     box = Box(view or boxes.captured())
-    app = KvtopApp(box, None, now=lambda: boxes.NOW)
+    app = KvtopApp(box, settings, now=lambda: boxes.NOW)
     async with app.run_test(size=(w, h)) as pilot:
         await pilot.pause()
         yield app, pilot, box
@@ -133,8 +135,9 @@ async def shown(
 
 async def settled(app: KvtopApp, pilot: Pilot[str]) -> str:
     """After what a key began has come back."""
-    for _ in range(5):
-        await pilot.pause(0.02)
+    await pilot.pause()
+    await asyncio.gather(*(worker.wait() for worker in app.workers if worker.name != "collector"))
+    await pilot.pause()
     return text(app)
 
 
@@ -494,6 +497,28 @@ async def test_a_tap_is_started_after_it_was_said_what_happens() -> None:
         assert box.desk.done == ["start 127.0.0.1:8001=http://127.0.0.1:8000"]
         assert "it listens on http://127.0.0.1:8001 (process 4242)" in screen
         assert "http://127.0.0.1:8001 → http://127.0.0.1:8000" in screen and "2 open now" in screen
+
+
+@pytest.mark.parametrize(("days", "words"), [(1, "1 day."), (0.5, "0.5 days."), (30, "30 days.")])
+async def test_how_long_turns_are_kept_is_as_the_settings_say(days: float, words: str) -> None:
+    async with shown(boxes.box(), 120, 36, Settings(capture=Capture(keep_days=days))) as (app, pilot, _):
+        await opened(pilot, app)
+        await pilot.press("s")
+        screen = re.sub(r"\s+", " ", await settled(app, pilot))
+        assert f"readable by you alone, for {words}" in screen
+
+
+@pytest.mark.parametrize(("captured", "words"), [(0, "0 turns captured."), (1, "1 turn captured.")])
+async def test_the_taps_page_counts_turns_in_good_grammar(captured: int, words: str) -> None:
+    async with shown(boxes.captured(captured=captured), 120, 36) as (app, pilot, box):
+        box.desk.here = [tap()]
+        assert words in re.sub(r"\s+", " ", await opened(pilot, app))
+
+
+async def test_what_was_captured_before_is_told_where_no_tap_runs() -> None:
+    async with shown(boxes.captured(captured=5, listens=()), 120, 36) as (app, pilot, _):
+        screen = re.sub(r"\s+", " ", await opened(pilot, app))
+        assert "Its turns are not captured; captured before: 5." in screen
 
 
 async def test_a_tap_that_cannot_be_started_says_why() -> None:
