@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from kvtop.capture.document import decode_s
-from kvtop.capture.estimate import Sizes
+from kvtop.capture.estimate import Guess, Sizes
 from kvtop.capture.turn import Captured, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live.endpoint import Sleep
@@ -241,12 +241,20 @@ class Captures:
         guess = self._sizes.guess(turn) if turn.prompt_tokens is None else None
         estimate = None
         if guess is not None:
-            new = None if guess.cached_tokens is None else guess.prompt_tokens - guess.cached_tokens
-            left = None
-            if new is not None and now.rate and phase == "reads":
-                left = new / now.rate - (now.at - (turn.sent_at or turn.started_at))
-            estimate = Estimate(guess.prompt_tokens, guess.cached_tokens, new, left if left and left > 0 else None)
+            estimate = self._expected(turn, guess, phase, now)
         return _shown(turn, phase=phase, estimate=estimate)
+
+    @staticmethod
+    def _expected(turn: Captured, guess: Guess, phase: str | None, now: Moment) -> Estimate:
+        if guess.cached_tokens is None:
+            return Estimate(guess.prompt_tokens)
+        new = guess.prompt_tokens - guess.cached_tokens
+        if phase != "reads" or not now.rate:
+            return Estimate(guess.prompt_tokens, guess.cached_tokens, new)
+        read_s, so_far_s = new / now.rate, now.at - (turn.sent_at or turn.started_at)
+        if now.limits.slow(so_far_s, read_s):
+            return Estimate(guess.prompt_tokens)  # it reads more than it should have to
+        return Estimate(guess.prompt_tokens, guess.cached_tokens, new, read_s - so_far_s if so_far_s < read_s else None)
 
     def _ended(self, turn: Captured, now: Moment) -> Turn:
         estimate = None
