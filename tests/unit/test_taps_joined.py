@@ -8,15 +8,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from live_fakes import Bench
+from live_fakes import Bench, Inline, Time
 from msgspec.structs import replace as changed
 
 from kvtop.capture.control.running import Mapped, Running
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.config import Server
-from kvtop.live.taps import LOOK_S
+from kvtop.live.captures import Moment
+from kvtop.live.joined import Joined
+from kvtop.live.taps import LOOK_S, Taps
+from kvtop.model.judge import Thresholds
 from kvtop.model.view import ServerView, Turn
+from kvtop.readings import State
 
 URL = "http://127.0.0.1:8000"
 
@@ -231,6 +235,41 @@ async def test_a_chosen_engine_has_only_its_counters(box: Box) -> None:
         server = box.bench.watch.view("1m", 0, "1").server
         assert server is not None and server.tap is not None
         assert server.tap.captured == 0 and not any(turn.captured for turn in server.turns)
+
+
+class Told:
+    """What was captured, as a test says."""
+
+    version, problem = 1, ""
+
+    def __init__(self, *flying: Turn) -> None:
+        self.flying = flying
+
+    def count(self, url: str) -> int:
+        return 5
+
+    def no_details(self, url: str) -> bool:
+        return False
+
+    def ended(self, url: str, now: Moment) -> tuple[Turn, ...]:
+        return ()
+
+    def in_flight(self, url: str, now: Moment) -> tuple[Turn, ...]:
+        return self.flying
+
+
+@pytest.mark.parametrize(("later", "rows"), [(0.4, ["captured"]), (2.0, ["captured", "counted"])])
+async def test_an_end_that_was_counted_first_is_not_said_to_go_past_the_tap(later: float, rows: list[str]) -> None:
+    """The store is looked at twice a second, the counters five times."""
+    flying = Turn(9, None, state="in_flight", source="tap", started_at=100.0)
+    counted = Turn(3, 110.0, started_at=100.0, prompt_tokens=1_000, duration_s=10.0)
+    view = ServerView(URL, URL, State.UP, turns=(counted,), last_good_at=110.0)
+    taps = Taps(list, Inline("taps"), Time().sleep)
+    joined = Joined(Told(flying), taps, Thresholds(), lambda: 50.0)  # type: ignore[arg-type]
+    made = joined.view(view, 110.0 + later)
+    assert [turn.key[0] for turn in made.turns] == rows
+    alone = Joined(Told(), taps, Thresholds(), lambda: 50.0).view(view, 110.4)  # type: ignore[arg-type]
+    assert [turn.past_tap for turn in alone.turns] == [True], "nothing that is captured could be it"
 
 
 def test_keys_tell_captured_and_counted_turns_apart() -> None:

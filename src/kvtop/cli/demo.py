@@ -19,6 +19,7 @@ from kvtop.errors import KvtopError, Problem, UsageError
 from kvtop.model.view import WINDOWS
 from kvtop.sim.scenarios import DEFAULT, SCENARIOS
 from kvtop.sim.server import SimBox
+from kvtop.sim.tapped import Tapped
 from kvtop.sim.thread import BoxThread
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def main(argv: Sequence[str]) -> int:
     settings = msgspec.structs.replace(loaded.settings, **chosen)
     if not args.headless:
         stdio.need_terminal("without one: kvtop demo --headless --seconds 5")
-    thread = BoxThread(SimBox(args.scenario, seed=args.seed))
+    tapped = Tapped()
+    thread = BoxThread(SimBox(args.scenario, seed=args.seed, tapped=tapped))
     try:
         url = thread.start()
     except OSError as error:
@@ -111,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         from kvtop.cli.demo_watch import DemoWatch
 
-        watch = DemoWatch(thread, url, settings)
+        watch = DemoWatch(thread, url, settings, tapped)
         if args.headless:
             told = asyncio.run(_look(watch, args.seconds or 5.0))
             print(json.dumps(told))

@@ -82,7 +82,7 @@ class Watch:
         judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
         self.desk = Desk(self._factories.captures, self._taps, worker)
         """Captured turns in full, and taps: asked for one by one."""
-        self._joined = Joined(self._captures, self._taps, judged)
+        self._joined = Joined(self._captures, self._taps, judged, self._factories.recorded_since)
         self._finder_worker = worker("import-finder")
         self._discovery: Discovery | None = None
         self._looks = 0

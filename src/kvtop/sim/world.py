@@ -15,6 +15,7 @@ from kvtop.sim.cache import extend_chain, root_hash
 from kvtop.sim.engine import Engine, Request
 from kvtop.sim.prompt import Prompt
 from kvtop.sim.scenarios import Scenario
+from kvtop.sim.tapped import SINCE_S, Tapped
 from kvtop.sim.text import IM_END, tokenize
 
 BOOT_S = 1.5
@@ -31,8 +32,12 @@ class _Player:
 class World:
     """Plays a scenario. Time moves only in `run`; it never goes back."""
 
-    def __init__(self, scenario: Scenario, seed: int, live_at: float) -> None:
+    def __init__(self, scenario: Scenario, seed: int, live_at: float, tap: Tapped | None = None) -> None:
+        """`tap` is told what the agents ask and get."""
         self.scenario = scenario
+        self._tap = tap
+        if tap is not None:
+            tap.since = live_at - SINCE_S
         self.live_at = live_at
         self.now = live_at - scenario.past_s
         self.started_at = self.now - BOOT_S
@@ -135,8 +140,10 @@ class World:
         self.down_until = self.now + down_s
         self.restarts += 1
         waits, self._waits = self._waits, {}
-        for waiter in waits.values():
+        for request, waiter in waits.items():
             if isinstance(waiter, _Player):
+                if self._tap is not None:
+                    self._tap.broke(request, self.now)
                 self._push(self.now + 0.1, waiter, False)
             else:
                 waiter(None)
@@ -156,6 +163,8 @@ class World:
         waiter = self._waits.pop(request)
         if isinstance(waiter, _Player):
             self.engine.metrics.http_request("/v1/chat/completions", "POST", 200, self.now)
+            if self._tap is not None:
+                self._tap.answered(self.scenario.spec, request)
             self._resume(waiter, True)
         else:
             waiter(request)
@@ -189,3 +198,5 @@ class World:
         request = self._request(act.conversation.prompt(), reply, act.reason, 8_192)
         self._waits[request] = player
         self.engine.submit(request, self.now)
+        if self._tap is not None:
+            self._tap.asked(self.scenario.spec, request, act)

@@ -179,6 +179,9 @@ class TapScreen(Page):
         if server is None:
             return headline(Sentence("TAP", "dim", "No server is known.", "A tap needs one."), [], w)
         label = safe(server.label)
+        if not mine and server.tap is not None and server.tap.by_itself:
+            rest = "this simulated box tells its turns itself, as a tap in front of a server would."
+            return headline(Sentence("TAP", "dim", f"No tap to {label} runs:", rest), [], w)
         if not mine:
             before = server.tap.captured if server.tap is not None else 0
             rest = f"Its turns are not captured{f'; captured before: {exact(before)}' if before else ''}."
