@@ -26,6 +26,7 @@ from kvtop.errors import KvtopError
 from kvtop.live.desk import Detail, TapRow
 from kvtop.model.view import BoxView, Turn
 from kvtop.ui.app import KvtopApp
+from kvtop.ui.turn_words import agent
 
 EVIL = "\x1b[31mred\x1b[0m\u202eevil\x9bnext"
 
@@ -519,6 +520,27 @@ async def test_what_was_captured_before_is_told_where_no_tap_runs() -> None:
     async with shown(boxes.captured(captured=5, listens=()), 120, 36) as (app, pilot, _):
         screen = re.sub(r"\s+", " ", await opened(pilot, app))
         assert "Its turns are not captured; captured before: 5." in screen
+
+
+async def test_the_simulated_box_needs_no_tap() -> None:
+    async with shown(boxes.captured(listens=(), by_itself=True), 120, 36) as (app, pilot, _):
+        screen = re.sub(r"\s+", " ", await opened(pilot, app))
+        assert "No tap to 127.0.0.1:8000 runs: this simulated box tells its turns itself" in screen
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("Claude Code", "Claude"),
+        ("qwen-code", "qwen"),
+        ("Gemini CLI", "Gemini"),
+        ("pi", "pi"),
+        ("opencode", "opencode"),
+    ],
+)
+def test_few_cells_have_the_short_name_of_an_agent(name: str, short: str) -> None:
+    turn = Turn(1, 1.0, source="tap", agent=name)
+    assert (agent(turn, 11), agent(turn, 8)) == (name, short)
 
 
 async def test_a_tap_that_cannot_be_started_says_why() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from kvtop.model.view import AT_ONCE_S, ServerView, Turn
@@ -9,6 +10,8 @@ from kvtop.ui.draw import Line, clip, expected, pick, pick_line, rj, safe, stack
 from kvtop.ui.numbers import DASH, exact, hms, ms, pct, rate, short, tok
 from kvtop.ui.verdicts import verdict
 
+_SUFFIX = re.compile(r"[- ](?:code|cli|agent)$", re.IGNORECASE)
+"""Of an agent's name: what goes without saying where cells are few."""
 UNTOLD = "The counters cannot tell who asked, what the prompt was, and why a part of it had to be read anew."
 APART = "Requests that ended between two reads of /metrics share one row; each number is their mean."
 
@@ -22,7 +25,7 @@ def agent(turn: Turn, w: int) -> str:
     if not turn.captured:
         return pick(["past tap", "past"], w) if turn.past_tap else DASH
     name = safe(turn.agent or "unknown")
-    return pick([name, name.removesuffix("-code").removesuffix("-cli")], w)
+    return pick([name, _SUFFIX.sub("", name)], w)
 
 
 def expected_share(turn: Turn) -> float | None:
