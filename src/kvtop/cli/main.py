@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from kvtop import __version__
 from kvtop.cli import stdio
+from kvtop.cli.ending import leave_if_busy
 from kvtop.errors import KvtopError, UsageError
 
 COMMANDS = {
@@ -103,4 +104,6 @@ def _not_a_slip(word: str) -> None:
 def entry() -> None:
     """All of the console script that may take its time to import."""
     stdio.prepare()
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    leave_if_busy(code)
+    sys.exit(code)

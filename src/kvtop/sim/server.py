@@ -80,6 +80,7 @@ class SimBox:
         self._speed = speed
         self._details = prompt_tokens_details
         self._tapped = tapped
+        self._leaves = False
         self._world: World | None = None
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -116,13 +117,17 @@ class SimBox:
         if self._tapped is not None:
             self._tapped.upstream = self.url
         world = World(self.scenario, self._seed, self._live_at, self._tapped)
-        world.play_past()
+        world.play_past(stopped=lambda: self._leaves)
         self._world = world
         self._feel()
         self._chat = Chat(world, self._details)
         self._ready.set()
         self._ticker = asyncio.create_task(self._tick())
         return self.url
+
+    def leave(self) -> None:
+        """Play no more of the past; from any thread. `stop` is still to be called."""
+        self._leaves = True
 
     async def stop(self) -> None:
         """Close the port and every connection."""

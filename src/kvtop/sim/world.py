@@ -72,13 +72,16 @@ class World:
     def up(self) -> bool:
         return self.down_until is None
 
-    def play_past(self, step_s: float = 5.9, single_s: float = 600.0) -> None:
+    def play_past(
+        self, step_s: float = 5.9, single_s: float = 600.0, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
         """Fast-forward to the moment at which the port opens, keeping in `past` what a dashboard would have seen.
 
         `single_s`: in the last so many seconds each finish has a scrape of its own, so that its turn stands alone.
+        `stopped`: nobody wants to see it any more.
         """
         at = self.now
-        while self.now < self.live_at:
+        while self.now < self.live_at and not stopped():
             at = min(at + step_s, self.live_at)
             while self.run(at, stop_at_finish=True):
                 if self.now > self.live_at - single_s:
