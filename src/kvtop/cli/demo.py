@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvtop import config
+from kvtop import config, interrupt
 from kvtop.cli import stdio
 from kvtop.cli.args import Parser, seconds, theme
 from kvtop.errors import KvtopError, Problem, UsageError
@@ -115,11 +115,13 @@ def main(argv: Sequence[str]) -> int:
 
         watch = DemoWatch(thread, url, settings, tapped)
         if args.headless:
+            interrupt.as_usual()
             told = asyncio.run(_look(watch, args.seconds or 5.0))
             print(json.dumps(told))
             return 0 if told["scrapes"] else 1
         from kvtop.ui.app import run
 
+        interrupt.as_usual()
         return run(watch, settings, problems=loaded.problems, check=partial(_check, loaded), tracebacks=args.debug)
     finally:
         thread.stop()
