@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from msgspec.structs import replace as changed
@@ -467,6 +468,20 @@ async def test_a_body_that_is_not_there_or_too_long_is_said_so() -> None:
         assert "there is none" in text(app)
 
 
+@pytest.mark.parametrize("w", [80, 120, 200])
+async def test_a_turn_of_another_day_has_its_date(w: int) -> None:
+    then = boxes.NOW - 3 * 86_400
+    old = replace(boxes.captured_turn(700, 3 * 86_400, 1_000, 900, 0, 1), ended_at=then)
+    view = boxes.captured()
+    view = replace(view, servers=(replace(view.servers[0], turns=(old,)),))
+    async with shown(view, w, 50) as (app, pilot, _):
+        date = time.strftime("%d %b" if w >= 127 else "%d%b", time.localtime(then))
+        row = next(row for row in lines(app) if row.startswith("▸"))
+        assert re.match(rf"▸ +700 +{date}  opencode", row)
+        await pilot.press("enter")
+        assert time.strftime("opencode · %d %b %H:%M · ", time.localtime(then)) in await settled(app, pilot)
+
+
 # ---------------------------------------------------------------- the tap
 async def opened(pilot: Pilot[str], app: KvtopApp) -> str:
     await pilot.press("t")
@@ -574,6 +589,13 @@ async def test_the_agents_lines_are_chosen() -> None:
         assert "Point opencode at it" in screen and '"baseURL": "http://127.0.0.1:8001/v1"' in screen
         await pilot.press("up", "up")
         assert "Point curl at it" in await settled(app, pilot)
+
+
+async def test_a_tap_that_runs_for_days_says_since_which() -> None:
+    async with shown(w=120, h=36) as (app, pilot, box):
+        box.desk.here = [changed(tap(), since="2026-11-25T12:00:00Z")]
+        began = time.localtime(datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp())
+        assert time.strftime("since %d %b %H:%M, 2 open now", began) in await opened(pilot, app)
 
 
 async def test_what_goes_past_is_told_on_the_taps_page() -> None:

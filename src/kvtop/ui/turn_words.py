@@ -157,7 +157,7 @@ def so_far(turn: Turn, at: float, w: int) -> Line:
     if turn.started_at is None:
         return [(pick(["when it came is not known: it was not alone", "when it came is not known"], w), "d")]
     told: Line = [("in flight for ", "d"), (short(since(turn, at)), "t")]
-    return pick_line([[*told, (f", since {hms(turn.started_at)}", "d")], told], w)
+    return pick_line([[*told, (f", since {hms(turn.started_at, at)}", "d")], told], w)
 
 
 def prompt_so_far(turn: Turn, exactly: bool, w: int) -> list[Line]:
@@ -191,11 +191,11 @@ def preview(turn: Turn, server: ServerView | None, at: float, w: int) -> list[Li
     return out
 
 
-def about(turn: Turn, server: ServerView | None, w: int) -> str:
-    """Where a turn comes from, in the longest wording that fits."""
+def about(turn: Turn, server: ServerView | None, at: float, w: int) -> str:
+    """Where a turn comes from, in the longest wording that fits; `at`: now."""
     engine = f" · engine {safe(turn.engine)}" if turn.engine is not None else ""
     finish = f" · finished: {safe(turn.finish_reason)}" if turn.finish_reason else ""
-    when = hms(moment(turn))
+    when = hms(moment(turn), at)
     if turn.captured:
         who = safe(turn.agent or "unknown")
         kind = f" · {safe(turn.route or DASH)}"

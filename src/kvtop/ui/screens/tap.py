@@ -218,7 +218,7 @@ class TapScreen(Page):
 
     def _tap(self, row: TapRow, w: int) -> list[Line]:
         record = row.record
-        at = _local(record.since)
+        at = _local(record.since, self.now())
         held = "" if row.connections is None else f", {exact(row.connections)} open now"
         kind = "detached" if record.log is not None else "in the foreground of a terminal"
         keeps = "" if record.store is not None else ", records nothing"
@@ -273,8 +273,8 @@ def _broken(line: str, w: int) -> list[str]:
     return [line[i : i + w] for i in range(0, len(line), w)] or [""]
 
 
-def _local(text: str) -> str:
+def _local(text: str, now: float) -> str:
     try:
-        return hms(datetime.fromisoformat(text).timestamp())
+        return hms(datetime.fromisoformat(text).timestamp(), now)
     except ValueError:
         return safe(text)
