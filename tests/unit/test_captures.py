@@ -274,6 +274,9 @@ async def test_in_flight_is_estimated_from_its_size_and_the_turn_before(path: Pa
     disproved = bench.captures.in_flight(URL, replace(NOW, at=AT + 30))[1].estimate
     assert disproved is not None and disproved.prompt_tokens == 12_000
     assert (disproved.cached_tokens, disproved.new_tokens) == (None, None), "so long takes more than 2,000 tokens"
+    for began, cached in ((AT - 101, 10_000), (AT - 50, None)):
+        restarted = bench.captures.in_flight(URL, replace(NOW, began=began))[1].estimate
+        assert restarted is not None and restarted.cached_tokens == cached, "a new process has an empty cache"
     await bench.close()
 
 

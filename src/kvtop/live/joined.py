@@ -59,6 +59,7 @@ class Joined:
             self._limits,
             requests.running,
             requests.waiting,
+            began=view.started_at,
             recorded=bool(tap.listens) or tap.by_itself or not self._taps.tried,
         )
         captured = self._captures.in_flight(url, moment)
