@@ -83,3 +83,19 @@ _KEY = re.compile(
 def keyless(text: str, limit: int = 200) -> str:
     """`printable`, for what may hold a key in the wrong place: of what looks like one, its first 4 characters."""
     return printable(_KEY.sub(lambda found: f"{found[0][:4]}…", text[: limit + 200]), limit)
+
+
+_BARE_KEY = re.compile(
+    r"""(?x)
+    (?:sk[-_] | hf_ | gsk_ | gh[a-z]_ | github_pat_ | glpat- | npm_ | nvapi- | xai- | xox[a-z]-)[\w+=~-]{4,}
+    | (?:AKIA|AIza)[\w+=~-]{6,}
+    | eyJ[\w+=~.-]{6,}
+    | (?=[\w+=~]*[0-9])(?=[\w+=~]*[A-Za-z])[\w+=~]{32,}
+    """
+)
+"""How keys begin, and what is too long and mixed for a machine's name."""
+
+
+def is_key(text: str) -> bool:
+    """A word without scheme, port and domain that is an API key rather than a host's name."""
+    return _BARE_KEY.fullmatch(text.strip()) is not None

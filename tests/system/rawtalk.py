@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import socket
 import struct
 import sys
@@ -14,6 +15,9 @@ from pathlib import Path
 
 from kvtop.capture.tap.child import Command
 from kvtop.capture.tap.process import Mapping, Tap
+
+SIOCOUTQ = 0x5411
+"""Asks how many sent bytes the other end has not acknowledged."""
 
 RESET = struct.pack("ii", 1, 0)
 PATIENCE_S = 20.0
@@ -84,6 +88,13 @@ class Talk:
 
     def fin(self) -> None:
         self.sock.shutdown(socket.SHUT_WR)
+
+    def delivered(self) -> None:
+        """Wait until the other end's kernel has all that was sent: a reset may overtake what is still here."""
+        end = time.monotonic() + 10
+        while struct.unpack("i", fcntl.ioctl(self.sock, SIOCOUTQ, b"\0\0\0\0"))[0]:
+            assert time.monotonic() < end
+            time.sleep(0.001)
 
     def reset(self) -> None:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -227,8 +238,7 @@ def answers(data: bytes, after: bytes = b"\r\n\r\n", end: str = "fin") -> Script
             talk.fin()
             talk.rest()
         elif end == "reset":
-            # What was sent is on its way to the other end before the reset overtakes it.
-            time.sleep(0.05)
+            talk.delivered()
             talk.reset()
 
     return script

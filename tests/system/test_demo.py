@@ -12,9 +12,10 @@ import pytest
 from kvtop.cli.demo_watch import DemoWatch
 from kvtop.cli.main import main
 from kvtop.config import Settings
-from kvtop.model.view import BoxView
+from kvtop.model.view import BoxView, Turn
 from kvtop.readings import State
 from kvtop.sim.server import SimBox
+from kvtop.sim.tapped import Tapped
 from kvtop.sim.thread import BoxThread
 
 
@@ -73,9 +74,14 @@ def test_no_port_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert capsys.readouterr().err == "kvtop: no port could be opened on 127.0.0.1: Too many open files\n"
 
 
+def captured(box: BoxView) -> list[Turn]:
+    return [turn for turn in box.server.turns if turn.captured] if box.server else []
+
+
 async def test_first_word_of_the_watch_knows_the_past() -> None:
-    thread = BoxThread(SimBox("tier-restores"))
-    watch = DemoWatch(thread, await asyncio.to_thread(thread.start), Settings())
+    tapped = Tapped()
+    thread = BoxThread(SimBox("tier-restores", tapped=tapped))
+    watch = DemoWatch(thread, await asyncio.to_thread(thread.start), Settings(), tapped)
     first: list[BoxView] = []
     told = asyncio.Event()
 
@@ -88,7 +94,7 @@ async def test_first_word_of_the_watch_knows_the_past() -> None:
     try:
         async with asyncio.timeout(10.0):
             await told.wait()
-            while first[-1].gpu is None or first[-1].host is None:
+            while first[-1].gpu is None or first[-1].host is None or not captured(first[-1]):
                 told.clear()
                 await told.wait()
     finally:
@@ -102,3 +108,8 @@ async def test_first_word_of_the_watch_knows_the_past() -> None:
     assert None not in server.running_chart.values[known[0] : known[-1]]
     assert box.gpu is not None and len(box.gpu.gpus) == 2
     assert box.host is not None and len(box.host.offload_files) == 1
+    seen = captured(box)
+    assert {turn.agent for turn in seen} == {"opencode", "Claude Code"} and len(seen) > 10
+    assert all(turn.counted is not None for turn in seen if turn.state == "done"), "both tell of it: one row"
+    assert box.server is not None and box.server.tap is not None and box.server.tap.listens == ()
+    assert not any(turn.past_tap for turn in box.server.turns)

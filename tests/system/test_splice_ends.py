@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import socket
 import struct
 import threading
@@ -14,8 +13,6 @@ from rawtalk import GET, POST, Talk, answers, asks, both_ways, connect, head, pl
 
 from kvtop.capture.tap.reactor import IN, Reactor
 from kvtop.capture.tap.splice import Link, prepare
-
-SIOCOUTQ = 0x5411
 
 
 @pytest.mark.parametrize("status", ["413 Content Too Large", "401 Unauthorized"])
@@ -36,7 +33,7 @@ def test_an_early_refusal_of_a_large_upload_is_delivered(status: str, how: str) 
         talk.until(b"\r\n\r\n")
         talk.send(said)
         if how == "resets":
-            time.sleep(0.05)
+            talk.delivered()
             talk.reset()
         elif how == "reads on":
             talk.fin()
@@ -68,8 +65,7 @@ def test_a_slow_client_gets_all_that_was_said_before_the_reset() -> None:
     def server(talk: Talk) -> None:
         talk.until(GET)
         talk.send(said)
-        while struct.unpack("i", fcntl.ioctl(talk.sock, SIOCOUTQ, b"\0\0\0\0"))[0]:
-            time.sleep(0.01)
+        talk.delivered()
         talk.reset()
         gone.set()
 

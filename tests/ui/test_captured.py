@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from msgspec.structs import replace as changed
@@ -20,10 +22,12 @@ from kvtop.capture.api.answer_text import CALL, REASONING, TEXT, Piece
 from kvtop.capture.control.plan import Leg, leg
 from kvtop.capture.control.running import Mapped, Running
 from kvtop.capture.turn import Captured, Part, Record, Route, TurnState
+from kvtop.config import Capture, Settings
 from kvtop.errors import KvtopError
 from kvtop.live.desk import Detail, TapRow
 from kvtop.model.view import BoxView, Turn
 from kvtop.ui.app import KvtopApp
+from kvtop.ui.turn_words import agent
 
 EVIL = "\x1b[31mred\x1b[0m\u202eevil\x9bnext"
 
@@ -122,10 +126,10 @@ def detail(**more: object) -> Detail:
 
 @asynccontextmanager
 async def shown(
-    view: BoxView | None = None, w: int = 80, h: int = 24
+    view: BoxView | None = None, w: int = 80, h: int = 24, settings: Settings | None = None
 ) -> AsyncIterator[tuple[KvtopApp, Pilot[str], Box]]:
     box = Box(view or boxes.captured())
-    app = KvtopApp(box, None, now=lambda: boxes.NOW)
+    app = KvtopApp(box, settings, now=lambda: boxes.NOW)
     async with app.run_test(size=(w, h)) as pilot:
         await pilot.pause()
         yield app, pilot, box
@@ -133,8 +137,9 @@ async def shown(
 
 async def settled(app: KvtopApp, pilot: Pilot[str]) -> str:
     """After what a key began has come back."""
-    for _ in range(5):
-        await pilot.pause(0.02)
+    await pilot.pause()
+    await asyncio.gather(*(worker.wait() for worker in app.workers if worker.name != "collector"))
+    await pilot.pause()
     return text(app)
 
 
@@ -463,6 +468,20 @@ async def test_a_body_that_is_not_there_or_too_long_is_said_so() -> None:
         assert "there is none" in text(app)
 
 
+@pytest.mark.parametrize("w", [80, 120, 200])
+async def test_a_turn_of_another_day_has_its_date(w: int) -> None:
+    then = boxes.NOW - 3 * 86_400
+    old = replace(boxes.captured_turn(700, 3 * 86_400, 1_000, 900, 0, 1), ended_at=then)
+    view = boxes.captured()
+    view = replace(view, servers=(replace(view.servers[0], turns=(old,)),))
+    async with shown(view, w, 50) as (app, pilot, _):
+        date = time.strftime("%d %b" if w >= 127 else "%d%b", time.localtime(then))
+        row = next(row for row in lines(app) if row.startswith("▸"))
+        assert re.match(rf"▸ +700 +{date}  opencode", row)
+        await pilot.press("enter")
+        assert time.strftime("opencode · %d %b %H:%M · ", time.localtime(then)) in await settled(app, pilot)
+
+
 # ---------------------------------------------------------------- the tap
 async def opened(pilot: Pilot[str], app: KvtopApp) -> str:
     await pilot.press("t")
@@ -496,6 +515,49 @@ async def test_a_tap_is_started_after_it_was_said_what_happens() -> None:
         assert "http://127.0.0.1:8001 → http://127.0.0.1:8000" in screen and "2 open now" in screen
 
 
+@pytest.mark.parametrize(("days", "words"), [(1, "1 day."), (0.5, "0.5 days."), (30, "30 days.")])
+async def test_how_long_turns_are_kept_is_as_the_settings_say(days: float, words: str) -> None:
+    async with shown(boxes.box(), 120, 36, Settings(capture=Capture(keep_days=days))) as (app, pilot, _):
+        await opened(pilot, app)
+        await pilot.press("s")
+        screen = re.sub(r"\s+", " ", await settled(app, pilot))
+        assert f"readable by you alone, for {words}" in screen
+
+
+@pytest.mark.parametrize(("captured", "words"), [(0, "0 turns captured."), (1, "1 turn captured.")])
+async def test_the_taps_page_counts_turns_in_good_grammar(captured: int, words: str) -> None:
+    async with shown(boxes.captured(captured=captured), 120, 36) as (app, pilot, box):
+        box.desk.here = [tap()]
+        assert words in re.sub(r"\s+", " ", await opened(pilot, app))
+
+
+async def test_what_was_captured_before_is_told_where_no_tap_runs() -> None:
+    async with shown(boxes.captured(captured=5, listens=()), 120, 36) as (app, pilot, _):
+        screen = re.sub(r"\s+", " ", await opened(pilot, app))
+        assert "Its turns are not captured; captured before: 5." in screen
+
+
+async def test_the_simulated_box_needs_no_tap() -> None:
+    async with shown(boxes.captured(listens=(), by_itself=True), 120, 36) as (app, pilot, _):
+        screen = re.sub(r"\s+", " ", await opened(pilot, app))
+        assert "No tap to 127.0.0.1:8000 runs: this simulated box tells its turns itself" in screen
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("Claude Code", "Claude"),
+        ("qwen-code", "qwen"),
+        ("Gemini CLI", "Gemini"),
+        ("pi", "pi"),
+        ("opencode", "opencode"),
+    ],
+)
+def test_few_cells_have_the_short_name_of_an_agent(name: str, short: str) -> None:
+    turn = Turn(1, 1.0, source="tap", agent=name)
+    assert (agent(turn, 11), agent(turn, 8)) == (name, short)
+
+
 async def test_a_tap_that_cannot_be_started_says_why() -> None:
     async with shown(boxes.box(), 120, 36) as (app, pilot, box):
         box.desk.fails = "not an address of this machine's loopback"
@@ -527,6 +589,13 @@ async def test_the_agents_lines_are_chosen() -> None:
         assert "Point opencode at it" in screen and '"baseURL": "http://127.0.0.1:8001/v1"' in screen
         await pilot.press("up", "up")
         assert "Point curl at it" in await settled(app, pilot)
+
+
+async def test_a_tap_that_runs_for_days_says_since_which() -> None:
+    async with shown(w=120, h=36) as (app, pilot, box):
+        box.desk.here = [changed(tap(), since="2026-11-25T12:00:00Z")]
+        began = time.localtime(datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp())
+        assert time.strftime("since %d %b %H:%M, 2 open now", began) in await opened(pilot, app)
 
 
 async def test_what_goes_past_is_told_on_the_taps_page() -> None:

@@ -291,8 +291,15 @@ async def test_in_flight_is_estimated_from_its_size_and_the_turn_before(path: Pa
     assert one.estimate.left_s == pytest.approx(1.0)
     late = bench.captures.in_flight(URL, replace(NOW, at=AT + 5))[1].estimate
     assert late is not None and late.left_s is None, "longer than expected: nothing is said of the rest"
+    assert late.new_tokens == 2_000
     unknown = bench.captures.in_flight(URL, replace(NOW, rate=None))[1].estimate
     assert unknown is not None and unknown.left_s is None
+    disproved = bench.captures.in_flight(URL, replace(NOW, at=AT + 30))[1].estimate
+    assert disproved is not None and disproved.prompt_tokens == 12_000
+    assert (disproved.cached_tokens, disproved.new_tokens) == (None, None), "so long takes more than 2,000 tokens"
+    for began, cached in ((AT - 101, 10_000), (AT - 50, None)):
+        restarted = bench.captures.in_flight(URL, replace(NOW, began=began))[1].estimate
+        assert restarted is not None and restarted.cached_tokens == cached, "a new process has an empty cache"
     await bench.close()
 
 

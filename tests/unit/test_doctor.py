@@ -21,6 +21,7 @@ from kvtop.errors import Problem, UsageError
 from kvtop.model import metrics
 from kvtop.readings import (
     Discovery,
+    Found,
     Gpu,
     GpuReading,
     HostReading,
@@ -179,6 +180,27 @@ async def test_the_evidence_has_an_answer_of_each_server(own_home: Path) -> None
     seen = await gather(["http://127.0.0.1:9", "http://127.0.0.1:7"])
     assert [one.target.shown for one in seen.asked] == ["http://127.0.0.1:9", "http://127.0.0.1:7"]
     assert all(isinstance(one.scrape, SourceDown) and one.scrape.state is State.REFUSED for one in seen.asked)
+
+
+async def test_each_server_that_was_found_is_asked(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (
+        Found("http://127.0.0.1:9", "process 5, not listening yet", 5),
+        Found("http://127.0.0.1:7", "process 6", 6),
+    )
+
+    class Finder:
+        def __init__(self, configured: int) -> None: ...
+
+        async def read(self, host: HostReading | None) -> Discovery:
+            return Discovery(rows)
+
+    monkeypatch.setattr("kvtop.cli.evidence.DiscoverySource", Finder)
+    seen = await gather([])
+    assert [(one.target.shown, one.target.why) for one in seen.asked] == [
+        ("http://127.0.0.1:7", "process 6"),
+        ("http://127.0.0.1:9", "process 5, not listening yet"),
+    ]
+    assert [check.about for check in checks(seen) if check.what == "server"] == [row.url for row in rows[::-1]]
 
 
 def test_a_hidden_model_list_asks_for_the_key(up: Evidence) -> None:

@@ -108,3 +108,39 @@ def test_ctrl_c_while_it_is_imported_is_130_without_a_word(module: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+COMPILED = "import signal; exec('import signal; signal.raise_signal(signal.SIGINT)'); print('not reached')"
+
+
+def test_ctrl_c_in_the_middle_of_a_module_is_130_too() -> None:
+    """There KeyboardInterrupt would come out of the compiler or of a C extension as something else, or not at all."""
+    code = (
+        "import sys\n"
+        "class CtrlC:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'kvtop.cli.demo_watch':\n"
+        f"            exec({COMPILED!r})\n"
+        "sys.meta_path.insert(0, CtrlC())\n"
+        "sys.argv = ['kvtop', 'demo', '--headless']\n"
+        "from kvtop.__main__ import entry\n"
+        "entry()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("before", ["SIG_IGN", "SIG_DFL", "default_int_handler"])
+def test_only_pythons_own_way_with_ctrl_c_is_replaced(before: str) -> None:
+    code = (
+        "import signal\n"
+        f"was = signal.{before}\n"
+        "signal.signal(signal.SIGINT, was)\n"
+        "from kvtop import interrupt\n"
+        "interrupt.at_once()\n"
+        "meanwhile = signal.getsignal(signal.SIGINT)\n"
+        "interrupt.as_usual()\n"
+        "print(meanwhile is was, signal.getsignal(signal.SIGINT) is was)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == f"{before != 'default_int_handler'} True\n"

@@ -621,3 +621,12 @@ def test_a_wait_is_told_while_it_lasts() -> None:
     assert said(flying(started_at=NOW - 9.9)).chip == "OK"
     assert said(flying(phase="writes")).chip == "OK"
     assert said(flying(started_at=None)).chip == "OK"
+
+
+def test_what_is_down_since_another_day_says_which() -> None:
+    days = 3 * 86_400
+    date = time.strftime("%d %b %H:%M", time.localtime(NOW - days))
+    view = down(State.HTTP_ERROR, cause="/metrics answers HTTP 500", state_since=NOW - days, last_good_at=NOW - days)
+    assert f"grey and from {date}" in plain(said(view))
+    asleep = replace(UP, state=State.SLEEPING, state_since=NOW - days)
+    assert plain(said(asleep)).startswith(f"the model sleeps since {date}:")

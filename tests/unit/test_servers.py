@@ -91,3 +91,9 @@ def test_a_name_does_not_hide_a_url_that_is_none() -> None:
 def test_no_url() -> None:
     (row,) = said(Server(f"ftp://me:{SECRET}@x"))
     assert row[0].startswith("[[server]] url: not a server's URL: 'ftp://***@x': ftp is not http or https")
+
+
+def test_a_key_in_the_place_of_the_url_is_told_and_not_shown() -> None:
+    (row,) = said(Server(SECRET, name="box"))
+    assert row[0].startswith("[[server]] box url: what looks like an API key stands where a server's URL is meant")
+    assert "geheim" not in "".join(row)

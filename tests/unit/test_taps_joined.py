@@ -8,14 +8,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from live_fakes import Bench
+from live_fakes import Bench, Inline, Time
 from msgspec.structs import replace as changed
 
 from kvtop.capture.control.running import Mapped, Running
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Route, TurnState
-from kvtop.live.taps import LOOK_S
+from kvtop.config import Server
+from kvtop.live.captures import Moment
+from kvtop.live.joined import Joined
+from kvtop.live.taps import LOOK_S, Taps
+from kvtop.model.judge import Thresholds
 from kvtop.model.view import ServerView, Turn
+from kvtop.readings import State
 
 URL = "http://127.0.0.1:8000"
 
@@ -100,14 +105,69 @@ async def test_a_tap_named_otherwise_is_one_of_this_server(box: Box) -> None:
         assert tap is not None and tap.listens == ("127.0.0.1:8001",)
 
 
-async def test_who_watches_the_tap_itself_sees_the_server_behind_it(tmp_path: Path) -> None:
+TAP = "http://127.0.0.1:8001"
+
+
+async def test_who_names_the_tap_watches_the_server_behind_it(tmp_path: Path) -> None:
     with Store.open(tmp_path / "turns.db", write=True) as store:
-        box = Box(store, "http://127.0.0.1:8001")
+        box = Box(store, TAP)
         box.tap()
         box.asks(1_000)
+        server = box.bench.server(URL)
+        server.box = box.counters
         async with box.bench.running() as time:
             await time.go(3)
-            assert [turn.agent for turn in box.view().turns if turn.captured] == ["pi"]
+            view = box.view()
+            assert (view.url, view.label) == (URL, "127.0.0.1:8000")
+            assert view.tap is not None and view.tap.listens == ("127.0.0.1:8001",)
+            assert [turn.agent for turn in view.turns if turn.captured] == ["pi"]
+            first = box.bench.server(TAP)
+            assert first.closed and len(first.scrapes) == 1, "no more polls stand among the tap's connections"
+            assert server.scrapes and server.asked_facts == 1
+            assert view.window.window_s == pytest.approx(3), "what the first answer told is not lost"
+            box.bench.taps = []
+            first.down()
+            await time.go(LOOK_S + 3)
+            view = box.view()
+            assert view.state.good and view.failed_tries == 0, "it outlives the tap"
+            assert [turn.agent for turn in view.turns if turn.captured] == ["pi"]
+
+
+async def test_a_tap_beside_its_own_server_is_the_same_server_once(box: Box) -> None:
+    box.tap()
+    async with box.bench.running() as time:
+        await time.go(3)
+        box.bench.watch.add_url(TAP)
+        assert box.bench.urls == [URL, TAP]
+        await time.go(1)
+        assert box.bench.urls == [URL]
+
+
+async def test_user_password_key_and_name_go_along_to_the_server_behind_a_tap(tmp_path: Path) -> None:
+    configured = Server("http://me:s%40t@127.0.0.1:8001", name="box", api_key_env="BOX_KEY")
+    bench = Bench(servers=[configured])
+    bench.taps = [
+        Running(name="a", pid=1, birth="x", since="2026-01-01T00:00:00Z", drain_s=1.0, mappings=[
+            Mapped("127.0.0.1:8001", "http://127.0.0.1:8002"), Mapped("127.0.0.1:8002", "http://[::1]:9000"),
+        ])
+    ]  # fmt: skip
+    async with bench.running() as time:
+        await time.go(3)
+        assert bench.made[-1] == ("http://me:s%40t@[::1]:9000", configured)
+        server = bench.watch.view("1m").server
+        assert server is not None and (server.url, server.label) == ("http://[::1]:9000", "box")
+
+
+async def test_taps_that_lead_to_each_other_end_nothing(tmp_path: Path) -> None:
+    bench = Bench("http://127.0.0.1:8001")
+    bench.taps = [
+        Running(name="a", pid=1, birth="x", since="2026-01-01T00:00:00Z", drain_s=1.0, mappings=[
+            Mapped("127.0.0.1:8001", "http://127.0.0.1:8002"), Mapped("127.0.0.1:8002", "http://127.0.0.1:8001"),
+        ])
+    ]  # fmt: skip
+    async with bench.running() as time:
+        await time.go(3)
+        assert len(bench.urls) == 1
 
 
 async def test_the_share_is_told_once_a_tap_ran_for_the_whole_window(box: Box) -> None:
@@ -175,6 +235,41 @@ async def test_a_chosen_engine_has_only_its_counters(box: Box) -> None:
         server = box.bench.watch.view("1m", 0, "1").server
         assert server is not None and server.tap is not None
         assert server.tap.captured == 0 and not any(turn.captured for turn in server.turns)
+
+
+class Told:
+    """What was captured, as a test says."""
+
+    version, problem = 1, ""
+
+    def __init__(self, *flying: Turn) -> None:
+        self.flying = flying
+
+    def count(self, url: str) -> int:
+        return 5
+
+    def no_details(self, url: str) -> bool:
+        return False
+
+    def ended(self, url: str, now: Moment) -> tuple[Turn, ...]:
+        return ()
+
+    def in_flight(self, url: str, now: Moment) -> tuple[Turn, ...]:
+        return self.flying
+
+
+@pytest.mark.parametrize(("later", "rows"), [(0.4, ["captured"]), (2.0, ["captured", "counted"])])
+async def test_an_end_that_was_counted_first_is_not_said_to_go_past_the_tap(later: float, rows: list[str]) -> None:
+    """The store is looked at twice a second, the counters five times."""
+    flying = Turn(9, None, state="in_flight", source="tap", started_at=100.0)
+    counted = Turn(3, 110.0, started_at=100.0, prompt_tokens=1_000, duration_s=10.0)
+    view = ServerView(URL, URL, State.UP, turns=(counted,), last_good_at=110.0)
+    taps = Taps(list, Inline("taps"), Time().sleep)
+    joined = Joined(Told(flying), taps, Thresholds(), lambda: 50.0)  # type: ignore[arg-type]
+    made = joined.view(view, 110.0 + later)
+    assert [turn.key[0] for turn in made.turns] == rows
+    alone = Joined(Told(), taps, Thresholds(), lambda: 50.0).view(view, 110.4)  # type: ignore[arg-type]
+    assert [turn.past_tap for turn in alone.turns] == [True], "nothing that is captured could be it"
 
 
 def test_keys_tell_captured_and_counted_turns_apart() -> None:

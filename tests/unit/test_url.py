@@ -84,6 +84,35 @@ def test_nonsense_is_one_line_without_a_password(nonsense: str) -> None:
     assert "gehe" not in words
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sk-1234",
+        "sk-proj-Geheim_4711abc",
+        " hf_GeheimGeheim ",
+        "ghp_geheim4711",
+        "AKIAGEHEIM4711",
+        "eyJgeheim.geheim.geheim",
+        "4711" * 4 + "geheim" * 4,
+    ],
+)
+def test_a_key_is_no_host_and_is_not_said(key: str) -> None:
+    with pytest.raises(UsageError, match="what looks like an API key stands where a server's URL is meant") as caught:
+        normalise(key)
+    assert key.strip()[:5] not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "host", ["hf-proxy", "sk", "npm-cache", "skynet", "gpu-node-0123456789-rack-17-of-berlin", "3f9a0c1b2d4e"]
+)
+def test_hosts_that_begin_like_a_key_are_hosts(host: str) -> None:
+    assert normalise(host) == f"http://{host}:8000"
+
+
+def test_a_host_that_looks_like_a_key_is_named_with_its_scheme_or_port() -> None:
+    assert normalise("http://sk-1234:8000") == normalise("sk-1234:8000") == "http://sk-1234:8000"
+
+
 def test_a_password_is_not_in_the_repr() -> None:
     endpoint = parse("http://user:geheim@h:1")
     assert endpoint.userinfo == "user:geheim"

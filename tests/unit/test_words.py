@@ -1,13 +1,14 @@
 """How numbers are written: the table of the screens, and its edges."""
 
 import math
+from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.model.words import ago, flow, lasted, pct, per_hour, per_second, secs, tok, traffic
-from kvtop.ui.numbers import bound, bucket, short, whole_shares
+from kvtop.model.words import ago, flow, hms, lasted, pct, per_hour, per_second, secs, tok, traffic
+from kvtop.ui.numbers import bound, bucket, short, when, whole_shares
 
 
 @pytest.mark.parametrize(
@@ -77,3 +78,23 @@ def test_no_number_is_ever_negative_or_too_wide(value: float) -> None:
     for text in (secs(value), short(value), tok(value), traffic(value), per_second(value), pct(value)):
         assert not text.startswith("-")
     assert len(short(min(value, 8.6e7))) <= 6
+
+
+def at(text: str) -> float:
+    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S").timestamp()
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "long", "eight", "five"),
+    [
+        ("2026-11-30 09:04:21", "2026-11-30 23:00:00", "09:04:21", "09:04:21", "09:04"),
+        ("2026-11-29 23:58:00", "2026-11-30 00:05:00", "23:58:00", "23:58:00", "23:58"),
+        ("2026-11-29 13:04:21", "2026-11-30 13:04:21", "29 Nov 13:04", "29 Nov", "29Nov"),
+        ("2026-11-25 23:58:00", "2026-11-30 23:59:00", "25 Nov 23:58", "25 Nov", "25Nov"),
+    ],
+)
+def test_a_moment_of_another_day_has_its_date(then: str, now: str, long: str, eight: str, five: str) -> None:
+    assert hms(at(then), at(now)) == long
+    assert (when(at(then), at(now), 8), when(at(then), at(now), 5)) == (eight, five)
+    assert hms(at(then)) == then[11:]
+    assert hms(None, at(now)) == when(None, at(now), 8) == "–"

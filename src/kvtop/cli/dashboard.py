@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from kvtop import config, paths
+from kvtop import config, interrupt, paths
 from kvtop.cli import stdio
 from kvtop.cli.args import Parser, theme
 from kvtop.errors import KvtopError, Problem
@@ -56,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
 
     gc.freeze()
     gc.enable()
+    interrupt.as_usual()
     return run(
         watch,
         settings,
@@ -91,6 +92,7 @@ def _log_to_file() -> None:
 
 
 def _demo() -> int:
+    interrupt.at_once()
     from kvtop.cli import demo
 
     return int(demo.main([]))

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvtop import config
+from kvtop import config, interrupt
 from kvtop.cli import stdio
 from kvtop.cli.args import Parser, seconds, theme
 from kvtop.errors import KvtopError, Problem, UsageError
 from kvtop.model.view import WINDOWS
 from kvtop.sim.scenarios import DEFAULT, SCENARIOS
 from kvtop.sim.server import SimBox
+from kvtop.sim.tapped import Tapped
 from kvtop.sim.thread import BoxThread
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def main(argv: Sequence[str]) -> int:
     settings = msgspec.structs.replace(loaded.settings, **chosen)
     if not args.headless:
         stdio.need_terminal("without one: kvtop demo --headless --seconds 5")
-    thread = BoxThread(SimBox(args.scenario, seed=args.seed))
+    tapped = Tapped()
+    thread = BoxThread(SimBox(args.scenario, seed=args.seed, tapped=tapped))
     try:
         url = thread.start()
     except OSError as error:
@@ -111,13 +113,15 @@ def main(argv: Sequence[str]) -> int:
     try:
         from kvtop.cli.demo_watch import DemoWatch
 
-        watch = DemoWatch(thread, url, settings)
+        watch = DemoWatch(thread, url, settings, tapped)
         if args.headless:
+            interrupt.as_usual()
             told = asyncio.run(_look(watch, args.seconds or 5.0))
             print(json.dumps(told))
             return 0 if told["scrapes"] else 1
         from kvtop.ui.app import run
 
+        interrupt.as_usual()
         return run(watch, settings, problems=loaded.problems, check=partial(_check, loaded), tracebacks=args.debug)
     finally:
         thread.stop()

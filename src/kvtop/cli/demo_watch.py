@@ -14,6 +14,7 @@ from kvtop.live.watch import Watch
 from kvtop.model.view import BoxView
 from kvtop.readings import Scrape, ServerFacts, SourceDown
 from kvtop.sim.hardware import SimGpus, SimHost
+from kvtop.sim.tapped import Tapped
 from kvtop.sim.thread import BoxThread
 
 
@@ -52,9 +53,10 @@ class PastFirst:
 class DemoWatch(Watch):
     """Says nothing while the box's past is being told (about half a second), then what any watch says."""
 
-    def __init__(self, thread: BoxThread, url: str, settings: Settings) -> None:
+    def __init__(self, thread: BoxThread, url: str, settings: Settings, tapped: Tapped | None = None) -> None:
+        """`tapped`: what the box records of its agents."""
         self.sources: list[PastFirst] = []
-        super().__init__(settings, [url], demo=True, factories=self._simulated(thread, settings))
+        super().__init__(settings, [url], demo=True, factories=self._simulated(thread, settings, tapped))
         self._before = super().view(settings.window)
 
     @property
@@ -62,7 +64,7 @@ class DemoWatch(Watch):
         """Part of the past is still to be told."""
         return not self.sources or any(source.pending for source in self.sources)
 
-    def _simulated(self, thread: BoxThread, settings: Settings) -> Factories:
+    def _simulated(self, thread: BoxThread, settings: Settings, tapped: Tapped | None) -> Factories:
         box = thread.box
         sources = real(settings, SystemClock())
 
@@ -75,7 +77,8 @@ class DemoWatch(Watch):
             server=server,
             gpu=lambda: SimGpus(box.scenario.spec, lambda: box.vitals),
             host=lambda: SimHost(box.scenario.spec, lambda: box.vitals, lambda: box.port),
-            captures=lambda: None,  # the user's own turns are not the box's
+            captures=lambda: tapped,  # the user's own turns are not the box's
+            recorded_since=lambda: tapped.since if tapped is not None else None,
             taps=tuple,
         )
 

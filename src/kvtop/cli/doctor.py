@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from kvtop import interrupt
 from kvtop.cli.args import Parser
 from kvtop.errors import printable
 
@@ -45,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
     from kvtop.cli.checks import checks
     from kvtop.cli.evidence import gather
 
+    interrupt.as_usual()
     rows = list(checks(asyncio.run(gather(args.url))))
     if args.json:
         sees = [{"what": named(r), "ok": r.ok, "because": r.because, "fix": r.fix or None} for r in rows]

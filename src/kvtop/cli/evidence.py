@@ -60,7 +60,7 @@ class Evidence:
     gpu: GpuReading
     discovery: Discovery
     asked: tuple[Asked, ...] = ()
-    """Those of the command line, else of config.toml, else the first that was found; none where none is known."""
+    """Those of the command line, else of config.toml, else those that were found; none where none is known."""
     taps: tuple[Running, ...] = ()
     """Of this user."""
 
@@ -71,8 +71,7 @@ async def gather(urls: Sequence[str]) -> Evidence:
     targets = all_named(urls, config.settings)
     host, gpu = await asyncio.gather(asyncio.to_thread(read_host), asyncio.to_thread(read_gpu))
     discovery = await DiscoverySource(configured=len(config.settings.server)).read(host)
-    if not targets and (target := discovered(discovery, config.settings)) is not None:
-        targets = [target]
+    targets = targets or discovered(discovery, config.settings)
     size = shutil.get_terminal_size()
     terminal = Terminal(sys.stdout.isatty(), size.columns, size.lines, dict(os.environ))
     count, wrong = problems(config)

@@ -7,8 +7,9 @@ import re
 import sys
 from collections.abc import Sequence
 
-from kvtop import __version__
+from kvtop import __version__, interrupt
 from kvtop.cli import stdio
+from kvtop.cli.ending import leave_if_busy
 from kvtop.errors import KvtopError, UsageError
 
 COMMANDS = {
@@ -23,6 +24,9 @@ COMMANDS = {
 
 _MODULES = {"import": "importing"}
 """Of commands whose word can name no module."""
+
+_STILL_IMPORT = ("dashboard", "demo", "doctor", "snapshot")
+"""They import more when they run, and then say themselves that ctrl-c is to be taken as usual."""
 
 USAGE = """usage: kvtop [URL ...] [options]
        kvtop COMMAND [...]
@@ -84,7 +88,10 @@ def _run(args: list[str]) -> int:
         return 0
     name, rest = (args[0], args[1:]) if args and args[0] in COMMANDS else ("dashboard", args)
     _not_a_slip(args[0] if name == "dashboard" and args else "")
-    return int(importlib.import_module(f"kvtop.cli.{_MODULES.get(name, name)}").main(rest))
+    command = importlib.import_module(f"kvtop.cli.{_MODULES.get(name, name)}")
+    if name not in _STILL_IMPORT:
+        interrupt.as_usual()
+    return int(command.main(rest))
 
 
 def _not_a_slip(word: str) -> None:
@@ -103,4 +110,6 @@ def _not_a_slip(word: str) -> None:
 def entry() -> None:
     """All of the console script that may take its time to import."""
     stdio.prepare()
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    leave_if_busy(code)
+    sys.exit(code)

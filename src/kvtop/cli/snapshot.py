@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kvtop import interrupt
 from kvtop.cli.args import Parser, seconds
 from kvtop.errors import KvtopError, UsageError, printable
 
@@ -43,6 +44,7 @@ def main(argv: Sequence[str]) -> int:
     args = _arguments(argv)
     if args.before is not None:
         return _saved(args)
+    interrupt.as_usual()
     return asyncio.run(_live(args))
 
 

@@ -70,12 +70,10 @@ def all_named(urls: Sequence[str], have: Settings) -> list[Target]:
     return list(first.values())
 
 
-def discovered(found: Discovery, have: Settings) -> Target | None:
-    """The first server found, one that listens before one that starts."""
+def discovered(found: Discovery, have: Settings) -> list[Target]:
+    """The servers found, those that listen before those that start."""
     rows = sorted(found.found, key=lambda row: "not listening" in row.why)
-    if not rows:
-        return None
-    return Target(rows[0].url, normalise(rows[0].url), key_for(rows[0].url, have.server), rows[0].why)
+    return [Target(row.url, normalise(row.url), key_for(row.url, have.server), row.why) for row in rows]
 
 
 async def find(have: Settings, host: HostReading | None) -> Target:
@@ -83,11 +81,10 @@ async def find(have: Settings, host: HostReading | None) -> Target:
     from kvtop.sources.discovery import DiscoverySource
 
     discovery = await DiscoverySource(configured=len(have.server)).read(host)
-    target = discovered(discovery, have)
-    if target is None:
+    targets = discovered(discovery, have)
+    if not targets:
         looked = "; ".join(f"{place}: {what}" for place, what in discovery.looked)
         raise KvtopError(f"no vLLM server found on this box ({looked})", "give its URL, for instance http://host:8000")
-    if len(discovery.found) > 1:
-        others = ", ".join(row.url for row in discovery.found if row.url != target.url)
-        print(f"kvtop: took {target.shown}; also here: {others}", file=sys.stderr)
-    return target
+    if others := ", ".join(other.shown for other in targets[1:]):
+        print(f"kvtop: took {targets[0].shown}; also here: {others}", file=sys.stderr)
+    return targets[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from kvtop.capture.document import decode_s
-from kvtop.capture.estimate import Sizes
+from kvtop.capture.estimate import Guess, Sizes
 from kvtop.capture.slow import expected_s
 from kvtop.capture.turn import Captured, TurnState
 from kvtop.errors import KvtopError
@@ -50,6 +50,8 @@ class Moment:
     limits: Thresholds
     running: int | None = None
     waiting: int | None = None
+    began: float | None = None
+    """Unix time of its start: its cache holds nothing that is older."""
     recorded: bool = True
     """A tap to it runs, as far as is known."""
 
@@ -244,12 +246,25 @@ class Captures:
         guess = self._sizes.guess(turn) if turn.prompt_tokens is None else None
         estimate = None
         if guess is not None:
-            new = None if guess.cached_tokens is None else guess.prompt_tokens - guess.cached_tokens
-            left = None
-            if new is not None and now.rate and phase == "reads":
-                left = new / now.rate - (now.at - (turn.sent_at or turn.started_at))
-            estimate = Estimate(guess.prompt_tokens, guess.cached_tokens, new, left if left and left > 0 else None)
+            estimate = self._expected(turn, guess, phase, now)
         return _shown(turn, phase=phase, estimate=estimate)
+
+    def _expected(self, turn: Captured, guess: Guess, phase: str | None, now: Moment) -> Estimate:
+        if guess.cached_tokens is None or self._parent_before(turn, now.began):
+            return Estimate(guess.prompt_tokens)
+        new = guess.prompt_tokens - guess.cached_tokens
+        if phase != "reads" or not now.rate:
+            return Estimate(guess.prompt_tokens, guess.cached_tokens, new)
+        read_s, so_far_s = new / now.rate, now.at - (turn.sent_at or turn.started_at)
+        if now.limits.slow(so_far_s, read_s):
+            return Estimate(guess.prompt_tokens)  # it reads more than it should have to
+        return Estimate(guess.prompt_tokens, guess.cached_tokens, new, read_s - so_far_s if so_far_s < read_s else None)
+
+    def _parent_before(self, turn: Captured, at: float | None) -> bool:
+        """The turn that it continues ended before this time."""
+        kept = self._kept.get(same_port_here(turn.upstream))
+        parent = kept.ended.get(turn.parent or 0) if kept is not None else None
+        return parent is not None and parent.ended_at is not None and at is not None and parent.ended_at < at
 
     def _ended(self, turn: Captured, now: Moment) -> Turn:
         estimate = None

@@ -54,6 +54,8 @@ class Endpoint:
         self.tried = asyncio.Event()
         """The first try is over."""
         self._made = made
+        self._next: Callable[[], ServerLike] | None = None
+        """Makes the source that is asked from the next try on."""
         self._around = around
         self._source: ServerLike | None = None
         self._facts_at: float | None = None
@@ -64,6 +66,10 @@ class Endpoint:
     def good(self) -> bool:
         return self.history.failed_tries == 0 and self.tried.is_set()
 
+    def turn_to(self, made: Callable[[], ServerLike]) -> None:
+        """Ask another source from the next try on."""
+        self._next = made
+
     async def run(self) -> None:
         """Until cancelled. Nothing that the source or a text does ends it."""
         try:
@@ -72,11 +78,17 @@ class Endpoint:
                 await self._once()
                 await self._around.sleep(self.pause(self._around.clock.mono() - began))
         finally:
-            if self._facts_task is not None:
-                self._facts_task.cancel()
-                await asyncio.gather(self._facts_task, return_exceptions=True)
-            if self._source is not None:
-                await asyncio.shield(self._close(self._source))
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """Ask the source nothing more, and close its connection."""
+        if self._facts_task is not None:
+            self._facts_task.cancel()
+            await asyncio.gather(self._facts_task, return_exceptions=True)
+            self._facts_task = self._facts_at = None
+        if self._source is not None:
+            source, self._source = self._source, None
+            await asyncio.shield(self._close(source))
 
     def pause(self, took_s: float) -> float:
         """Seconds until the next try: short while something is in flight, long when idle or down."""
@@ -95,6 +107,9 @@ class Endpoint:
         return max(interval - took_s, took_s)
 
     async def _once(self) -> None:
+        if self._next is not None:
+            self._made, self._next = self._next, None
+            await self._leave()
         answer = await self._guarded(self._scrape, "/metrics")
         if isinstance(answer, SourceDown):
             self.history.down(self._around.explain(answer, self.history.url, self.history.pid))

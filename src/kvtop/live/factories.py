@@ -77,6 +77,8 @@ class Factories:
     """The store of captured turns, opened for reading; None where there is none yet."""
     taps: Callable[[], Sequence[Running]] = tuple
     """The taps that run on this machine."""
+    recorded_since: Callable[[], float | None] = lambda: None
+    """Unix time since when the servers themselves fill the store, as the box of the demo does; None: only taps do."""
     explain: Callable[[SourceDown, str, HostReading | None, int | None], SourceDown] = explain
     """What the machine knows about a server that does not answer."""
     worker: Callable[[str], Caller] = Worker

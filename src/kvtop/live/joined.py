@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kvtop.live.captures import Captures, Moment
@@ -11,6 +11,8 @@ from kvtop.model.judge import Thresholds
 from kvtop.model.merged import Ended, in_flight, tokens_of
 from kvtop.model.view import ServerView, TapView, Turn
 
+UNTOLD_S = 1.5
+"""What the counters have seen to end just now may be one that is captured, whose end has not been read yet."""
 VIEWS = 16
 """Views that are remembered."""
 
@@ -18,8 +20,12 @@ VIEWS = 16
 class Joined:
     """Cheap to ask again: what ended is joined once a change, what is in flight once a second."""
 
-    def __init__(self, captures: Captures, taps: Taps, limits: Thresholds) -> None:
+    def __init__(
+        self, captures: Captures, taps: Taps, limits: Thresholds, recorded_since: Callable[[], float | None]
+    ) -> None:
+        """`recorded_since`: see `Factories`."""
         self._captures, self._taps, self._limits = captures, taps, limits
+        self._recorded_since = recorded_since
         self._ended: dict[str, Ended] = {}
         self._views: dict[tuple[str, str, str | None], tuple[ServerView, tuple[object, ...], ServerView]] = {}
 
@@ -34,7 +40,8 @@ class Joined:
         known = self._views.get(key)
         if known is not None and known[0] is view and known[1] == mark:
             return known[2]
-        tap = TapView(captured, listens, problem=self._captures.problem)
+        by_itself = self._recorded_since() is not None
+        tap = TapView(captured, listens, problem=self._captures.problem, by_itself=by_itself)
         unknown = replace(tap, captured=0)  # on which engine a captured turn ran is not known
         made = self._made(view, url, tap, now) if view.engine is None else replace(view, tap=unknown)
         if len(self._views) > VIEWS:
@@ -44,17 +51,22 @@ class Joined:
 
     def _made(self, view: ServerView, url: str, tap: TapView, now: float) -> ServerView:
         requests = view.window.all.requests
+        since = self._taps.since(url)
+        since = since if since is not None else self._recorded_since()
         moment = Moment(
             now,
             view.savings.prefill_tokens_per_s,
             self._limits,
             requests.running,
             requests.waiting,
-            recorded=bool(tap.listens) or not self._taps.tried,
+            began=view.started_at,
+            recorded=bool(tap.listens) or tap.by_itself or not self._taps.tried,
         )
+        captured = self._captures.in_flight(url, moment)
         counted = [turn for turn in view.turns if turn.state != "in_flight"]
-        since = self._taps.since(url)
-        flying = in_flight(self._captures.in_flight(url, moment), view.turns)
+        if captured:
+            counted = [turn for turn in counted if (turn.ended_at or 0.0) <= now - UNTOLD_S]
+        flying = in_flight(captured, view.turns)
         merged = self._ended.setdefault(view.url, Ended())
         turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since))
         share, passed_by = _through(view, turns, since)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 2.0
 READ_S = 5.0
+MOST_IN_A_ROW = 4
+"""Taps in front of taps that are looked through."""
 
 
 class Taps:
@@ -66,11 +68,13 @@ class Taps:
 
     def behind(self, url: str) -> str:
         """The server that is reached at this URL: where a tap listens there, the one behind it."""
-        place = same_port_here(url)
-        for record in self.here:
-            for mapped in record.mappings:
-                if same_port_here(f"http://{mapped.listen}") == place:
-                    return mapped.upstream
+        for _ in range(MOST_IN_A_ROW):
+            place = same_port_here(url)
+            ways = (mapped for record in self.here for mapped in record.mappings)
+            upstream = next((m.upstream for m in ways if same_port_here(f"http://{m.listen}") == place), None)
+            if upstream is None:
+                break
+            url = upstream
         return url
 
     def since(self, url: str) -> float | None:

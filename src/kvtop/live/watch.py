@@ -29,7 +29,7 @@ from kvtop.model.judge import Thresholds
 from kvtop.model.turns import TurnTracker
 from kvtop.model.view import BoxView, ServerView, TurnKey
 from kvtop.readings import Discovery, SourceDown, State
-from kvtop.sources.url import normalise
+from kvtop.sources.url import normalise, with_userinfo
 
 HEAD_START_S = 0.5
 """The machine's sources and their imports wait for the first answer of a server, but not longer."""
@@ -82,7 +82,7 @@ class Watch:
         judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
         self.desk = Desk(self._factories.captures, self._taps, worker)
         """Captured turns in full, and taps: asked for one by one."""
-        self._joined = Joined(self._captures, self._taps, judged)
+        self._joined = Joined(self._captures, self._taps, judged, self._factories.recorded_since)
         self._finder_worker = worker("import-finder")
         self._discovery: Discovery | None = None
         self._looks = 0
@@ -135,6 +135,29 @@ class Watch:
         self._endpoints.append(endpoint)
         if self._running:
             self._start(endpoint)
+            asyncio.get_running_loop().call_soon(self._past_taps)
+
+    def _past_taps(self) -> None:
+        """A server that was given by its tap's URL is asked itself: what is shown outlives the tap, and no poll stands
+        among the connections that the tap holds for agents."""
+        for endpoint in list(self._endpoints):
+            given = endpoint.history.url
+            url = self._taps.behind(given)
+            with contextlib.suppress(UsageError):
+                url = normalise(url)
+                if url != given:
+                    self._move(endpoint, given, url)
+
+    def _move(self, endpoint: Endpoint, given: str, url: str) -> None:
+        if any(other.history.url == url for other in self._endpoints):
+            self._forget(endpoint)  # it is watched already
+            return
+        configured = self._configured.get(given) or self._configured.get(url)
+        self._typed[url] = with_userinfo(url, self._typed[given])
+        endpoint.history.moved(url, _label(url, configured))
+        endpoint.turn_to(lambda: self._made(url, configured))
+        if (task := self._tasks.pop(given, None)) is not None:
+            self._tasks[url] = task
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(self._settings.poll, self._clock, self._sleep, self._tell, self._explained)
@@ -223,7 +246,11 @@ class Watch:
 
     async def _watch_taps(self) -> None:
         await self._head_start()
-        await self._taps.run(self._changed)
+        await self._taps.run(self._taps_changed)
+
+    def _taps_changed(self) -> None:
+        self._past_taps()
+        self._changed()
 
     def _host_changed(self) -> None:
         host = self._host.reading

@@ -80,19 +80,23 @@ def label_of(view: ServerView) -> str:
     return printable(view.label or view.url, 40)
 
 
-def _grey(view: ServerView) -> str:
-    return f"; what it fed is grey and from {hms(view.last_good_at)}" if view.last_good_at is not None else ""
+def _grey(view: ServerView, now: float) -> str:
+    if view.last_good_at is None:
+        return ""
+    return f"; what it fed is grey and from {hms(view.last_good_at, now)}"
 
 
 def _dead(view: ServerView, around: Around) -> list[Wording]:
     first = f"the engine died ({view.http_status or 503})"
     if view.state_since is None:
         return [(first, "")]
-    return [(f"{first},", f"seen at {hms(view.state_since)}: the API process answers, no model runs behind it")]
+    return [
+        (f"{first},", f"seen at {hms(view.state_since, around.now)}: the API process answers, no model runs behind it")
+    ]
 
 
 def _refused(view: ServerView, around: Around) -> list[Wording]:
-    since = f" since {hms(view.state_since)}" if view.last_good_at is not None and view.state_since else ""
+    since = f" since {hms(view.state_since, around.now)}" if view.last_good_at is not None and view.state_since else ""
     first = f"{label_of(view)} refuses{since}:"
     left = sum(f.bytes for f in around.host.offload_files if f.stale) if around.host else 0
     file = f"; its tier file ({nb(gib(left, 0))}) is left over" if left and view.pid is not None else ""
@@ -144,7 +148,7 @@ def _unauthorized(view: ServerView, around: Around) -> list[Wording]:
 
 def _as_told(view: ServerView, around: Around) -> list[Wording]:
     first = f"{label_of(view)}:"
-    return [(first, f"{_cause(view)}{_grey(view)}"), (first, _cause(view))]
+    return [(first, f"{_cause(view)}{_grey(view, around.now)}"), (first, _cause(view))]
 
 
 def _stale(view: ServerView, around: Around) -> list[Wording]:
@@ -154,7 +158,7 @@ def _stale(view: ServerView, around: Around) -> list[Wording]:
     each = f"{around.timeout_s:g}{nb(' s')}"
     how = f"({tries} tries of {each})" if tries > 1 else f"(1 try of {each})"
     first = f"/metrics has not answered{age}"
-    return [(first, f"{how}{_grey(view)}"), (first, how)]
+    return [(first, f"{how}{_grey(view, around.now)}"), (first, how)]
 
 
 def _cause(view: ServerView) -> str:

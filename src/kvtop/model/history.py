@@ -10,7 +10,7 @@ from typing import Protocol
 from kvtop.model import charts, fleet
 from kvtop.model.archive import Archive
 from kvtop.model.box import EngineWindow, Window
-from kvtop.model.series import How, Medians
+from kvtop.model.traces import LEVEL_GAP_S, Traces
 from kvtop.model.turns import TurnTracker
 from kvtop.model.view import WINDOWS, Savings, ServerView, Turn
 from kvtop.model.window import Glance, between, glance, since_start
@@ -18,20 +18,11 @@ from kvtop.readings import Scrape, ServerFacts, SourceDown, State
 
 TURNS_KEPT = 500
 
-LEVEL_GAP_S = 6.0
-"""A gauge read now says nothing of a time further back than this: the chart has a gap."""
-
-FLOW_GAP_S = 120.0
-"""A counter's growth over a longer silence is in the windows, but no column of a chart could say when it was."""
-
 TOO_OLD = 1.5
 TOO_OLD_S = 5.0
 """A window may be longer than asked by half, or by five seconds, where no nearer scrape is left."""
 
 TRAFFIC_S = 300.0
-
-_FLOWS = ("prompt", "cached", "store", "load", "generated")
-_LEVELS = ("running", "waiting", "kv_usage")
 
 
 class Tracker(Protocol):
@@ -79,15 +70,7 @@ class ServerHistory:
         self._turns: deque[Turn] = deque(maxlen=TURNS_KEPT)
         self._finished: Counter[str | None] = Counter()
         """Requests seen to finish, by engine."""
-        self._series = {name: charts.level() if name in _LEVELS else charts.flow() for name in (*_FLOWS, *_LEVELS)}
-        self._ttft = Medians()
-        self._charts = {
-            "share": charts.share(self._series["cached"], self._series["prompt"]),
-            "store": charts.plain(self._series["store"], How.PEAK),
-            "load": charts.plain(self._series["load"], How.PEAK),
-            "running": charts.plain(self._series["running"], How.PEAK),
-            "waiting": charts.plain(self._series["waiting"], How.PEAK),
-        }
+        self._traces = Traces()
         self._windows: dict[str, Window] = {}
         self._views: dict[tuple[str, str | None], tuple[tuple[int, int], ServerView]] = {}
         self._pid: int | None = None
@@ -140,6 +123,11 @@ class ServerHistory:
             self._pid = pid
             self.version += 1
 
+    def moved(self, url: str, label: str) -> None:
+        """The same server is asked at another URL from now on."""
+        self.url, self.label = url, label
+        self.version += 1
+
     @property
     def pid(self) -> int | None:
         """The API process that was last seen to serve this URL."""
@@ -171,11 +159,7 @@ class ServerHistory:
     def _rewind(self, to: float) -> None:
         """The clock was set back: what is recorded as later than now is forgotten, the counters go on."""
         self._archive.rewind(to)
-        for series in self._series.values():
-            series.rewind(to)
-        self._ttft.rewind(to)
-        for chart in self._charts.values():
-            chart.forget()
+        self._traces.rewind(to)
         marks = ("_reset_at", "_reset_seen_at", "_waiting_since", "_busy_at", "_watched_since", "_state_since")
         for name in marks:
             value = getattr(self, name)
@@ -195,7 +179,7 @@ class ServerHistory:
                 step = self._reset(step, scrape, at)
                 last = None  # what was before says nothing of this one
             if step is not None:
-                busy = self._chart(step, at) or busy
+                busy = self._traces.add(step, at) or busy
         self._started_at = seen.started_at
         if busy:
             self._busy_at = at
@@ -220,34 +204,6 @@ class ServerHistory:
         self._traffic = None
         return between(self._zero, scrape, at - self._reset_at, lean=True) if at > self._reset_at else None
 
-    def _chart(self, step: Window, at: float) -> bool:
-        """Write a step into the series; True where something was done in it."""
-        gap, everything = step.window_s, step.all
-        flows = {
-            "prompt": everything.cached.prompt_tokens,
-            "cached": everything.cached.cached_tokens,
-            "store": everything.offload.store_bytes,
-            "load": everything.offload.load_bytes,
-            "generated": everything.throughput.generation_tokens,
-        }
-        levels = {
-            "running": everything.requests.running,
-            "waiting": everything.requests.waiting,
-            "kv_usage": everything.requests.kv_cache_usage_share,
-        }
-        if gap is not None and gap <= FLOW_GAP_S:
-            for name, amount in flows.items():
-                if amount is not None and amount >= 0:
-                    self._series[name].add(at - gap, at, amount)
-        if gap is not None and gap <= LEVEL_GAP_S:
-            for name, value in levels.items():
-                if value is not None:
-                    self._series[name].add(at - gap, at, value)
-        ttft = everything.latency.ttft
-        if ttft.n and ttft.p50 is not None and ttft.p50.value_s is not None:
-            self._ttft.add(at, ttft.p50.value_s, ttft.n)
-        return bool(flows["prompt"] or flows["generated"])
-
     # -- showing
 
     def view(self, now: float, window_key: str, engine: str | None = None) -> ServerView:
@@ -270,16 +226,7 @@ class ServerHistory:
         peaks), generation_tokens_per_s (its mean). Of an unknown name nothing is known. Its cost grows with `columns`.
         """
         end = now if self._down is not None or now - self._last_at > LEVEL_GAP_S else self._last_at
-        if name == "share":
-            rolling = charts.share(self._series["cached"], self._series["prompt"])
-            return rolling.at(end, span_s, None, columns).values
-        if name == "ttft_p50_s":
-            return self._ttft.query(span_s, columns, end)
-        found = _PAGES.get(name)
-        if found is None:
-            return (None,) * columns
-        series, how = found
-        return self._series[series].query(span_s, columns, how, end)
+        return self._traces.page(name, span_s, columns, end)
 
     def _view(self, now: float, window_key: str, engine: str | None) -> ServerView:
         life = self._window("start")
@@ -289,7 +236,7 @@ class ServerHistory:
         window, hour, life = (_of_engine(w, known) for w in (whole, hour, life))
         age = max(0.0, now - self._last_at) if self._last is not None else None
         span = charts.span_of(window_key, self._seen_s(now, life if window_key == "start" else None))
-        drawn = {name: rolling.at(now, span, self._last_at) for name, rolling in self._charts.items()}
+        drawn = self._traces.charts(now, span, self._last_at)
         state = State.SLEEPING if self._state is State.UP and self._facts.sleeping else self._state
         return ServerView(
             url=self.url,
@@ -363,16 +310,6 @@ class ServerHistory:
             return replace(alone, detail="the first reading: a window needs two")
         return between(start, scrape, at - start.at)
 
-
-_PAGES: dict[str, tuple[str, How]] = {
-    "running": ("running", How.PEAK),
-    "waiting": ("waiting", How.PEAK),
-    "kv_cache_usage_share": ("kv_usage", How.PEAK),
-    "store_bytes_per_s": ("store", How.PEAK),
-    "load_bytes_per_s": ("load", How.PEAK),
-    "generation_tokens_per_s": ("generated", How.MEAN),
-}
-"""Name on the history page -> series, and what a column says."""
 
 _NOTHING = Scrape({}, {}, has_vllm=False)
 

@@ -111,7 +111,7 @@ def _restarted(view: ServerView, around: Around) -> Made | None:
 def _sleeping(view: ServerView, around: Around) -> Made | None:
     if view.state is not State.SLEEPING:
         return None
-    since = f" since {hms(view.state_since)}" if view.state_since is not None else ""
+    since = f" since {hms(view.state_since, around.now)}" if view.state_since is not None else ""
     return "dim", [(f"the model sleeps{since}:", "its weights are off the GPU until /wake_up")]
 
 

@@ -200,6 +200,8 @@ class TapView:
     """The newest turns have usage without cached tokens: the server runs without --enable-prompt-tokens-details."""
     problem: str = ""
     """Why the store cannot be read; empty where it can."""
+    by_itself: bool = False
+    """The server fills the store itself, without a tap: the box of the demo."""
 
 
 @dataclass(frozen=True, slots=True)

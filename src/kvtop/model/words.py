@@ -12,6 +12,10 @@ NBSP = "\N{NO-BREAK SPACE}"
 """Holds words together while a line is wrapped; `kvtop.ui.draw.wrap` gives it back as a space."""
 
 
+OTHER_DAY_S = 12 * 3600.0
+"""What was less long ago is told by its time of day, also after midnight."""
+
+
 def nb(text: str) -> str:
     """The same text, never broken inside: for a number and its unit in a sentence that is wrapped."""
     return text.replace(" ", NBSP)
@@ -152,9 +156,17 @@ def short_labels(labels: Sequence[str]) -> list[str]:
     return list(labels)
 
 
-def hms(at: float | None) -> str:
-    """Local time of day: 13:04:21."""
-    return DASH if at is None else time.strftime("%H:%M:%S", time.localtime(at))
+def other_day(at: float, now: float) -> bool:
+    """Its time of day would be taken for one of today."""
+    return abs(now - at) > OTHER_DAY_S and time.localtime(at)[:3] != time.localtime(now)[:3]
+
+
+def hms(at: float | None, now: float | None = None) -> str:
+    """Local time of day: 13:04:21; of another day than `now` is of with its date, 29 Nov 13:04."""
+    if at is None:
+        return DASH
+    form = "%d %b %H:%M" if now is not None and other_day(at, now) else "%H:%M:%S"
+    return time.strftime(form, time.localtime(at))
 
 
 def bucket(above_s: float, up_to_s: float | None, value_s: float | None = None) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from kvtop.sim.engine import Request
 from kvtop.sim.http import Answer, Call, error_answer, json_answer
 from kvtop.sim.prompt import Prompt, Prompter, parts_of
+from kvtop.sim.tapped import usage
 from kvtop.sim.text import IM_END, passage, pieces, tokenize
 from kvtop.sim.world import World
 
@@ -137,18 +138,7 @@ class Chat:
         return {"id": turn.id, "object": kind, "created": int(turn.request.arrived_at), "model": spec.model}
 
     def _usage(self, request: Request) -> dict[str, Any]:
-        spec = self._world.scenario.spec
-        cached = request.device + request.host
-        details = None
-        if self._details:
-            created = request.prompt // spec.block_tokens * spec.block_tokens - cached
-            details = {"cached_tokens": cached, "created_cache_tokens": created, "multimodal_tokens": None}
-        return {
-            "prompt_tokens": request.prompt,
-            "total_tokens": request.prompt + request.reply,
-            "completion_tokens": request.reply,
-            "prompt_tokens_details": details,
-        }
+        return usage(request, self._world.scenario.spec.block_tokens, details=self._details)
 
     def _drop(self, turn: _Turn) -> None:
         """Its client has gone before the end: the engine need not go on."""

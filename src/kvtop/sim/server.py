@@ -15,6 +15,7 @@ from enum import StrEnum
 from kvtop.sim.chat import Chat
 from kvtop.sim.http import Answer, Call, error_answer, json_answer, serve_connection
 from kvtop.sim.scenarios import DEFAULT, SCENARIOS, Scenario
+from kvtop.sim.tapped import Tapped
 from kvtop.sim.world import World
 
 VERSION = "0.32.0"
@@ -66,7 +67,9 @@ class SimBox:
         speed: float = 1.0,
         port: int = 0,
         prompt_tokens_details: bool = True,
+        tapped: Tapped | None = None,
     ) -> None:
+        """`tapped` records what the agents of the play ask and get."""
         self.scenario = SCENARIOS[scenario] if isinstance(scenario, str) else scenario
         self.port = port
         self.mode = Mode.UP
@@ -76,6 +79,8 @@ class SimBox:
         self._seed = seed
         self._speed = speed
         self._details = prompt_tokens_details
+        self._tapped = tapped
+        self._leaves = False
         self._world: World | None = None
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -109,14 +114,20 @@ class SimBox:
         if bound is not None:
             bound(self.url)
         self._live_at, self._mono = time.time(), time.monotonic()
-        world = World(self.scenario, self._seed, self._live_at)
-        world.play_past()
+        if self._tapped is not None:
+            self._tapped.upstream = self.url
+        world = World(self.scenario, self._seed, self._live_at, self._tapped)
+        world.play_past(stopped=lambda: self._leaves)
         self._world = world
         self._feel()
         self._chat = Chat(world, self._details)
         self._ready.set()
         self._ticker = asyncio.create_task(self._tick())
         return self.url
+
+    def leave(self) -> None:
+        """Play no more of the past; from any thread. `stop` is still to be called."""
+        self._leaves = True
 
     async def stop(self) -> None:
         """Close the port and every connection."""

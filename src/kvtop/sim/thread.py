@@ -42,6 +42,7 @@ class BoxThread:
 
     def stop(self) -> None:
         """Close the port and wait for the thread."""
+        self.box.leave()
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(_JOIN_S)

@@ -15,6 +15,7 @@ from kvtop.sim.cache import extend_chain, root_hash
 from kvtop.sim.engine import Engine, Request
 from kvtop.sim.prompt import Prompt
 from kvtop.sim.scenarios import Scenario
+from kvtop.sim.tapped import SINCE_S, Tapped
 from kvtop.sim.text import IM_END, tokenize
 
 BOOT_S = 1.5
@@ -31,8 +32,12 @@ class _Player:
 class World:
     """Plays a scenario. Time moves only in `run`; it never goes back."""
 
-    def __init__(self, scenario: Scenario, seed: int, live_at: float) -> None:
+    def __init__(self, scenario: Scenario, seed: int, live_at: float, tap: Tapped | None = None) -> None:
+        """`tap` is told what the agents ask and get."""
         self.scenario = scenario
+        self._tap = tap
+        if tap is not None:
+            tap.since = live_at - SINCE_S
         self.live_at = live_at
         self.now = live_at - scenario.past_s
         self.started_at = self.now - BOOT_S
@@ -67,13 +72,16 @@ class World:
     def up(self) -> bool:
         return self.down_until is None
 
-    def play_past(self, step_s: float = 5.9, single_s: float = 600.0) -> None:
+    def play_past(
+        self, step_s: float = 5.9, single_s: float = 600.0, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
         """Fast-forward to the moment at which the port opens, keeping in `past` what a dashboard would have seen.
 
         `single_s`: in the last so many seconds each finish has a scrape of its own, so that its turn stands alone.
+        `stopped`: nobody wants to see it any more.
         """
         at = self.now
-        while self.now < self.live_at:
+        while self.now < self.live_at and not stopped():
             at = min(at + step_s, self.live_at)
             while self.run(at, stop_at_finish=True):
                 if self.now > self.live_at - single_s:
@@ -135,8 +143,10 @@ class World:
         self.down_until = self.now + down_s
         self.restarts += 1
         waits, self._waits = self._waits, {}
-        for waiter in waits.values():
+        for request, waiter in waits.items():
             if isinstance(waiter, _Player):
+                if self._tap is not None:
+                    self._tap.broke(request, self.now)
                 self._push(self.now + 0.1, waiter, False)
             else:
                 waiter(None)
@@ -156,6 +166,8 @@ class World:
         waiter = self._waits.pop(request)
         if isinstance(waiter, _Player):
             self.engine.metrics.http_request("/v1/chat/completions", "POST", 200, self.now)
+            if self._tap is not None:
+                self._tap.answered(self.scenario.spec, request)
             self._resume(waiter, True)
         else:
             waiter(request)
@@ -189,3 +201,5 @@ class World:
         request = self._request(act.conversation.prompt(), reply, act.reason, 8_192)
         self._waits[request] = player
         self.engine.submit(request, self.now)
+        if self._tap is not None:
+            self._tap.asked(self.scenario.spec, request, act)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
-from kvtop.errors import UsageError, keyless
+from kvtop.errors import UsageError, is_key, keyless
 
 VLLM_PORT = 8000
 """Where `vllm serve` listens unless told otherwise."""
@@ -77,6 +77,8 @@ def parse(given: str) -> Endpoint:
     text = given.strip()
     if not text:
         raise _nonsense(given, "nothing there")
+    if is_key(text):
+        raise UsageError(f"what looks like an API key stands where a server's URL is meant; {_EXAMPLES}")
     if not text.isprintable() or " " in text or "\\" in text:
         raise _nonsense(given, "a character that no URL has")
     scheme = _SCHEME.match(text)
@@ -157,3 +159,9 @@ def normalise(url: str) -> str:
     User and password are left out; give the URL as typed to `VllmSource` to have them used. Raises UsageError.
     """
     return parse(url).url
+
+
+def with_userinfo(url: str, given: str) -> str:
+    """A URL that `normalise` made, with the user and the password that another one was given with."""
+    userinfo = parse(given).userinfo
+    return url if userinfo is None else url.replace("://", f"://{quote(userinfo, safe=':')}@", 1)

@@ -18,6 +18,7 @@ from kvtop.model.words import (
     in_ms,
     lasted,
     ms,
+    other_day,
     pct,
     per_hour,
     per_second,
@@ -29,7 +30,7 @@ from kvtop.model.words import (
 
 __all__ = [
     "DASH", "ago", "bound", "bucket", "exact", "flow", "gib", "hm", "hms", "lasted", "ms", "of_gib", "pct", "per_hour",
-    "per_second", "rate", "secs", "short", "span", "tok", "traffic", "whole_shares",
+    "per_second", "rate", "secs", "short", "span", "tok", "traffic", "when", "whole_shares",
 ]  # fmt: skip
 
 
@@ -74,3 +75,11 @@ def rate(per_s: float | None) -> str:
 def hm(at: float | None) -> str:
     """Local time of day in hours and minutes: 13:04."""
     return DASH if at is None else time.strftime("%H:%M", time.localtime(at))
+
+
+def when(at: float | None, now: float, w: int) -> str:
+    """Local time of day in 5 or 8 cells: 13:04, 13:04:21; of another day its date: 29Nov, 29 Nov."""
+    if at is None:
+        return DASH
+    date, clock = ("%d %b", "%H:%M:%S") if w >= 8 else ("%d%b", "%H:%M")
+    return time.strftime(date if other_day(at, now) else clock, time.localtime(at))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from kvtop.model.view import AT_ONCE_S, ServerView, Turn
@@ -9,6 +10,8 @@ from kvtop.ui.draw import Line, clip, expected, pick, pick_line, rj, safe, stack
 from kvtop.ui.numbers import DASH, exact, hms, ms, pct, rate, short, tok
 from kvtop.ui.verdicts import verdict
 
+_SUFFIX = re.compile(r"[- ](?:code|cli|agent)$", re.IGNORECASE)
+"""Of an agent's name: what goes without saying where cells are few."""
 UNTOLD = "The counters cannot tell who asked, what the prompt was, and why a part of it had to be read anew."
 APART = "Requests that ended between two reads of /metrics share one row; each number is their mean."
 
@@ -22,7 +25,7 @@ def agent(turn: Turn, w: int) -> str:
     if not turn.captured:
         return pick(["past tap", "past"], w) if turn.past_tap else DASH
     name = safe(turn.agent or "unknown")
-    return pick([name, name.removesuffix("-code").removesuffix("-cli")], w)
+    return pick([name, _SUFFIX.sub("", name)], w)
 
 
 def expected_share(turn: Turn) -> float | None:
@@ -154,7 +157,7 @@ def so_far(turn: Turn, at: float, w: int) -> Line:
     if turn.started_at is None:
         return [(pick(["when it came is not known: it was not alone", "when it came is not known"], w), "d")]
     told: Line = [("in flight for ", "d"), (short(since(turn, at)), "t")]
-    return pick_line([[*told, (f", since {hms(turn.started_at)}", "d")], told], w)
+    return pick_line([[*told, (f", since {hms(turn.started_at, at)}", "d")], told], w)
 
 
 def prompt_so_far(turn: Turn, exactly: bool, w: int) -> list[Line]:
@@ -188,11 +191,11 @@ def preview(turn: Turn, server: ServerView | None, at: float, w: int) -> list[Li
     return out
 
 
-def about(turn: Turn, server: ServerView | None, w: int) -> str:
-    """Where a turn comes from, in the longest wording that fits."""
+def about(turn: Turn, server: ServerView | None, at: float, w: int) -> str:
+    """Where a turn comes from, in the longest wording that fits; `at`: now."""
     engine = f" · engine {safe(turn.engine)}" if turn.engine is not None else ""
     finish = f" · finished: {safe(turn.finish_reason)}" if turn.finish_reason else ""
-    when = hms(moment(turn))
+    when = hms(moment(turn), at)
     if turn.captured:
         who = safe(turn.agent or "unknown")
         kind = f" · {safe(turn.route or DASH)}"

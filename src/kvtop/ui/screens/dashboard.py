@@ -338,7 +338,8 @@ class Dashboard(Screen[None]):
             return
         from kvtop.ui.screens.tap import TapScreen
 
-        self.app.push_screen(TapScreen(self.keymap, self.watch_box.desk, self._server_now, self.now))
+        keep_days = self.settings.capture.keep_days
+        self.app.push_screen(TapScreen(self.keymap, self.watch_box.desk, self._server_now, self.now, keep_days))
 
     def _server_now(self) -> ServerView | None:
         """The chosen server as it is now, for a page that lies over the dashboard."""

@@ -40,10 +40,16 @@ class TapScreen(Page):
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings(keys.TAP)]
 
     def __init__(
-        self, keymap: Keymap, desk: Desk, server: Callable[[], ServerView | None], now: Callable[[], float]
+        self,
+        keymap: Keymap,
+        desk: Desk,
+        server: Callable[[], ServerView | None],
+        now: Callable[[], float],
+        keep_days: float,
     ) -> None:
+        """`keep_days`: how long what a tap records is kept."""
         super().__init__(keymap, now)
-        self.desk, self._ask = desk, server
+        self.desk, self._ask, self.keep_days = desk, server, keep_days
         self.server: ServerView | None = None
         """As it was at the last tick."""
         self.chosen = 0
@@ -145,9 +151,10 @@ class TapScreen(Page):
     async def _plan(self, url: str) -> str:
         self.planned = way = await self.desk.planned(url)
         key = self.keymap.shown("start-tap")
+        days = f"{self.keep_days:g} day{'' if self.keep_days == 1 else 's'}"
         return (
             f"{key} again starts a tap: http://{way.listen} in front of {way.upstream.url}. It goes on without kvtop, "
-            "and keeps requests and answers on this machine, readable by you alone, for 7 days."
+            f"and keeps requests and answers on this machine, readable by you alone, for {days}."
         )
 
     async def _start(self, way: Leg) -> str:
@@ -172,15 +179,18 @@ class TapScreen(Page):
         if server is None:
             return headline(Sentence("TAP", "dim", "No server is known.", "A tap needs one."), [], w)
         label = safe(server.label)
+        if not mine and server.tap is not None and server.tap.by_itself:
+            rest = "this simulated box tells its turns itself, as a tap in front of a server would."
+            return headline(Sentence("TAP", "dim", f"No tap to {label} runs:", rest), [], w)
         if not mine:
             before = server.tap.captured if server.tap is not None else 0
-            rest = f"Its turns are not captured{f'; {exact(before)} were before' if before else ''}."
+            rest = f"Its turns are not captured{f'; captured before: {exact(before)}' if before else ''}."
             return headline(Sentence("TAP", "dim", f"No tap to {label} runs.", rest), [], w)
         tap = server.tap
         listens = ", ".join(self.desk.listens(server.url))
         first = f"{listens} is in front of {label}."
         past = past_words(tap) if tap is not None else []
-        captured = f"{exact(tap.captured)} turns captured." if tap is not None else ""
+        captured = f"{exact(tap.captured)} turn{'' if tap.captured == 1 else 's'} captured." if tap is not None else ""
         tone = "warn" if past else "ok"
         share = (
             f"{pct(tap.share)} of the prompt tokens go through it." if tap is not None and tap.share is not None else ""
@@ -208,7 +218,7 @@ class TapScreen(Page):
 
     def _tap(self, row: TapRow, w: int) -> list[Line]:
         record = row.record
-        at = _local(record.since)
+        at = _local(record.since, self.now())
         held = "" if row.connections is None else f", {exact(row.connections)} open now"
         kind = "detached" if record.log is not None else "in the foreground of a terminal"
         keeps = "" if record.store is not None else ", records nothing"
@@ -263,8 +273,8 @@ def _broken(line: str, w: int) -> list[str]:
     return [line[i : i + w] for i in range(0, len(line), w)] or [""]
 
 
-def _local(text: str) -> str:
+def _local(text: str, now: float) -> str:
     try:
-        return hms(datetime.fromisoformat(text).timestamp())
+        return hms(datetime.fromisoformat(text).timestamp(), now)
     except ValueError:
         return safe(text)

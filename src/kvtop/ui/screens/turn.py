@@ -149,7 +149,7 @@ class TurnScreen(Page):
             "IN FLIGHT" if flying(turn) else "SLOW" if turn.waited else {"bad": "FAILED", "ok": "OK"}.get(tone, "LOOK")
         )
         tone = "bad" if turn.waited else tone
-        return page_headline(Sentence(chip, tone, first, rest), [about(turn, scene.server, w - 12)], w)
+        return page_headline(Sentence(chip, tone, first, rest), [about(turn, scene.server, scene.view.at, w - 12)], w)
 
     def lines(self, w: int, h: int) -> list[Line]:
         scene, turn = self.dashboard.made, self.turn
@@ -202,7 +202,8 @@ class TurnScreen(Page):
         if turn.n > 1:
             says += wrap([(APART, "t")], room)
         if turn.ended_at is not None:
-            when = f"began {hms(turn.started_at)}, " if turn.started_at is not None else ""
-            says += wrap([(f"{when}seen to end {hms(turn.ended_at)}, between two reads of /metrics.", "t")], room)
+            at = scene.view.at
+            when = f"began {hms(turn.started_at, at)}, " if turn.started_at is not None else ""
+            says += wrap([(f"{when}seen to end {hms(turn.ended_at, at)}, between two reads of /metrics.", "t")], room)
         block("Evidence", [], [*says, *wrap([(UNTOLD, "d")], room)])
         return out

@@ -22,7 +22,7 @@ class Preview(BoxPanel):
         if turn is None:
             return []
         opens = f"{self.keymap.shown('turn')} opens it"
-        return [(pick([f"{about(turn, None, w - cells(opens) - 4)}, {opens}", opens, ""], w), "d")]
+        return [(pick([f"{about(turn, None, self.at, w - cells(opens) - 4)}, {opens}", opens, ""], w), "d")]
 
     def body(self, w: int, h: int) -> list[Line]:
         turn = self.scene.turn if self.scene else None

@@ -8,7 +8,7 @@ from textual.message import Message
 from kvtop.model.view import Turn, TurnKey
 from kvtop.ui.draw import SUPER, Line, clip, expected, fit, lj, meter, pick, rj, safe, wrap
 from kvtop.ui.filter import misread
-from kvtop.ui.numbers import DASH, hm, hms, lasted, pct, rate, short, tok
+from kvtop.ui.numbers import DASH, hms, lasted, pct, rate, short, tok, when
 from kvtop.ui.scene import Rows, starting
 from kvtop.ui.turn_words import agent, expected_share, flying, moment, since, speed, waited_for
 from kvtop.ui.verdicts import verdict
@@ -143,7 +143,11 @@ class TurnsPanel(BoxPanel):
         since_when = process.started_at if process is not None else None
         if since_when is None:
             since_when = self.server.state_since if self.server is not None else None
-        return [""] if since_when is None else [f"loads since {hms(since_when)}", f"since {hms(since_when)}", ""]
+        return (
+            [""]
+            if since_when is None
+            else [f"loads since {hms(since_when, self.at)}", f"since {hms(since_when, self.at)}", ""]
+        )
 
     def all_lines(self, w: int, h: int) -> list[Line]:
         if self._compact(w, h):
@@ -196,7 +200,7 @@ class TurnsPanel(BoxPanel):
             return rj(str(turn.id), w, "bright bold" if live else "t")
         if name == "time":
             at = moment(turn)
-            return rj(hms(at) if w >= 8 else hm(at), w, "d")
+            return rj(when(at, self._at(), w), w, "d")
         if name == "engine":
             return rj(safe(turn.engine or DASH), w, "d")
         if name == "agent":
@@ -271,7 +275,7 @@ class TurnsPanel(BoxPanel):
         if process is not None:
             since_when = ""
             if process.started_at is not None:
-                since_when = f", since {hms(process.started_at)} ({lasted(at - process.started_at)} so far)"
+                since_when = f", since {hms(process.started_at, at)} ({lasted(at - process.started_at)} so far)"
             rows.append(("process", f"pid {process.pid}{since_when}"))
             others = [p for p in scene.view.host.processes if p.parent == process.pid] if scene.view.host else []
             if others:
@@ -280,7 +284,7 @@ class TurnsPanel(BoxPanel):
                 rows.append(("model", model_of(process.command)))
                 rows.append(("command", " ".join(safe(part) for part in process.command)))
         elif server.state_since is not None:
-            rows.append(("since", f"{hms(server.state_since)} ({lasted(at - server.state_since)} so far)"))
+            rows.append(("since", f"{hms(server.state_since, at)} ({lasted(at - server.state_since)} so far)"))
         if server.cause:
             rows.append(("state", safe(server.cause)))
         room = max(10, w - 12)
