@@ -16,9 +16,12 @@ import select
 import socket
 import struct
 import sys
+import tarfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+CAPTURE = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "captures" / "series-0.32.0.tar.xz"
 PAD = b"x" * 150
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 STAMP = re.compile(rb'"t": *(\d+)')
@@ -39,10 +42,20 @@ def nodelay(sock: socket.socket) -> socket.socket:
     return sock
 
 
+def metrics() -> bytes:
+    """A real server's /metrics as an answer: what the recorder asks for each second while a turn is in flight."""
+    with tarfile.open(CAPTURE) as packed:
+        text = packed.extractfile("series-0.32.0/000.txt")
+        assert text is not None
+        body = text.read()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+
+
 class Upstream:
-    """Answers /first at once when the request is complete; keeps /stream and /hang open."""
+    """Answers /first when the request is complete, and /metrics; keeps /stream and /hang open."""
 
     def __init__(self) -> None:
+        self.metrics = metrics()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.listener.setblocking(False)
         self.epoll = select.epoll()
@@ -64,8 +77,14 @@ class Upstream:
                     if not line:
                         return
                     self.order(line.split())
-                else:
+                elif fd in self.socks or fd == self.listener.fileno():
                     self.ready(fd)
+
+    def look(self) -> None:
+        """Whatever came meanwhile, orders aside."""
+        for fd, _ in self.epoll.poll(0):
+            if fd in self.socks or fd == self.listener.fileno():
+                self.ready(fd)
 
     def ready(self, fd: int) -> None:
         if fd == self.listener.fileno():
@@ -101,8 +120,12 @@ class Upstream:
         elif path == b"/stream":
             self.socks[fd].send(HEAD)
             self.streams[fd] = self.socks[fd]
-        else:
+        elif path == b"/metrics":
+            self.socks[fd].send(self.metrics)
+        elif path == b"/hang":
             self.waiting.add(fd)
+        else:
+            self.socks[fd].send(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
 
     def gone(self, fd: int) -> None:
         if fd in self.waiting or fd in self.streams:
@@ -118,9 +141,7 @@ class Upstream:
         elif words[0] == "bursts":
             tell(self.bursts(int(words[1])))
         elif words[0] == "left":
-            for fd, _ in self.epoll.poll(0):
-                if fd in self.socks:
-                    self.ready(fd)
+            self.look()
             tell(self.left)
             self.left = []
         elif words[0] == "open":
@@ -149,6 +170,8 @@ class Upstream:
                     gone.add(fd)
                     self.gone(fd)
             sent += 1
+            if sent % len(socks) == 0:
+                self.look()
             pause = began + sent * step - time.monotonic()
             if pause > 0:
                 time.sleep(pause)
@@ -158,23 +181,17 @@ class Upstream:
         """A chunk on every stream at once, as an engine's step makes them; the next when the client has them all (it
         says so with a byte over a connection that is not measured)."""
         socks = list(self.streams.values())
-        credit, _ = self.accept_credit()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            tell(listener.getsockname()[1])
+            credit = nodelay(listener.accept()[0])
         with credit:
             for _ in range(count):
                 for sock in socks:
                     sock.send(event())
                 if not credit.recv(1):
                     break
+                self.look()
         return count * len(socks)
-
-    def accept_credit(self) -> tuple[socket.socket, object]:
-        tell("credit")
-        self.listener.setblocking(True)
-        try:
-            sock, peer = self.listener.accept()
-        finally:
-            self.listener.setblocking(False)
-        return nodelay(sock), peer
 
 
 class Client:

@@ -250,7 +250,9 @@ def _member(message: Message) -> bytes:
 def _size(turn: _Turn, before: _Talk | None) -> int:
     """Of its body. What it has in common with the turn before is not written out again."""
     old = before.turn if before is not None else None
-    if old is not None and old.tools is turn.tools and old.system is turn.system:
+    if old is None or old.row.request_bytes is None:
+        return len(turn.body())
+    if old.tools is turn.tools and old.system is turn.system:
         same = len(old.messages)
         if len(turn.messages) >= same and all(a is b for a, b in zip(old.messages, turn.messages, strict=False)):
             return old.row.request_bytes + sum(len(_member(message)) for message in turn.messages[same:])
