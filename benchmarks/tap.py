@@ -346,7 +346,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7, help="(default 7)")
     parser.add_argument("--seconds", type=float, default=8.0, help="of streams, a way and round (default 8)")
     parser.add_argument(
-        "--requests", type=int, default=60, help="for the first byte, a way, size and round (default 60)"
+        "--requests", type=int, default=40, help="for the first byte, a way, size and round (default 40)"
     )
     parser.add_argument("--only", choices=("first", "streams", "bursts", "aborts", "idle"), help="one part alone")
     parser.add_argument("--stopped", action="store_true", help="only: streams while the recorder stands still")

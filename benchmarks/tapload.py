@@ -1,6 +1,6 @@
 """Load for the tap's benchmark: an upstream and its clients, each a process that answers orders on stdin.
 
-usage: tapload.py upstream       prints its port; orders: `stream SECONDS HZ`, `bursts N`, `left`
+usage: tapload.py upstream       prints its port; orders: `stream SECONDS HZ`, `bursts N`, `left`, `end`
        tapload.py client         orders, one JSON list a line: see `Client`
 
 Both are single-threaded epoll loops that do as little as they can for a chunk (about 15 us each), so that at 64 streams
@@ -22,9 +22,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 CAPTURE = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "captures" / "series-0.32.0.tar.xz"
-PAD = b"x" * 150
+PATH = b"/v1/chat/completions?"
+"""With what is to happen: first, stream or hang."""
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 STAMP = re.compile(rb'"t": *(\d+)')
+APART_S = 0.03
+"""Between two requests for the first byte: what the end of one costs, and what is done with it later, is no part of the
+next."""
 RESET = struct.pack("ii", 1, 0)
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
@@ -32,9 +36,33 @@ now = time.monotonic_ns
 
 
 def event() -> bytes:
-    """One event of the stream as one HTTP chunk, with its time."""
-    data = b'data: {"t": %020d, "pad": "%s"}\n\n' % (now(), PAD)
+    """One event of a chat as vLLM streams it, as one HTTP chunk of 220 bytes, with its time."""
+    data = (
+        b'data: {"id":"chatcmpl-9f2c63a1d0e84b57","object":"chat.completion.chunk","created":1790000000,"model":"m",'
+        b'"choices":[{"index":0,"delta":{"content":" step"},"logprobs":null,"finish_reason":null}],"t": %020d}\n\n'
+        % now()
+    )
     return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def last() -> bytes:
+    """How a stream ends: usage, [DONE], and the last chunk."""
+    usage = (
+        b'data: {"id":"chatcmpl-9f2c63a1d0e84b57","object":"chat.completion.chunk","created":1790000000,"model":"tiny",'
+        b'"choices":[],"usage":{"prompt_tokens":2500,"total_tokens":2900,"completion_tokens":400,'
+        b'"prompt_tokens_details":{"cached_tokens":2432}}}\n\n'
+    )
+    return b"".join(b"%x\r\n%s\r\n" % (len(data), data) for data in (usage, b"data: [DONE]\n\n")) + b"0\r\n\r\n"
+
+
+def request(what: bytes, size: int) -> bytes:
+    """A chat request with a body of that size."""
+    head = b'{"model":"tiny","stream":true,"messages":[{"role":"user","content":"'
+    body = head + b"Mend it. " * (size // 9)
+    body = body[: max(len(head), size - 4)] + b'"}]}'
+    return b"POST %s%s HTTP/1.1\r\nhost: box\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+        PATH, what, len(body), body,
+    )  # fmt: skip
 
 
 def nodelay(sock: socket.socket) -> socket.socket:
@@ -52,7 +80,7 @@ def metrics() -> bytes:
 
 
 class Upstream:
-    """Answers /first when the request is complete, and /metrics; keeps /stream and /hang open."""
+    """Answers `first` when the request is complete, and /metrics; keeps `stream` and `hang` open."""
 
     def __init__(self) -> None:
         self.metrics = metrics()
@@ -66,7 +94,7 @@ class Upstream:
         self.streams: dict[int, socket.socket] = {}
         self.waiting: set[int] = set()
         self.left: list[int] = []
-        """Times at which a client of /hang or /stream was seen to be gone."""
+        """Times at which a client of `hang` or `stream` was seen to be gone."""
 
     def run(self) -> None:
         tell(self.listener.getsockname()[1])
@@ -115,14 +143,14 @@ class Upstream:
             return
         path = got.split(b" ", 2)[1]
         got.clear()
-        if path == b"/first":
-            self.socks[fd].send(HEAD + event() + b"0\r\n\r\n")
-        elif path == b"/stream":
+        if path == PATH + b"first":
+            self.socks[fd].send(HEAD + event() + last())
+        elif path == PATH + b"stream":
             self.socks[fd].send(HEAD)
             self.streams[fd] = self.socks[fd]
         elif path == b"/metrics":
             self.socks[fd].send(self.metrics)
-        elif path == b"/hang":
+        elif path == PATH + b"hang":
             self.waiting.add(fd)
         else:
             self.socks[fd].send(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
@@ -149,7 +177,7 @@ class Upstream:
         elif words[0] == "end":
             for sock in self.streams.values():
                 with contextlib.suppress(OSError):
-                    sock.send(b"0\r\n\r\n")
+                    sock.send(last())
             self.streams.clear()
             tell("ended")
 
@@ -195,7 +223,7 @@ class Upstream:
 
 
 class Client:
-    """Orders: ["first", port, size, count, reuse], ["open", port, streams], ["listen", seconds], ["bursts", direct,
+    """Orders: ["first", port, size, count, reuse], ["open", port, streams], ["listen", seconds], ["bursts", port,
     chunks], ["abort", port, how, count], ["idle", port, count], ["close"]."""
 
     def __init__(self) -> None:
@@ -208,7 +236,7 @@ class Client:
 
     def first(self, port: int, size: int, count: int, reuse: bool) -> list[float]:
         """Milliseconds from the first byte of the request to the first byte of the answer."""
-        request = b"POST /first HTTP/1.1\r\nhost: box\r\ncontent-length: %d\r\n\r\n" % size + b"p" * size
+        asked = request(b"first", size)
         took = []
         sock = None
         for _ in range(count):
@@ -217,20 +245,20 @@ class Client:
                 sock = nodelay(socket.create_connection(("127.0.0.1", port)))
             if reuse and not took:
                 # The connection is there before the clock runs.
-                self.ask(sock, request)
+                self.ask(sock, asked)
                 began = now()
-            took.append((self.ask(sock, request) - began) / 1e6)
+            took.append((self.ask(sock, asked) - began) / 1e6)
             if not reuse:
                 sock.close()
                 sock = None
-                time.sleep(0.003)  # what the end of a connection costs is no part of the next one
+            time.sleep(APART_S)
         if sock is not None:
             sock.close()
         return took
 
     @staticmethod
-    def ask(sock: socket.socket, request: bytes) -> int:
-        sock.sendall(request)
+    def ask(sock: socket.socket, asked: bytes) -> int:
+        sock.sendall(asked)
         data = sock.recv(65536)
         at = now()
         while not data.endswith(b"0\r\n\r\n"):
@@ -240,7 +268,7 @@ class Client:
     def open(self, port: int, streams: int) -> int:
         for _ in range(streams):
             sock = nodelay(socket.create_connection(("127.0.0.1", port)))
-            sock.sendall(b"POST /stream HTTP/1.1\r\nhost: box\r\ncontent-length: 2\r\n\r\n{}")
+            sock.sendall(request(b"stream", 10_000))
             self.socks.append(sock)
         for sock in self.socks:
             data = b""
@@ -311,8 +339,7 @@ class Client:
         left = []
         for _ in range(count):
             sock = nodelay(socket.create_connection(("127.0.0.1", port)))
-            path = b"/hang" if where == "prefill" else b"/stream"
-            sock.sendall(b"POST %s HTTP/1.1\r\nhost: box\r\ncontent-length: 10000\r\n\r\n%s" % (path, b"p" * 10000))
+            sock.sendall(request(b"hang" if where == "prefill" else b"stream", 10_000))
             if where == "stream":
                 sock.recv(4096)
             time.sleep(0.05)
@@ -326,7 +353,7 @@ class Client:
     def idle(self, port: int, count: int) -> int:
         for _ in range(count):
             sock = socket.create_connection(("127.0.0.1", port))
-            sock.sendall(b"GET /hang HTTP/1.1\r\nhost: box\r\n\r\n")
+            sock.sendall(b"GET %shang HTTP/1.1\r\nhost: box\r\n\r\n" % PATH)
             self.socks.append(sock)
         return len(self.socks)
 

@@ -121,7 +121,7 @@ def test_a_long_stream_is_read_in_batches_and_its_times_stay(last: str) -> None:
     elif last == "cut":
         wire.frame(Kind.SERVER_END)
     else:
-        wire.recorder.catch_up()
+        wire.recorder.catch_up(wire.now_ns + 1)
         wire.recorder.end(wire.now_ns)
     turn = wire.turn()
     want = {"whole": TurnState.DONE, "cut": TurnState.CUT, "quiet": None}

@@ -180,6 +180,11 @@ class Connection:
         """Nothing that was asked is still to be answered."""
         return not self._open and not self._adrift
 
+    @property
+    def late_since_ns(self) -> int | None:
+        """Since when something is put off."""
+        return self._late_ns[0] if self._late_ns else None
+
     def catch_up(self) -> None:
         """Read what was put off."""
         late, times = self._late, self._late_ns

@@ -48,6 +48,8 @@ SWEEP_EVERY_S = 600.0
 SWEEP_AGAIN_S = 5.0
 """While there is more to drop."""
 TICK_S = 1.0
+LATE_NS = 5_000_000_000
+"""How long a slow stream may be put off."""
 STRAY_S = 0.5
 """Further from the system's clock than this is wrong."""
 DRAIN_S = 1.5
@@ -96,11 +98,13 @@ class Recorder:
         if frame.kind is _CLOSE:
             del self._connections[frame.conn]
 
-    def catch_up(self) -> None:
-        """Read what was put off, whatever comes."""
+    def catch_up(self, since_ns: int) -> None:
+        """Read what was put off before that time, whatever comes. A fast stream comes up to it by itself, each at a
+        time of its own: all of them at once would keep a core from the tap for milliseconds."""
         for conn, connection in list(self._connections.items()):
             try:
-                connection.catch_up()
+                if connection.late_since_ns is not None and connection.late_since_ns < since_ns:
+                    connection.catch_up()
             except Exception as error:  # noqa: BLE001  as above
                 self._drop(conn, error)
 
@@ -209,7 +213,7 @@ async def _keep_house(ledger: Ledger, recorder: Recorder, clock: SteadyClock, ke
     sweep_at = time.monotonic() + SWEEP_AGAIN_S
     while True:
         await asyncio.sleep(TICK_S)
-        recorder.catch_up()
+        recorder.catch_up(time.monotonic_ns() - LATE_NS)
         ledger.retry()
         if clock.strayed and recorder.idle:
             clock.set_right()
