@@ -87,7 +87,7 @@ def start(args: argparse.Namespace) -> int:
     """In the foreground or detached, after everything that can be checked before."""
     here = running.alive()
     ways = tap_plan.checked(legs(args), here, allow_remote=args.allow_remote)
-    name = name_of(args, ways)
+    name, file = name_of(args, ways), store(args)
     for record in here:
         if record.name == name:
             what = f"a tap named {printable(name, 80)} runs (process {record.pid})"
@@ -100,7 +100,7 @@ def start(args: argparse.Namespace) -> int:
         return tap_detached.start(name, args, ways)
     from kvtop.cli import tap_run
 
-    return tap_run.foreground(name, ways, store(args), drain_s(args))
+    return tap_run.foreground(name, ways, file, drain_s(args))
 
 
 def legs(args: argparse.Namespace) -> list[Leg]:
