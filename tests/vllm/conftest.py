@@ -42,6 +42,14 @@ def serving(installed: None) -> Callable[..., object]:
     return serve
 
 
+@pytest.fixture(scope="session")
+def plain(serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
+    """A plain server that several modules share. Long prompts are prefilled in small steps: vLLM looks at aborts
+    between two of them."""
+    with serving("plain", "--max-num-batched-tokens", "256") as running:
+        yield running
+
+
 @pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest, serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
     """The server that the module names as SERVER."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_agent import TOOLS, Agent, Book, assert_equal, opening, shuffled, tool_turn
+from vllm_agent import TOOLS, Agent, Book, Server, assert_equal, opening, shuffled, tool_turn
 from vllm_gate import gate
 
 from kvtop.model.turns import TurnTracker
@@ -17,9 +17,12 @@ from kvtop.model.window import between
 
 pytestmark = pytest.mark.vllm
 
-SERVER = "plain"
-
 BLOCK = 128
+
+
+@pytest.fixture(scope="module")
+def server(plain: Server) -> Server:
+    return plain
 
 
 async def test_configuration_is_read(agent: Agent) -> None:

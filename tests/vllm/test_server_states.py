@@ -52,7 +52,7 @@ def engine_core(api: int) -> int:
 async def test_a_life(serving: Serving) -> None:
     """loading, up, refused after the stop, reset after the restart on the same port, dead engine."""
     port = str(free_port())
-    with serving("plain", "--port", port, "--wait", ready=False) as server:
+    with serving("small", "--port", port, "--wait", ready=False) as server:
         async with Agent(server) as agent:
             await agent.chat(Book(), opening())
             await agent.chat(Book(), opening())
@@ -64,11 +64,11 @@ async def test_a_life(serving: Serving) -> None:
     code, document = snapshot(server.url, "--seconds", "0.5")
     assert (code, document["state"], document["cached"]["share"]) == (1, "refused", None)
 
-    with serving("plain", "--port", port, ready=False, VLLM_KEEP_ALIVE_ON_ENGINE_DEATH="1") as server:
+    with serving("small", "--port", port, ready=False, VLLM_KEEP_ALIVE_ON_ENGINE_DEATH="1") as server:
         code, document = snapshot(server.url, "--seconds", "0.5")
         assert (code, document["state"]) == (1, "loading")
         assert str(server.pid) in document["detail"]
-        await asyncio.to_thread(manage, "wait", "plain")
+        await asyncio.to_thread(manage, "wait", "small")
         async with Agent(server) as agent:
             book = Book()
             await agent.chat(book, opening("Somebody new. "))

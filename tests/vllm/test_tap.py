@@ -19,7 +19,6 @@ import pytest
 from vllm_agent import TEXT, TOOLS, Agent, Book, Server, Usage, opening, tool_turn
 from vllm_gate import Passed, gate
 from vllm_routes import CHAT_TOOL, MESSAGES_TOOL, RESPONSES_TOOL, shapes, told
-from vllm_servers import manage
 from vllm_tap import Client, Tap, alike, head_and_body, tapping
 
 from kvtop.capture.turn import Captured
@@ -28,27 +27,12 @@ from kvtop.model.window import between
 pytestmark = pytest.mark.vllm
 
 BLOCK = 128
-STEP_TOKENS = "256"
-"""A long prompt is prefilled in small steps: vLLM looks at aborts between two of them."""
-
 Serving = Callable[..., AbstractContextManager[Server]]
 
 
 @pytest.fixture(scope="module")
-def servers(serving: Serving) -> Iterator[tuple[Server, Server]]:
-    """Started side by side: one that tells cached tokens, and one as vLLM is by default."""
-    with (
-        serving("plain", "--max-num-batched-tokens", STEP_TOKENS, ready=False) as telling,
-        serving("small", "--no-enable-prompt-tokens-details", ready=False) as silent,
-    ):
-        manage("wait", "plain")
-        manage("wait", "small")
-        yield telling, silent
-
-
-@pytest.fixture(scope="module")
-def server(servers: tuple[Server, Server]) -> Server:
-    return servers[0]
+def server(plain: Server) -> Server:
+    return plain
 
 
 @pytest.fixture(scope="module")
@@ -335,10 +319,12 @@ async def test_killed_recorder(tap: Tap, server: Server) -> None:
     assert tap.recorder().pid != old.pid
 
 
-async def test_server_that_tells_no_cached_tokens(servers: tuple[Server, Server], tmp_path: Path) -> None:
+async def test_server_that_tells_no_cached_tokens(serving: Serving, tmp_path: Path) -> None:
     """Without --enable-prompt-tokens-details the counters tell, where a turn was alone."""
-    _, server = servers
-    with tapping(server.url, tmp_path / "tap") as tap:
+    with (
+        serving("small", "--no-enable-prompt-tokens-details") as server,
+        tapping(server.url, tmp_path / "tap") as tap,
+    ):
         async with Agent(server) as agent:
             for shape in shapes("Switch it off.", max_tokens=80):
                 if "tools" in shape.body:
