@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import shutil
@@ -304,8 +303,8 @@ class Bench:
         self.upstream.say("left")
 
 
-def stopped(seconds: float, still: float, cap: int) -> int:
-    """64 streams; the recorder is stopped for a part of the time."""
+def stopped(seconds: float, still: float, cap: int) -> tuple[str, bool]:
+    """64 streams; the recorder is stopped for a part of the time. What was seen, and whether nothing failed."""
     last_words: list[str] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -331,14 +330,14 @@ def stopped(seconds: float, still: float, cap: int) -> int:
         client.ask("close")
     assert isinstance(heard, dict)
     delays = heard["delays"]
-    print(
-        f"{STREAMS} streams for {seconds:.0f} s, the recorder stopped for {still:.0f} s, limit {cap / 1e6:.1f} MB: "
-        f"{sent} chunks sent, {heard['chunks']} came, {heard['failed']} streams failed; delay p50 "
-        f"{delays[len(delays) // 2] / 1000:.2f} ms, p99 {delays[len(delays) * 99 // 100] / 1000:.2f} ms, largest "
+    text = (
+        f"{STREAMS} streams for {seconds:.0f} s, the recorder stopped for {still:.0f} s of them, its queue limited to "
+        f"{cap / 1e6:.1f} MB:\n{sent} chunks sent, {heard['chunks']} came, {heard['failed']} streams failed; delay p50 "
+        f"{delays[len(delays) // 2] / 1000:.2f} ms, p99 {delays[len(delays) * 99 // 100] / 1000:.2f} ms, largest\n"
         f"of a sample {delays[-1] / 1000:.1f} ms; the tap's memory {before / 1e6:.1f} MB before, {peak / 1e6:.1f} MB "
-        f"at most; {json.loads(last_words[0])['lost_bytes'] / 1e6:.2f} MB told as gaps"
+        f"at most; {json.loads(last_words[0])['lost_bytes'] / 1e6:.2f} MB told as gaps.\n"
     )
-    return int(bool(heard["failed"]) or sent != heard["chunks"])
+    return text, not heard["failed"] and sent == heard["chunks"]
 
 
 def main() -> int:
@@ -355,7 +354,9 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"write the tap's part of {REPORT.name}")
     arguments = parser.parse_args()
     if arguments.stopped:
-        return stopped(arguments.still * 6, arguments.still, arguments.cap)
+        text, well = stopped(arguments.still * 6, arguments.still, arguments.cap)
+        print(text)
+        return int(not well)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         os.environ["KVTOP_HOME"] = str(folder / "home")
@@ -374,8 +375,9 @@ def main() -> int:
                     part()
             say(f"round {turn + 1} of {arguments.rounds}")
         results = bench.results
-    real = importlib.util.find_spec("kvtop.capture.recorder.process") is not None
-    text = page(results, real=real, rounds=arguments.rounds, seconds=arguments.seconds, requests=arguments.requests)
+    text = page(results, rounds=arguments.rounds, seconds=arguments.seconds, requests=arguments.requests)
+    if arguments.write:
+        text += "\n" + stopped(arguments.still * 6, arguments.still, arguments.cap)[0]
     print(text)
     if arguments.write and not arguments.only:
         REPORT.write_text(replace_part(REPORT.read_text(), "tap", text))

@@ -119,10 +119,10 @@ Made by `./benchmarks/run --tap --write`.
 
 - Machine: {machine}; {nginx}.
 - Ways from the same clients to the same upstream: directly; nginx as HTTP proxy (`proxy_buffering off`, as one sets it
-  for streams) and as TCP proxy, one worker each; the tap without a recorder, and with it
-  ({recorder}). nginx http keeps connections to the upstream, but
-  where a client's new connection is measured: there it makes a new one too, as it does by default. For the time to
-  first byte it stands there twice: as above, and with `proxy_request_buffering off` too.
+  for streams) and as TCP proxy, one worker each; the tap without a recorder, and with it.
+  nginx http keeps connections to the upstream, but where a client's new connection is measured: there it makes a new
+  one too, as it does by default. For the time to first byte it stands there twice: as above, and with
+  `proxy_request_buffering off` too.
 - Upstream and clients are a Python process each, epoll and nothing else, about 15 us a chunk, and share the cores with
   what is measured.
 - {rounds} rounds; each measures all ways in turn. Cells are min – median – max over the rounds; "added" is against the
@@ -150,12 +150,12 @@ two chunks come in one read.
 """
 
 
-def page(results: Results, *, real: bool, rounds: int, seconds: float, requests: int) -> str:
+def page(results: Results, *, rounds: int, seconds: float, requests: int) -> str:
     firsts = {}
     for (size, reuse), of in results.first.items():
         how = "used again" if reuse else "new"
         firsts[f"{size // 1000} kB, {how}"] = {
-            way: added(of, way) if way != DIRECT else of[way] for way in WAYS if of[way]
+            way: added(of, way) if way != DIRECT else of[way] for way in FIRST_WAYS if of[way]
         }
     delays = {}
     if results.delay_p50:
@@ -168,7 +168,6 @@ def page(results: Results, *, real: bool, rounds: int, seconds: float, requests:
     return PAGE.format(
         machine=machine(),
         nginx=nginx(),
-        recorder="the real one" if real else "a stand-in that takes the frames apart and keeps nothing",
         rounds=rounds,
         seconds=seconds,
         requests=requests,
