@@ -306,18 +306,6 @@ async def test_of_five_thousand_turns_a_drawing_touches_what_is_seen(monkeypatch
         assert 0 < asked < 600, "some hundred looks at rows, not thousands"
 
 
-async def test_five_thousand_turns_are_scrolled_without_a_wait() -> None:
-    async with shown(only(*thousands()), 200, 50) as (app, _, _):
-        dashboard = app.dashboard
-        dashboard.choose_turn(("captured", 2_500))
-        took = []
-        for _ in range(40):
-            began = time.thread_time()
-            dashboard._step(-1)
-            took.append(time.thread_time() - began)
-        assert sorted(took)[len(took) // 2] < 0.05, "seconds of CPU for a key"
-
-
 # ---------------------------------------------------------------- the page
 @asynccontextmanager
 async def page(
