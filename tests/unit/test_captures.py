@@ -396,6 +396,17 @@ async def test_a_server_that_tells_no_cached_tokens(path: Path, store: Store) ->
     await bench.close()
 
 
+@pytest.mark.parametrize(("finish", "verdict"), [("stop", "no_fault"), ("abort", None), ("error", None)])
+async def test_what_the_server_broke_off_is_not_called_well(
+    path: Path, store: Store, finish: str, verdict: str | None
+) -> None:
+    add(store, done(100, finish_reason=finish))
+    bench = Bench(path)
+    await bench.look()
+    assert bench.captures.ended(URL, NOW)[0].verdict == verdict
+    await bench.close()
+
+
 async def test_without_usage_the_size_estimates_the_prompt(path: Path, store: Store) -> None:
     add(store, done(100, prompt=10_000))
     add(store, turn(50, state=TurnState.ABORTED, first_token_at=AT - 49, ended_at=AT - 48, request_bytes=20_000))

@@ -17,7 +17,7 @@ from test_document import TURN
 from kvtop import paths
 from kvtop.capture import document
 from kvtop.capture.store.store import Store
-from kvtop.capture.turn import Captured, TurnState
+from kvtop.capture.turn import Captured, Record, TurnState
 from kvtop.cli import captured
 from kvtop.cli.main import main
 
@@ -141,6 +141,25 @@ def test_the_table(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
         "failed 400 max_tokens\\x1b[31m, record cut"
     )
     assert "2001-09-09" in rows[3] and "~92 %" in rows[3] and " 10.0 " in rows[3] and "1,000" in rows[3]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ((TurnState.DONE, "stop", None), "done"),
+        ((TurnState.DONE, "abort", None), "aborted by the server"),
+        ((TurnState.DONE, "error", None), "failed: the engine gave up"),
+        ((TurnState.ABORTED, None, None), "aborted by its client"),
+        ((TurnState.CUT, None, None), "cut"),
+        ((TurnState.CUT, None, "cut when the tap stopped"), "cut when the tap stopped"),
+    ],
+)
+def test_the_table_says_who_ended_a_turn(
+    fill: Fill, capsys: pytest.CaptureFixture[str], how: tuple[TurnState, str | None, str | None], words: str
+) -> None:
+    state, finish, error = how
+    fill(replace(FULL, state=state, finish_reason=finish, error=error, record=Record.COMPLETE, agent="pi"))
+    assert run(capsys)[1].splitlines()[1].endswith(f" pi     {words}")
 
 
 def test_twenty_rows_where_there_is_no_terminal(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:

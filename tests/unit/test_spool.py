@@ -134,7 +134,7 @@ def play(reactor: Reactor, keeper: Keeper, actions: list[tuple[str, int, int]], 
         track.close()
     finish(reactor, spool, keeper)
     judge(keeper, passed, spool.lost_connections)
-    spool.abandon()
+    spool.abandon(0.0, lambda: None)
 
 
 def finish(reactor: Reactor, spool: Spool, keeper: Keeper) -> None:

@@ -27,6 +27,8 @@ PAGE = 1000
 LAST = 20
 """Turns of a table that goes to no terminal."""
 DAY_S = 86_400.0
+BROKEN_OFF = {"abort": "aborted by the server", "error": "failed: the engine gave up"}
+"""By finish reason, of a stream that the server ended in order."""
 COLUMNS = (
     "turn", "time", "prompt", "cached", "new", "out", "queue", "TTFT", "took", "tok/s",
     "conversation", "agent", "state",
@@ -179,8 +181,22 @@ def _when(at: float, now: float) -> str:
         return DASH
 
 
+def _ending(row: Captured) -> str:
+    if row.state is None:
+        return "end not seen"
+    if row.state is TurnState.IN_FLIGHT:
+        return "in flight"
+    if row.state is TurnState.ABORTED:
+        return "aborted by its client"
+    if row.state is TurnState.CUT and row.error:
+        return printable(row.error, 60)
+    if row.state is TurnState.DONE and row.finish_reason in BROKEN_OFF:
+        return BROKEN_OFF[row.finish_reason]
+    return row.state.value
+
+
 def _state(row: Captured, slow: bool) -> str:
-    words = ["in flight" if row.state is TurnState.IN_FLIGHT else row.state.value if row.state else "end not seen"]
+    words = [_ending(row)]
     if row.state is TurnState.FAILED:
         words += [str(row.status)] if row.status is not None else []
         words += [printable(row.error, 60)] if row.error else []

@@ -35,6 +35,8 @@ ANEW_S = 5.0
 """All turns are read anew, because some were forgotten, at most so often."""
 LOST_S = 60.0
 """A turn in flight that began so long ago while no tap runs: nobody will see its end."""
+BROKEN_OFF = ("abort", "error")
+"""What a server calls an answer that it did not bring to its end, in a stream that it ended in order."""
 DETAILS_OF = 3
 """Turns in a row whose usage tells no cached tokens, from which on the server is said to tell none."""
 
@@ -279,7 +281,7 @@ class Captures:
         fine = turn.ttft_s <= (now.limits.no_rate_s if expected is None else now.limits.extra_s)
         if before is not None and expected is not None and not slow and not long:
             fine = True  # as long as what it had to read anew takes
-        ok = fine and turn.state is TurnState.DONE
+        ok = fine and turn.state is TurnState.DONE and turn.finish_reason not in BROKEN_OFF
         verdict = "no_fault" if ok else None
         return _shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict)
 
