@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -15,8 +16,9 @@ from rawtalk import Talk, connect, upstream
 from tapstandin import free_ports
 
 from kvtop import paths
+from kvtop.capture.store.schema import NoStore
 from kvtop.capture.store.store import Store
-from kvtop.capture.turn import Record, TurnState
+from kvtop.capture.turn import Captured, Record, TurnState
 
 BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
 ASK = (
@@ -65,6 +67,18 @@ def test_stop_says_which_turns_were_cut(port: int) -> None:
         assert store.turn(1) is not None
 
 
+def the_turn(*, in_flight: bool) -> Captured:
+    """The first one, once it is, or is no more, in flight."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        with contextlib.suppress(NoStore), Store.open(paths.turns_file()) as store:
+            turn = store.turn(1)
+            if turn is not None and (turn.state is TurnState.IN_FLIGHT) is in_flight:
+                return turn
+        time.sleep(0.02)
+    raise AssertionError("it does not come")
+
+
 @pytest.mark.parametrize("drain", [(), ("--drain", "0.1")])
 def test_a_stream_that_the_stop_cut_has_its_end_and_its_time(port: int, drain: tuple[str, ...]) -> None:
     """With --drain a second signal ends the tap, which waits for nobody then."""
@@ -80,13 +94,10 @@ def test_a_stream_that_the_stop_cut_has_its_end_and_its_time(port: int, drain: t
         with connect(port) as talk:
             talk.send(ASK)
             talk.count(len(STREAM))
+            the_turn(in_flight=True)
             assert kvtop("tap", "--stop", *drain).returncode == 0
         done.set()
-    with Store.open(paths.turns_file()) as store:
-        until = time.monotonic() + 15
-        while (turn := store.turn(1)) is None or turn.state is TurnState.IN_FLIGHT:
-            assert time.monotonic() < until, "its end does not come"
-            time.sleep(0.02)
+    turn = the_turn(in_flight=False)
     assert turn.duration_s is not None
     assert (turn.state, turn.error, turn.record) == (TurnState.CUT, "cut when the tap stopped", Record.COMPLETE)
     assert 0 < turn.duration_s < 20
