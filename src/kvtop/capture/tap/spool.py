@@ -181,7 +181,7 @@ class Spool:
 
         def look() -> None:
             self.flush()
-            if self._sock is not None and (self._queue or self._behind) and monotonic() < deadline:
+            if self._sock is not None and (self._queue or self.batch or self._behind) and monotonic() < deadline:
                 self._reactor.call_later(BATCH_S, look)
             else:
                 self._hang_up()
