@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 from rawtalk import GET, POST, Talk, answers, asks, both_ways, connect, head, play, tapped, upstream
 
 from kvtop.capture.tap.reactor import IN, Reactor
 from kvtop.capture.tap.splice import Link, prepare
+from kvtop.capture.tap.spool import Track
 
 
 @pytest.mark.parametrize("status", ["413 Content Too Large", "401 Unauthorized"])
@@ -286,4 +289,61 @@ def test_an_event_that_was_fetched_before_the_upstream_reset_stops_nothing() -> 
     with pytest.raises(ConnectionResetError):
         client.recv(100)
     client.close()
+    reactor.close()
+
+
+class Preempted:
+    """A socket whose sender gets the processor back only after the other end has acted on what was sent."""
+
+    def __init__(self, sock: socket.socket, acted_ns: list[int]) -> None:
+        self._sock, self._acted_ns = sock, acted_ns
+
+    def send(self, data: memoryview) -> int:
+        sent = self._sock.send(data)
+        self._acted_ns.append(time.monotonic_ns())
+        return sent
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sock, name)
+
+
+class Noted:
+    """A track that keeps the kinds and times of what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int, bytes]] = []
+
+    def data(self, kind: int, at_ns: int, data: memoryview) -> None:
+        self.told.append((kind, at_ns, bytes(data)))
+
+    def mark(self, kind: int) -> None:
+        """Ends are not looked at here."""
+
+    def close(self) -> None:
+        """As above."""
+
+
+def test_bytes_have_the_time_of_their_coming_and_not_that_of_their_passing_on() -> None:
+    """Else the time to a first token is short by as long as the tap waited for the processor after it sent."""
+    reactor, track = Reactor(), Noted()
+    here, client = pair()
+    there, server = pair()
+    link = Link(reactor, here, there, lambda _: None, cast("Track", track))
+    link.start()
+    acted_ns: list[int] = []
+    link.upstream.sock = cast("socket.socket", Preempted(there, acted_ns))
+    link.client.sock = cast("socket.socket", Preempted(here, acted_ns))
+    client.sendall(GET)
+    assert select.select([here], [], [], 10)[0]
+    link.client.ready(IN)
+    server.sendall(b"answer")
+    assert select.select([there], [], [], 10)[0]
+    link.upstream.ready(IN)
+    (_, asked_ns, question), (_, answered_ns, answer) = track.told
+    assert (question, answer) == (GET, b"answer")
+    assert asked_ns < acted_ns[0] < answered_ns < acted_ns[1]
+    assert (link.asked_ns, link.at_ns) == (asked_ns, answered_ns)
+    link.abort()
+    client.close()
+    server.close()
     reactor.close()

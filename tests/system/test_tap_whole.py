@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ from rawtalk import Talk, connect, upstream
 from tapstandin import free_ports
 
 from kvtop import paths
+from kvtop.capture.store.schema import NoStore
 from kvtop.capture.store.store import Store
+from kvtop.capture.turn import Captured, Record, TurnState
 
 BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
 ASK = (
@@ -61,6 +65,43 @@ def test_stop_says_which_turns_were_cut(port: int) -> None:
     assert re.fullmatch(said, line), line
     with Store.open(paths.turns_file()) as store:
         assert store.turn(1) is not None
+
+
+def the_turn(*, in_flight: bool) -> Captured:
+    """The first one, once it is, or is no more, in flight."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        with contextlib.suppress(NoStore), Store.open(paths.turns_file()) as store:
+            turn = store.turn(1)
+            if turn is not None and (turn.state is TurnState.IN_FLIGHT) is in_flight:
+                return turn
+        time.sleep(0.02)
+    raise AssertionError("it does not come")
+
+
+@pytest.mark.parametrize("drain", [(), ("--drain", "0.1")])
+def test_a_stream_that_the_stop_cut_has_its_end_and_its_time(port: int, drain: tuple[str, ...]) -> None:
+    """With --drain a second signal ends the tap, which waits for nobody then."""
+    done = threading.Event()
+
+    def server(talk: Talk) -> None:
+        talk.until(ASK)
+        talk.send(STREAM)
+        done.wait(30)
+
+    with upstream(server) as box:
+        kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach", "--drain", "20" if drain else "0.2")
+        with connect(port) as talk:
+            talk.send(ASK)
+            talk.count(len(STREAM))
+            the_turn(in_flight=True)
+            assert kvtop("tap", "--stop", *drain).returncode == 0
+        done.set()
+    turn = the_turn(in_flight=False)
+    assert turn.duration_s is not None
+    assert (turn.state, turn.error, turn.record) == (TurnState.CUT, "cut when the tap stopped", Record.COMPLETE)
+    assert 0 < turn.duration_s < 20
+    assert "cut when the tap stopped" in kvtop("turns").stdout
 
 
 def test_what_the_recorder_says_is_in_the_log_of_a_detached_tap(port: int, own_home: Path) -> None:

@@ -28,6 +28,7 @@ from kvtop.live.desk import Detail, TapRow
 from kvtop.model.view import BoxView, Turn
 from kvtop.ui.app import KvtopApp
 from kvtop.ui.turn_words import agent
+from kvtop.ui.verdicts import verdict
 
 EVIL = "\x1b[31mred\x1b[0m\u202eevil\x9bnext"
 
@@ -387,6 +388,21 @@ async def test_what_is_not_known_is_said_so() -> None:
 async def test_pages_of_other_ends(id: int, words: str) -> None:
     async with page(detail(), id=id, w=160) as (app, _, _):
         assert words in re.sub(r"\s+", " ", text(app))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"finish_reason": "abort"}, "aborted by the server"),
+        ({"finish_reason": "error"}, "failed: the engine gave up"),
+        ({"state": "aborted"}, "aborted by its client"),
+        ({"state": "cut"}, "answer broke off"),
+        ({"state": "cut", "error": "cut when the tap stopped"}, "cut when the tap stopped"),
+    ],
+)
+def test_who_ended_a_turn(changes: dict[str, str], said: str) -> None:
+    turn = replace(boxes.captured_turn(1, 0, 9_000, 8_576, 0, 60), **changes)
+    assert verdict(turn, None)[2][0] == said
 
 
 async def test_hostile_text_is_shown_and_not_obeyed() -> None:

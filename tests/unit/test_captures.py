@@ -396,6 +396,17 @@ async def test_a_server_that_tells_no_cached_tokens(path: Path, store: Store) ->
     await bench.close()
 
 
+@pytest.mark.parametrize(("finish", "verdict"), [("stop", "no_fault"), ("abort", None), ("error", None)])
+async def test_what_the_server_broke_off_is_not_called_well(
+    path: Path, store: Store, finish: str, verdict: str | None
+) -> None:
+    add(store, done(100, finish_reason=finish))
+    bench = Bench(path)
+    await bench.look()
+    assert bench.captures.ended(URL, NOW)[0].verdict == verdict
+    await bench.close()
+
+
 async def test_without_usage_the_size_estimates_the_prompt(path: Path, store: Store) -> None:
     add(store, done(100, prompt=10_000))
     add(store, turn(50, state=TurnState.ABORTED, first_token_at=AT - 49, ended_at=AT - 48, request_bytes=20_000))
@@ -404,4 +415,28 @@ async def test_without_usage_the_size_estimates_the_prompt(path: Path, store: St
     one = bench.captures.ended(URL, NOW)[0]
     assert (one.state, one.prompt_tokens) == ("aborted", None)
     assert one.estimate is not None and one.estimate.prompt_tokens == 5_000
+    await bench.close()
+
+
+async def test_what_is_over_is_not_estimated_anew(path: Path, store: Store) -> None:
+    """Neither by what later turns teach, nor when all turns are read or judged anew."""
+    add(store, done(100, prompt=10_000))
+    untold = add(store, turn(50, state=TurnState.ABORTED, ended_at=AT - 48, request_bytes=20_000))
+    bench = Bench(path)
+
+    async def shown() -> int | None:
+        await bench.look()
+        (one,) = [row for row in bench.captures.ended(URL, NOW) if row.id == untold]
+        return None if one.estimate is None else one.estimate.prompt_tokens
+
+    assert await shown() == 5_000
+    last = add(store, done(40, prompt=40_000))
+    again = store.turn(untold)
+    assert again is not None
+    store.update(changed(again, queue_s=0.1))
+    assert await shown() == 5_000
+    store.forget([last])
+    bench.captures.ended(URL, replace(NOW, rate=1_000.0))
+    for _ in range(12):
+        assert await shown() == 5_000
     await bench.close()

@@ -17,7 +17,7 @@ from test_document import TURN
 from kvtop import paths
 from kvtop.capture import document
 from kvtop.capture.store.store import Store
-from kvtop.capture.turn import Captured, TurnState
+from kvtop.capture.turn import Captured, Record, TurnState
 from kvtop.cli import captured
 from kvtop.cli.main import main
 
@@ -143,10 +143,34 @@ def test_the_table(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
     assert "2001-09-09" in rows[3] and "~92 %" in rows[3] and " 10.0 " in rows[3] and "1,000" in rows[3]
 
 
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ((TurnState.DONE, "stop", None), "done"),
+        ((TurnState.DONE, "abort", None), "aborted by the server"),
+        ((TurnState.DONE, "error", None), "failed: the engine gave up"),
+        ((TurnState.ABORTED, None, None), "aborted by its client"),
+        ((TurnState.CUT, None, None), "cut"),
+        ((TurnState.CUT, None, "cut when the tap stopped"), "cut when the tap stopped"),
+    ],
+)
+def test_the_table_says_who_ended_a_turn(
+    fill: Fill, capsys: pytest.CaptureFixture[str], how: tuple[TurnState, str | None, str | None], words: str
+) -> None:
+    state, finish, error = how
+    fill(replace(FULL, state=state, finish_reason=finish, error=error, record=Record.COMPLETE, agent="pi"))
+    assert run(capsys)[1].splitlines()[1].endswith(f" pi     {words}")
+
+
 def test_twenty_rows_where_there_is_no_terminal(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
     fill(*[FULL] * 25)
-    assert len(run(capsys)[1].splitlines()) == 21
-    assert len(run(capsys, "--last", "23")[1].splitlines()) == 24
+    _, out, err = run(capsys)
+    assert (len(out.splitlines()), err) == (21, "kvtop: 20 of 25 turns, the newest; --last N lists more\n")
+    _, out, err = run(capsys, "--last", "23")
+    assert (len(out.splitlines()), err) == (24, "")
+    assert run(capsys, "--conversation", "c1")[2] == "kvtop: 20 shown, the newest; --last N lists more\n"
+    run(capsys, "--forget", *map(str, range(1, 6)))
+    assert run(capsys)[2] == "", "these are all"
 
 
 def test_nothing_captured_yet(capsys: pytest.CaptureFixture[str], own_home: Path) -> None:
@@ -169,7 +193,16 @@ def test_forget(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "--forget", "all")
     assert (code, out) == (2, "") and "--yes" in err
     assert run(capsys, "--forget", "all", "--yes") == (0, "forgot 2 turns\n", "")
-    assert run(capsys) == (0, "no such turn\n", "")
+    for form in ((), ("--slow",), ("--conversation", "c1")):
+        assert run(capsys, *form) == (0, "no turns are kept here; kvtop tap captures them\n", "")
+    assert run(capsys, "--forget", "999") == (1, "", "kvtop: there is no turn 999\n")
+
+
+def test_nothing_of_what_was_asked_for(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(FULL)
+    assert run(capsys, "--slow") == (0, "no slow turns\n", "")
+    assert run(capsys, "--conversation", "c9\x1b[2J") == (0, "no turns in conversation 'c9\\x1b[2J'\n", "")
+    assert run(capsys, "--conversation", "c9", "--slow") == (0, "no slow turns in conversation 'c9'\n", "")
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("YES\n", 0), ("n\n", 2), ("\n", 2), ("", 2)])

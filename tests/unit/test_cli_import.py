@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from kvtop import paths
+from kvtop.capture.importers import jsonl
+from kvtop.capture.importers.read import FORMATS
+from kvtop.capture.turn import TurnState
 from kvtop.cli.main import main
 
 
@@ -94,3 +97,22 @@ def test_many_bad_records_are_counted(lines: Path, capsys: pytest.CaptureFixture
     code, out, err = run(capsys, str(lines))
     assert code == 0 and "1 turn kept, 9 bad" in out
     assert err.endswith("and 4 more\n") and "\x1b" not in out + err
+
+
+def test_the_formats_are_documented_and_the_examples_are_lines_that_import(
+    lines: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "import.md").read_text()
+    assert [name for name in FORMATS if f"\n| `{name}` |" not in text] == []
+    assert [name for name in jsonl.TIMES if f"`{name}`" not in text] == []
+    lines.write_text(text.partition("```json\n")[2].partition("```")[0])
+    assert main(["import", str(lines), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["kept"], made["bad"], made["files"][0]["format"]) == (3, 0, "jsonl")
+    assert {(turn.path, turn.state) for turn in stored()} == {
+        ("/v1/chat/completions", None),
+        ("/v1/chat/completions", TurnState.DONE),
+    }
+    with pytest.raises(SystemExit):
+        main(["import", "--help"])
+    assert "docs/import.md" in capsys.readouterr().out

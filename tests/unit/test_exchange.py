@@ -23,7 +23,7 @@ from capture_fakes import (
     stream_head,
 )
 
-from kvtop.capture.recorder.exchange import MAX_OPEN_BYTES, Budget
+from kvtop.capture.recorder.exchange import CUT_BY_TAP, MAX_OPEN_BYTES, Budget
 from kvtop.capture.recorder.process import Recorder, SteadyClock
 from kvtop.capture.tap.wire import HEADER, Kind, Opened, head
 from kvtop.capture.turn import Captured, Record, Route, TurnState
@@ -396,7 +396,7 @@ def test_the_tap_ends_the_connection() -> None:
     wire = started()
     wire.server(stream_head() + delta(content="a"))
     wire.frame(Kind.CLOSE)
-    assert (wire.turn().state, wire.turn().error) == (TurnState.CUT, "the tap ended the connection")
+    assert (wire.turn().state, wire.turn().error) == (TurnState.CUT, CUT_BY_TAP)
 
 
 @pytest.mark.parametrize(

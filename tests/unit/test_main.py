@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kvtop.cli import slips
 from kvtop.cli.main import COMMANDS, main
 
 
@@ -24,11 +25,49 @@ from kvtop.cli.main import COMMANDS, main
 )
 def test_a_bare_word_that_is_nearly_a_command(argv: list[str], near: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
-    line = f"kvtop: no command '{argv[0]}'; did you mean {near}? For a host of that name: http://{argv[0]}:8000\n"
-    assert capsys.readouterr().err == line
+    host = f"{argv[0]}:8000"
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"kvtop: no command '{argv[0]}'; did you mean {near}?"
+    assert second.strip() == f"a host of that name needs its port: kvtop {host}, or kvtop http://{host}"
 
 
-@pytest.mark.parametrize("host", ["gpubox", "turing", "snap.lan", "snap:8000", "snap1", "s", "localhost", "8000"])
+@pytest.mark.parametrize("argv", [["nosuch"], ["statistics"], ["s"], ["8000", "gpubox"], ["--window", "1m", "gpubox"]])
+def test_a_bare_word_that_is_no_command_is_no_host_either(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"kvtop: no command '{argv[-1]}': there are {', '.join(COMMANDS)}"
+    assert f"kvtop {argv[-1]}:8000" in second
+
+
+def test_what_etc_hosts_names_is_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_bytes(b"10.0.0.7 gpubox.lan GPUbox # snap\n\n\xff\n::1\n")
+    monkeypatch.setattr(slips, "HOSTS", hosts)
+    assert main(["gpubox"]) == 2
+    assert "the dashboard needs a terminal" in capsys.readouterr().err
+    assert main(["snap"]) == 2
+    assert "no command 'snap'" in capsys.readouterr().err
+    monkeypatch.setattr(slips, "HOSTS", tmp_path / "none")
+    assert main(["gpubox"]) == 2
+    assert "no command 'gpubox'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "gpubox:8000",
+        "http://gpubox:8000",
+        "http://gpubox",
+        "snap.lan",
+        "snap:8000",
+        "snap1",
+        "localhost",
+        "LOCALHOST",
+        "8000",
+    ],
+)
 def test_hosts_are_hosts(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a terminal the dashboard ends there, not at its name."""
     assert main([host]) == 2

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import socket
+import time
 from collections.abc import Callable
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,7 +136,7 @@ def play(reactor: Reactor, keeper: Keeper, actions: list[tuple[str, int, int]], 
         track.close()
     finish(reactor, spool, keeper)
     judge(keeper, passed, spool.lost_connections)
-    spool.abandon()
+    spool.abandon(0.0, lambda: None)
 
 
 def finish(reactor: Reactor, spool: Spool, keeper: Keeper) -> None:
@@ -190,3 +192,34 @@ def whole(frames: list[Frame], passed: dict[int, dict[Kind, bytearray]], untold:
         assert client + sum(one.client_bytes for one in lost) == len(both[Kind.CLIENT])
         assert server + sum(one.server_bytes for one in lost) == len(both[Kind.SERVER])
         assert mine[-1].kind is Kind.CLOSE
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_what_is_abandoned_is_handed_over_as_far_as_it_is_taken_in_time(reads: bool) -> None:
+    """A recorder that reads gets the ends too, though they are more than its socket holds; another one is not waited
+    for any longer."""
+    reactor, keeper = Reactor(), Keeper()
+    spool = Spool(reactor, keeper)
+    spool.start()
+    track = spool.open(OPENED)
+    track.data(Kind.SERVER, 1, memoryview(bytes(400_000)))
+    track.close()
+
+    def read() -> None:
+        keeper.take(30_000)
+        reactor.call_later(0.001, read)
+
+    if reads:
+        read()
+    began = time.monotonic()
+    spool.abandon(20.0 if reads else 0.1, reactor.stop)
+    reactor.run()
+    took_s = time.monotonic() - began
+    while keeper.take(1 << 20):
+        pass
+    kinds = [frame.kind for frame in Frames().feed(bytes(keeper.lives[0]))]
+    assert kinds == ([Kind.OPEN, Kind.SERVER, Kind.CLOSE] if reads else [Kind.OPEN])
+    assert took_s < 20 if reads else took_s >= 0.1
+    assert keeper.sock is not None and keeper.sock.recv(1) == b"", "hung up"
+    keeper.die()
+    reactor.close()

@@ -311,3 +311,25 @@ def test_a_reader_in_a_folder_that_is_read_only(path: Path, public: Path, left: 
     else:
         assert "was left by a writer that ended suddenly" in done.stdout and "KVTOP_HOME" in done.stdout
     assert {file.name for file in public.iterdir()} <= {"turns.db", "turns.db-wal"}
+
+
+def test_a_store_that_is_being_made_is_not_taken_for_another_programs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader looks at the empty file, then the writer makes the tables, then the reader looks on."""
+    with sqlite3.connect(path) as db:
+        db.execute("pragma journal_mode = wal")
+    db.close()
+    number, made = schema._number, []
+
+    def slowly(db: sqlite3.Connection, pragma: str) -> int:
+        found = number(db, pragma)
+        if not made:
+            made.append(True)
+            Store.open(path, write=True).close()
+        return found
+
+    monkeypatch.setattr(schema, "_number", slowly)
+    with pytest.raises(schema.NoStore, match="is empty"):
+        Store.open(path)
+    Store.open(path).close()

@@ -27,6 +27,8 @@ PAGE = 1000
 LAST = 20
 """Turns of a table that goes to no terminal."""
 DAY_S = 86_400.0
+BROKEN_OFF = {"abort": "aborted by the server", "error": "failed: the engine gave up"}
+"""By finish reason, of a stream that the server ended in order."""
 COLUMNS = (
     "turn", "time", "prompt", "cached", "new", "out", "queue", "TTFT", "took", "tok/s",
     "conversation", "agent", "state",
@@ -43,7 +45,7 @@ def show(*, last: int | None, conversation: str | None, slow: bool, as_json: boo
             if as_json:
                 _json(islice(chosen, last))
             else:
-                _table(list(islice(chosen, last or _fitting())))
+                _table(store, chosen, last, conversation=conversation, slow=slow)
     except NoStore as none:
         if as_json:
             print("[]")
@@ -72,7 +74,8 @@ def forget(words: Sequence[str], *, yes: bool, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"forgotten": gone, "not_found": [int(word) for word in missing]}))
     else:
-        print(f"forgot {exact(gone)} turn{'' if gone == 1 else 's'}")
+        if gone or not missing:
+            print(f"forgot {exact(gone)} turn{'' if gone == 1 else 's'}")
         for word in missing:
             tell(f"kvtop: there is no turn {word}")
     return 1 if missing else 0
@@ -129,7 +132,8 @@ def _json(rows: Iterator[tuple[Captured, bool | None]]) -> None:
 
 
 def _fitting() -> int:
-    return max(1, shutil.get_terminal_size().lines - 2) if sys.stdout.isatty() else LAST
+    """Rows that a terminal holds with the heading, a line below and the prompt."""
+    return max(1, shutil.get_terminal_size().lines - 3) if sys.stdout.isatty() else LAST
 
 
 def _agreed(question: str) -> bool:
@@ -140,12 +144,31 @@ def _agreed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _table(rows: Sequence[tuple[Captured, bool | None]]) -> None:
+def _table(
+    store: Store,
+    chosen: Iterator[tuple[Captured, bool | None]],
+    last: int | None,
+    *,
+    conversation: str | None,
+    slow: bool,
+) -> None:
     now = time.time()
-    if rows:
-        table.show([COLUMNS, *(_cells(row, bool(slow), now) for row, slow in rows)], left=3)
-    else:
-        print("no such turn")
+    rows = list(islice(chosen, last or _fitting()))
+    if not rows:
+        print(_none(store, conversation, slow=slow))
+        return
+    table.show([COLUMNS, *(_cells(row, bool(slow), now) for row, slow in rows)], left=3)
+    if last is None and next(chosen, None) is not None:
+        # how many of some there are, is not known without reading all
+        rest = "shown, the newest" if conversation or slow else f"of {exact(store.count())} turns, the newest"
+        tell(f"kvtop: {exact(len(rows))} {rest}; --last N lists more")
+
+
+def _none(store: Store, conversation: str | None, *, slow: bool) -> str:
+    if not store.count():
+        return "no turns are kept here; kvtop tap captures them"
+    where = f" in conversation '{printable(conversation, 40)}'" if conversation else ""
+    return f"no {'slow ' if slow else ''}turns{where}"
 
 
 def _cells(row: Captured, slow: bool, now: float) -> tuple[str, ...]:
@@ -179,8 +202,22 @@ def _when(at: float, now: float) -> str:
         return DASH
 
 
+def _ending(row: Captured) -> str:
+    if row.state is None:
+        return "end not seen"
+    if row.state is TurnState.IN_FLIGHT:
+        return "in flight"
+    if row.state is TurnState.ABORTED:
+        return "aborted by its client"
+    if row.state is TurnState.CUT and row.error:
+        return printable(row.error, 60)
+    if row.state is TurnState.DONE and row.finish_reason in BROKEN_OFF:
+        return BROKEN_OFF[row.finish_reason]
+    return row.state.value
+
+
 def _state(row: Captured, slow: bool) -> str:
-    words = ["in flight" if row.state is TurnState.IN_FLIGHT else row.state.value if row.state else "end not seen"]
+    words = [_ending(row)]
     if row.state is TurnState.FAILED:
         words += [str(row.status)] if row.status is not None else []
         words += [printable(row.error, 60)] if row.error else []

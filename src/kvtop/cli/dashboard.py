@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from kvtop import config, interrupt, paths
-from kvtop.cli import stdio
+from kvtop.cli import slips, stdio
 from kvtop.cli.args import Parser, theme
 from kvtop.errors import KvtopError, Problem
 from kvtop.model.view import WINDOWS
@@ -37,8 +37,11 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the dashboard; the exit code."""
+    from kvtop.cli.main import COMMANDS
+
     options = parser().parse_args(argv)
     for url in options.url:
+        slips.refuse(url, COMMANDS)
         normalise(url)  # one that is none is wrong with a terminal too
     stdio.need_terminal(INSTEAD)
     gc.disable()  # nothing that imports make is garbage: a tenth of the way to the first picture

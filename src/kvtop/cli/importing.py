@@ -29,6 +29,9 @@ def main(argv: Sequence[str]) -> int:
     from kvtop.capture.importers.read import FORMATS, Opened
 
     parser = Parser(
+        epilog='JSON lines: one request body a line, or {"request": ..., "response": ..., "started_at": ...}, or of a '
+        'batch file {"url": ..., "body": ...}. docs/import.md tells of each format what file it is, how it is '
+        "recognised, and what it cannot prove.",
         prog="kvtop import",
         usage="%(prog)s [-h] FILE... [--format F] [--json]",
         description="Captured traffic of other tools as turns. Good records are kept, bad ones are counted and named; "

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from collections.abc import Sequence
 
 from kvtop import __version__, interrupt
-from kvtop.cli import stdio
+from kvtop.cli import slips, stdio
 from kvtop.cli.ending import leave_if_busy
-from kvtop.errors import KvtopError, UsageError
+from kvtop.errors import KvtopError
 
 COMMANDS = {
     "demo": "the dashboard on a simulated box: no GPU, no server, no network",
@@ -32,6 +31,7 @@ USAGE = """usage: kvtop [URL ...] [options]
        kvtop COMMAND [...]
 
 The dashboard of the vLLM servers at URL, else of those in config.toml, else of those found on this box.
+URL: http://host:8000, host:8000 or 8000. A name alone, without a dot or a digit, is read as a command.
 
 commands:
 {commands}
@@ -87,24 +87,12 @@ def _run(args: list[str]) -> int:
         print(usage(), end="")
         return 0
     name, rest = (args[0], args[1:]) if args and args[0] in COMMANDS else ("dashboard", args)
-    _not_a_slip(args[0] if name == "dashboard" and args else "")
+    if name == "dashboard" and args:
+        slips.refuse(args[0], COMMANDS)  # before its options, which the dashboard may not have
     command = importlib.import_module(f"kvtop.cli.{_MODULES.get(name, name)}")
     if name not in _STILL_IMPORT:
         interrupt.as_usual()
     return int(command.main(rest))
-
-
-def _not_a_slip(word: str) -> None:
-    """Raises UsageError for a bare word that is nearly a command: it would be looked up as a host."""
-    if not re.fullmatch(r"[A-Za-z_-]*[A-Za-z]", word) or word.startswith("-"):
-        return
-    from difflib import get_close_matches
-
-    near = [name for name in COMMANDS if len(word) > 1 and name.startswith(word.lower())]
-    near = near or get_close_matches(word.lower(), COMMANDS, 1, 0.75)
-    if near:
-        what = f"no command '{word}'; did you mean {near[0]}? For a host of that name: http://{word}:8000"
-        raise UsageError(what)
 
 
 def entry() -> None:

@@ -15,7 +15,7 @@ from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.sources.listeners import open_connections
 from kvtop.sources.url import listen_address
 
-START = "start one: kvtop tap --upstream http://127.0.0.1:8000 --detach"
+START = "start one: kvtop tap --detach; for a server that is not found on this box add --upstream URL"
 _NONE = "no tap runs"
 
 

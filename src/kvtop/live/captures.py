@@ -35,6 +35,8 @@ ANEW_S = 5.0
 """All turns are read anew, because some were forgotten, at most so often."""
 LOST_S = 60.0
 """A turn in flight that began so long ago while no tap runs: nobody will see its end."""
+BROKEN_OFF = ("abort", "error")
+"""What a server calls an answer that it did not bring to its end, in a stream that it ended in order."""
 DETAILS_OF = 3
 """Turns in a row whose usage tells no cached tokens, from which on the server is said to tell none."""
 
@@ -105,6 +107,9 @@ class Captures:
         """Turn -> its server, of all that are kept."""
         self._kept: dict[str, _Kept] = {}
         self._sizes = Sizes()
+        self._guessed: dict[tuple[int, float], int | None] = {}
+        """Turn, by number and begin -> prompt tokens by its size as of its end, for those that told none: what others
+        teach later changes nothing that is over."""
 
     async def run(self, changed: Callable[[], None]) -> None:
         while True:
@@ -268,8 +273,8 @@ class Captures:
 
     def _ended(self, turn: Captured, now: Moment) -> Turn:
         estimate = None
-        if turn.prompt_tokens is None and (guess := self._sizes.guess(turn)) is not None:
-            estimate = Estimate(guess.prompt_tokens)
+        if turn.prompt_tokens is None and (tokens := self._guess_at_end(turn)) is not None:
+            estimate = Estimate(tokens)
         if turn.ttft_s is None:
             return _shown(turn, estimate=estimate)
         before = self._sizes.before(turn)
@@ -279,9 +284,18 @@ class Captures:
         fine = turn.ttft_s <= (now.limits.no_rate_s if expected is None else now.limits.extra_s)
         if before is not None and expected is not None and not slow and not long:
             fine = True  # as long as what it had to read anew takes
-        ok = fine and turn.state is TurnState.DONE
+        ok = fine and turn.state is TurnState.DONE and turn.finish_reason not in BROKEN_OFF
         verdict = "no_fault" if ok else None
         return _shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict)
+
+    def _guess_at_end(self, turn: Captured) -> int | None:
+        key = turn.id, turn.started_at
+        if key not in self._guessed:
+            guess = self._sizes.guess(turn)
+            self._guessed[key] = guess.prompt_tokens if guess is not None else None
+            if len(self._guessed) > KEPT:
+                del self._guessed[next(iter(self._guessed))]
+        return self._guessed[key]
 
 
 def _end(turn: Turn) -> float:

@@ -42,9 +42,13 @@ def _ended(turn: Turn) -> Verdict | None:
     if turn.state == "aborted":
         return "!", "warn", ["aborted by its client", "aborted"]
     if turn.state == "cut":
-        return "×", "bad", ["answer broke off", "broke off"]
+        why = [safe(turn.error)] if turn.error else []
+        return "×", "bad", [*why, "answer broke off", "broke off"]
     if turn.state is None:
         return "?", "d", ["its end was not seen", "end not seen"]
+    if turn.finish_reason == "abort":
+        # to a client that leaves nothing more is said: this one was there
+        return "!", "warn", ["aborted by the server", "aborted"]
     return None
 
 

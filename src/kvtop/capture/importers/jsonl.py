@@ -12,7 +12,7 @@ from kvtop.capture.importers.exchange import Bad, Exchange, Item, as_json, body_
 from kvtop.capture.importers.files import objects, unix_time
 from kvtop.errors import printable
 
-_TIMES = ("started_at", "timestamp", "time", "created_at")
+TIMES = ("started_at", "timestamp", "time", "created_at")
 
 
 def read(data: bytes) -> Iterator[Item]:
@@ -47,7 +47,7 @@ def _entry(where: str, entry: Mapping[str, Any], exact: bytes) -> Item:
         request=as_json(inner) if inner else exact or as_json(entry),
         response=_bytes(answer),
         stream=None if isinstance(answer, str) else False if answer else None,
-        started_at=next((at for name in _TIMES if inner and (at := unix_time(entry.get(name)))), None),
+        started_at=next((at for name in TIMES if inner and (at := unix_time(entry.get(name)))), None),
         unproven=missing(dict(body)),
     )
 

@@ -22,6 +22,9 @@ MAX_OPEN_BYTES = 256 * 1024 * 1024
 """Bodies of all exchanges that are open together. What goes beyond is not kept."""
 
 
+CUT_BY_TAP = "cut when the tap stopped"
+"""The error of a turn that was cut by neither side."""
+
 _GRANT_BYTES = 64 * 1024
 """Are taken from the budget at a time."""
 
@@ -290,7 +293,7 @@ class TurnExchange:
         state = _state(how, turn, told, stream=self._answer_stream, complete=complete)
         gaps, coalesced = self._times.gaps(whole) if self._times is not None else ([], False)
         gaps.sort()
-        error = told.error if told.error or how is not End.TAP else "the tap ended the connection"
+        error = told.error if told.error or how is not End.TAP else CUT_BY_TAP
         return msgspec.structs.replace(
             turn,
             state=state,

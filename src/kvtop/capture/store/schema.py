@@ -209,9 +209,15 @@ def _number(db: sqlite3.Connection, pragma: str) -> int:
 
 def _version(db: sqlite3.Connection, path: Path) -> int:
     """0: nothing in it yet. Raises StoreError for a file of a newer kvtop, or of another program."""
-    application, version = _number(db, "application_id"), _number(db, "user_version")
+    db.execute("begin")  # of one moment: another process may be making the file just now
+    try:
+        application, version = _number(db, "application_id"), _number(db, "user_version")
+        tables = db.execute("select 1 from sqlite_master").fetchone() if application != APPLICATION_ID else None
+    finally:
+        with contextlib.suppress(sqlite3.Error):
+            db.execute("rollback")
     if application != APPLICATION_ID:
-        if application or version or db.execute("select 1 from sqlite_master").fetchone():
+        if application or version or tables:
             name = printable(str(path), 300)
             raise StoreError(f"{name} is a database of another program", "move it away, or set KVTOP_HOME elsewhere")
         return 0

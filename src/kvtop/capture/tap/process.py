@@ -30,6 +30,8 @@ __all__ = ["Ended", "Mapping", "Tap", "serve"]
 DRAIN_S = 30.0
 FLUSH_S = 5.0
 RECORDER_S = 5.0
+AT_ONCE_S = 0.5
+"""After a second signal, for a recorder that takes what it is told. One that does keeps nobody waiting."""
 _BACKLOG = 1024
 _LOOK_S = 0.02
 _QUIET_NS = 3_000_000_000
@@ -156,8 +158,9 @@ class Tap:
         elif self._stops == 2:
             self._cut_all()
             if self.spool is not None:
-                self.spool.abandon()
-            self._reactor.stop()
+                self.spool.abandon(AT_ONCE_S, self._reactor.stop)
+            else:
+                self._reactor.stop()
 
     def _drain(self) -> None:
         if self._stops > 1:

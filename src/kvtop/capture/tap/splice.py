@@ -91,6 +91,8 @@ class Side(ABC):
         if not size:
             self._said_all()
             return
+        # before the send: a tap that is preempted behind it would stamp a question later than its answer
+        at_ns = monotonic_ns()
         data = _BUFFER[:size]
         peer, link = self.peer, self.link
         try:
@@ -100,18 +102,18 @@ class Side(ABC):
         except OSError:
             peer.unwritable()
             return
-        link.at_ns = monotonic_ns()
+        link.at_ns = at_ns
         link.tail = bytes(data[-5:])
         if link.last is not self:
             link.last = self
             if self is link.client:
-                link.asked_ns = link.at_ns
+                link.asked_ns = at_ns
         if sent < size:
             peer.pending = memoryview(bytes(data[sent:]))
             self.watch()
             peer.watch()
         if link.track is not None:
-            link.track.data(self.DATA, link.at_ns, data)
+            link.track.data(self.DATA, at_ns, data)
 
     def _write(self, pending: memoryview) -> None:
         try:

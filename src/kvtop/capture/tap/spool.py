@@ -174,9 +174,20 @@ class Spool:
 
         look()
 
-    def abandon(self) -> None:
-        """Hang up at once. The recorder ends by itself with what it has."""
-        self._hang_up()
+    def abandon(self, within_s: float, then: Callable[[], None]) -> None:
+        """Hand over what the recorder takes within that time, which holds how the last connections ended, and hang up.
+        It ends by itself with what it has. At once where none is there."""
+        deadline = monotonic() + within_s
+
+        def look() -> None:
+            self.flush()
+            if self._sock is not None and (self._queue or self.batch or self._behind) and monotonic() < deadline:
+                self._reactor.call_later(BATCH_S, look)
+            else:
+                self._hang_up()
+                then()
+
+        look()
 
     def full(self) -> bool:
         """No room for a further frame, even one without bytes."""

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 HEADER = struct.Struct("<IBQI")
-"""Connection (a running number of this tap), kind, time in ns of CLOCK_MONOTONIC, bytes of the payload."""
+"""Connection (a running number of this tap), kind, time in ns of CLOCK_MONOTONIC (of bytes: when the tap had
+read them, before it passed them on), bytes of the payload."""
 
 
 class Kind(IntEnum):
