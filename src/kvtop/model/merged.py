@@ -26,28 +26,39 @@ def merge(captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float
 
     `tapped_since`: Unix time since when a tap runs, so that what is counted later and not captured went past it.
     """
-    return (*in_flight(captured, counted), *Ended().of(_ended_of(captured), _ended_of(counted), tapped_since))
+    beside = bool(captured)
+    ended = Ended().of(_ended_of(captured), _ended_of(counted), tapped_since, beside)
+    return (*in_flight(captured, counted, beside), *ended)
 
 
-def in_flight(captured: Sequence[Turn], counted: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Of both lists what is in flight; the lists begin with it."""
+def in_flight(captured: Sequence[Turn], counted: Sequence[Turn], beside: bool) -> tuple[Turn, ...]:
+    """Of both lists what is in flight; the lists begin with it. `beside`: see `Ended.of`."""
     flying = tuple(_flying_of(captured))
-    return (*_not_seen(list(_flying_of(counted)), len(flying)), *flying)
+    rows = _not_seen(list(_flying_of(counted)), len(flying))
+    return (*numbered_apart(rows, beside), *flying)
+
+
+def numbered_apart(rows: Iterable[Turn], beside: bool) -> Iterable[Turn]:
+    """Counted rows, so that none has the number of a captured turn."""
+    return (replace(row, beside=True) for row in rows) if beside else rows
 
 
 class Ended:
     """Merges what ended, and remembers the last result: there may be thousands, and mostly nothing has changed."""
 
     def __init__(self) -> None:
-        self._of: tuple[Sequence[Turn], Sequence[Turn], float | None] = ((), (), None)
+        self._of: tuple[Sequence[Turn], Sequence[Turn], float | None, bool] = ((), (), None, False)
         self._made: tuple[Turn, ...] = ()
 
-    def of(self, captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None) -> tuple[Turn, ...]:
-        """Both lists of turns that ended, newest first, as one."""
-        known, rows, since = self._of
-        if captured is not known or counted != rows or since != tapped_since:
-            self._of = (captured, counted, tapped_since)
-            self._made = _merged(captured, counted, tapped_since)
+    def of(
+        self, captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None, beside: bool
+    ) -> tuple[Turn, ...]:
+        """Both lists of turns that ended, newest first, as one. `beside`: turns of this server were captured, whether
+        they have ended or not."""
+        known, rows, since, apart = self._of
+        if captured is not known or counted != rows or since != tapped_since or beside != apart:
+            self._of = (captured, counted, tapped_since, beside)
+            self._made = _merged(captured, counted, tapped_since, beside)
         return self._made
 
 
@@ -62,13 +73,16 @@ def _ended_of(turns: Sequence[Turn]) -> tuple[Turn, ...]:
     return tuple(turn for turn in turns if turn.state != "in_flight")
 
 
-def _merged(captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None) -> tuple[Turn, ...]:
+def _merged(
+    captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None, beside: bool
+) -> tuple[Turn, ...]:
     ended = list(captured)
     pairs = _Pairs(ended)
     left = [row for row in counted if not pairs.exactly(row)]
     left = [rest for row in left if (rest := pairs.by_time(row)) is not None]
     if tapped_since is not None:
         left = [_past(row, tapped_since) for row in left]
+    left = list(numbered_apart(left, beside))
     return tuple(sorted([*ended, *left], key=_end, reverse=True)) if left else tuple(ended)
 
 

@@ -108,11 +108,18 @@ class Turn:
     """Of a captured one: the number of the counters' row that told of it too."""
     past_tap: bool = False
     """Of a counted one: a tap ran all the while, and did not see it."""
+    beside: bool = False
+    """Of a counted one: turns of its server were captured. They have the store's numbers, and this is none of them."""
 
     @property
     def captured(self) -> bool:
         """Its request and its answer were seen, not only what the server counted."""
         return self.source != "metrics"
+
+    @property
+    def name(self) -> str:
+        """Its number as it is shown: `m15` (from metrics) where a captured turn may be called 15."""
+        return f"m{self.id}" if self.beside else str(self.id)
 
     @property
     def key(self) -> TurnKey:

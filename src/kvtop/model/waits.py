@@ -73,7 +73,7 @@ def told(view: ServerView, around: Around) -> Turn | None:
 def _waiting_now(turn: Turn, around: Around) -> Made:
     assert turn.started_at is not None
     wait = nb(lasted(around.now - turn.started_at))
-    who = f"turn {turn.id}" if turn.n == 1 else f"{turn.n} requests"
+    who = f"turn {turn.name}" if turn.n == 1 else f"{turn.n} requests"
     first = f"{who} waits for {wait}:" if turn.n == 1 else f"{who} wait for {wait}:"
     said = [(first, "no first token yet")]
     if turn.n == 1 and turn.new_tokens is not None and turn.prompt_tokens is not None:
@@ -97,9 +97,9 @@ def slow(view: ServerView, around: Around) -> Made | None:
         return None
     if turn.ended_at is None:
         return _waiting_now(turn, around)
-    first = f"turn {turn.id} waited {nb(secs(turn.ttft_s))}:"
+    first = f"turn {turn.name} waited {nb(secs(turn.ttft_s))}:"
     if turn.n > 1:
-        first = f"turn {turn.id}, {turn.n} requests, waited {nb(secs(turn.ttft_s))} on average:"
+        first = f"turn {turn.name}, {turn.n} requests, waited {nb(secs(turn.ttft_s))} on average:"
     tone = "warn" if turn.verdict == "new_tokens" and not turn.queue_ruled else "bad"
     past = around.now - turn.ended_at
     when = f", {nb(ago(past))}" if past > WHEN_AFTER_S else ""

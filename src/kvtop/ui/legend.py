@@ -129,6 +129,11 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
                 "one request that went through a tap; else from counters: the only one to finish between two "
                 "readings, or n of them, with means",
             ),
+            (
+                "m15",
+                "from metrics: a row that the counters alone tell of, where turns were captured. 15 is the captured "
+                "one, which `kvtop turns` knows",
+            ),
             ("agent", "who asked, from its user-agent; past tap: a tap ran, and did not see it"),
             ("time", "when it ended; in flight: when it began"),
             ("cached, new", "tokens of its prompt from cache, and read anew"),

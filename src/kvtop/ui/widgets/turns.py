@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import events
 from textual.message import Message
 
-from kvtop.model.view import Turn, TurnKey
+from kvtop.model.view import ServerView, Turn, TurnKey
 from kvtop.ui.draw import SUPER, Line, clip, expected, fit, lj, meter, pick, rj, safe, wrap
 from kvtop.ui.filter import misread
 from kvtop.ui.numbers import DASH, hms, lasted, pct, rate, short, tok, when
@@ -165,7 +165,7 @@ class TurnsPanel(BoxPanel):
         engines = bool(server and server.engines and server.engine is None)
         visible = scene.rows[self._first : self._first + h - 1]
         cols = columns_of(w - 1, engines, captured=bool(server and server.tap and server.tap.captured))
-        if any(turn.id > 9_999 for turn in visible):
+        if server is not None and _number_cells(server) > cols[0][1]:
             cols[0] = ("turn", 6)
         gap = 1 if w - 1 < 60 else 2
         fixed = sum(width for _, width in cols) + sum(_gap(cols, i, gap) for i in range(1, len(cols)))
@@ -197,7 +197,7 @@ class TurnsPanel(BoxPanel):
     def _cell(self, turn: Turn, name: str, w: int) -> Line:
         live = flying(turn)
         if name == "turn":
-            return rj(str(turn.id), w, "bright bold" if live else "t")
+            return rj(turn.name, w, "bright bold" if live else "t")
         if name == "time":
             at = moment(turn)
             return rj(when(at, self._at(), w), w, "d")
@@ -315,6 +315,13 @@ class TurnsPanel(BoxPanel):
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         event.stop()
         self.scroll_rows(-3)
+
+
+def _number_cells(server: ServerView) -> int:
+    """Of the longest number in the column: of all rows, so that scrolling moves no column."""
+    newest = next((turn.id for turn in server.turns if turn.captured), 0)
+    counted = server.turns_total + 1
+    return max(len(str(newest)), len(f"m{counted}" if newest else str(counted)))
 
 
 def _tokens(tokens: float | None, guess: float | None, w: int) -> Line:
