@@ -148,3 +148,15 @@ def test_rows_are_named_anew_when_the_first_turn_in_flight_is_captured() -> None
     assert [[t.name for t in ended.of(none, rows, None, beside)] for beside in (False, True, False)] == [
         ["1"], ["m1"], ["1"]
     ]  # fmt: skip
+
+
+def test_what_only_the_counters_told_is_known_as_such() -> None:
+    told = replace(tap(7, 10.0), prompt_tokens=None, completion_tokens=None, cached_tokens=3, ttft_s=2.0)
+    (one,) = merge([told], [row(1, 10.4)])
+    assert set(one.worked_out) == {
+        "prompt_tokens", "new_tokens", "completion_tokens", "queue_s", "prefill_s", "decode_s",
+    }  # fmt: skip
+    assert (one.cached_tokens, one.cached_source, one.ttft_s) == (3, None, 2.0)
+    (other,) = merge([replace(told, cached_tokens=None, ttft_s=None)], [row(1, 10.4)])
+    assert (other.cached_source, other.ttft_s) == ("metrics", 1.75)
+    assert {"cached_tokens", "ttft_s"} <= set(other.worked_out)

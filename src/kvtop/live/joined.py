@@ -74,8 +74,9 @@ class Joined:
         merged = self._ended.setdefault(view.url, Ended())
         turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since, beside))
         share, passed_by = _through(view, turns, since)
-        details = self._captures.no_details(url)
-        return replace(view, turns=turns, tap=replace(tap, share=share, passed_by_tokens=passed_by, no_details=details))
+        tap = replace(tap, share=share, passed_by_tokens=passed_by)
+        tap = replace(tap, no_details=self._captures.no_details(url), no_usage=self._captures.no_usage(url))
+        return replace(view, turns=turns, tap=tap)
 
 
 def _through(view: ServerView, turns: Sequence[Turn], since: float | None) -> tuple[float | None, int | None]:

@@ -11,8 +11,14 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from kvtop.model.timing import waited_s
 from kvtop.model.view import Turn
 
+_NUMBERS = frozenset(
+    {"prompt_tokens", "cached_tokens", "new_tokens", "completion_tokens", "queue_s", "prefill_s", "decode_s"}
+)
+_TOLD = (*sorted(_NUMBERS), "verdict", "engine")
+"""What a counted row may know of a captured turn that the capture does not."""
 LATE_S = 3.0
 """The counters tell of an end up to so long after the tap saw it: polls, and a server that counts once a step."""
 EARLY_S = 0.5
@@ -171,21 +177,16 @@ def _untold(turn: Turn, row: Turn) -> bool:
 
 def _filled(turn: Turn, row: Turn) -> Turn:
     """What the counters know of it besides."""
-    cached = turn.cached_tokens if turn.cached_tokens is not None else row.cached_tokens
-    return replace(
-        turn,
-        prompt_tokens=turn.prompt_tokens if turn.prompt_tokens is not None else row.prompt_tokens,
-        cached_tokens=cached,
-        cached_source=turn.cached_source or ("metrics" if cached is not None else None),
-        new_tokens=turn.new_tokens if turn.new_tokens is not None else row.new_tokens,
-        completion_tokens=turn.completion_tokens if turn.completion_tokens is not None else row.completion_tokens,
-        queue_s=turn.queue_s if turn.queue_s is not None else row.queue_s,
-        prefill_s=turn.prefill_s if turn.prefill_s is not None else row.prefill_s,
-        decode_s=turn.decode_s if turn.decode_s is not None else row.decode_s,
-        verdict=turn.verdict if turn.verdict is not None else row.verdict,
-        engine=turn.engine if turn.engine is not None else row.engine,
-        counted=row.id,
-    )
+    told = {name: getattr(row, name) for name in _TOLD if getattr(turn, name) is None}
+    told = {name: value for name, value in told.items() if value is not None}
+    one = replace(turn, **told, counted=row.id)
+    if "cached_tokens" in told and one.cached_source is None:
+        one = replace(one, cached_source="metrics")
+    worked_out = [*turn.worked_out, *(name for name in told if name in _NUMBERS)]
+    if one.ttft_s is None and (waited := waited_s(one)) is not None:
+        one = replace(one, ttft_s=waited)
+        worked_out.append("ttft_s")
+    return replace(one, worked_out=tuple(worked_out))
 
 
 def _not_seen(running: Sequence[Turn], captured: int) -> list[Turn]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvtop.ui.draw import Line, cells, pick
 from kvtop.ui.keys import Keymap
-from kvtop.ui.turn_words import about, preview
+from kvtop.ui.turn_words import origin, preview
 from kvtop.ui.widgets.box import BoxPanel
 
 
@@ -22,7 +22,7 @@ class Preview(BoxPanel):
         if turn is None:
             return []
         opens = f"{self.keymap.shown('turn')} opens it"
-        return [(pick([f"{about(turn, None, self.at, w - cells(opens) - 4)}, {opens}", opens, ""], w), "d")]
+        return [(pick([f"{origin(turn, None, self.at, w - cells(opens) - 4)}, {opens}", opens, ""], w), "d")]
 
     def body(self, w: int, h: int) -> list[Line]:
         turn = self.scene.turn if self.scene else None
