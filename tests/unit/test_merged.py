@@ -160,3 +160,8 @@ def test_what_only_the_counters_told_is_known_as_such() -> None:
     (other,) = merge([replace(told, cached_tokens=None, ttft_s=None)], [row(1, 10.4)])
     assert (other.cached_source, other.ttft_s) == ("metrics", 1.75)
     assert {"cached_tokens", "ttft_s"} <= set(other.worked_out)
+
+
+def test_a_row_that_its_tokens_tell_has_the_times_of_that_turn() -> None:
+    (one,) = merge([replace(tap(7, 10.0), ttft_s=2.0)], [row(1, 10.4)])
+    assert (one.queue_s, one.cached_tokens, set(one.worked_out)) == (0.25, 600, {"cached_tokens", "new_tokens"})

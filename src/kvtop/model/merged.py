@@ -17,6 +17,7 @@ from kvtop.model.view import Turn
 _NUMBERS = frozenset(
     {"prompt_tokens", "cached_tokens", "new_tokens", "completion_tokens", "queue_s", "prefill_s", "decode_s"}
 )
+_PROMPT = frozenset({"cached_tokens", "new_tokens"})
 _TOLD = (*sorted(_NUMBERS), "verdict", "engine")
 """What a counted row may know of a captured turn that the capture does not."""
 LATE_S = 3.0
@@ -182,7 +183,9 @@ def _filled(turn: Turn, row: Turn) -> Turn:
     one = replace(turn, **told, counted=row.id)
     if "cached_tokens" in told and one.cached_source is None:
         one = replace(one, cached_source="metrics")
-    worked_out = [*turn.worked_out, *(name for name in told if name in _NUMBERS)]
+    # where its tokens said which row it is, the times of that row are its own
+    marked = _NUMBERS if turn.prompt_tokens is None else _PROMPT
+    worked_out = [*turn.worked_out, *(name for name in told if name in marked)]
     if one.ttft_s is None and (waited := waited_s(one)) is not None:
         one = replace(one, ttft_s=waited)
         worked_out.append("ttft_s")

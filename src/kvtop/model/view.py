@@ -107,7 +107,7 @@ class Turn:
     cached_source: str | None = None
     """Of a captured one: usage or metrics, who told its cached tokens."""
     worked_out: tuple[str, ...] = ()
-    """Of a captured one: fields that the counters' row told, or that were worked out: shown with ~."""
+    """Of a captured one: fields that only a row of the counters told, or that were worked out: shown with ~."""
     counted: int | None = None
     """Of a captured one: the number of the counters' row that told of it too."""
     past_tap: bool = False
