@@ -21,7 +21,7 @@ from textual.pilot import Pilot
 from kvtop.capture.api.answer_text import CALL, REASONING, TEXT, Piece
 from kvtop.capture.control.plan import Leg, leg
 from kvtop.capture.control.running import Mapped, Running
-from kvtop.capture.turn import Captured, Part, Record, Route, TurnState
+from kvtop.capture.turn import Captured, Part, Record, Route, Source, TurnState
 from kvtop.config import Capture, Settings
 from kvtop.errors import KvtopError
 from kvtop.live.desk import Detail, TapRow
@@ -685,3 +685,10 @@ def test_a_row_says_whether_what_was_read_could_have_been_cached(
     base = Turn(1, 1.0, source="tap", ttft_s=11.0, prompt_tokens=15_980, cached_tokens=0, new_tokens=15_980)
     made = verdict(replace(base, **known), None)  # type: ignore[arg-type]
     assert (made[0], made[2][0], made[2][-1]) == (mark, longest, shorter)
+
+
+async def test_the_page_of_a_stream_without_usage_says_who_did_not_ask() -> None:
+    async with page(detail(usage={}, source=Source.TAP, record=Record.COMPLETE)) as (app, _, _):
+        screen = text(app)
+    assert "Its answer told no usage: its client did not set stream_options.include_usage." in screen
+    assert "123,180 tokens, by the counters" in screen and "as usage says" not in screen

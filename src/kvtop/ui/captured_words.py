@@ -58,8 +58,10 @@ def _prompt(turn: Turn, detail: Detail | None, server: ServerView | None, w: int
         flag = "" if server is not None and server.config.prefix_caching is False else f": {FLAG} lets it"
         rows += wrap([(f"The server does not tell cached tokens of a request{flag}.", "d")], w)
     elif turn.cached_source == "metrics":
-        rows += wrap([("Cached tokens are from the counters: it was alone.", "d")], w)
-    whence = "by the counters" if "prompt_tokens" in turn.worked_out else "as usage says"
+        alone = "it alone ended between two reads" if "cached_tokens" in turn.worked_out else "it was alone"
+        rows += wrap([(f"Cached tokens are from the counters: {alone}.", "d")], w)
+    counted = "prompt_tokens" in turn.worked_out or (detail is not None and not detail.turn.usage)
+    whence = "by the counters" if counted else "as usage says"
     return "Prompt", [f"{exact(turn.prompt_tokens)} tokens, {whence}", f"{exact(turn.prompt_tokens)} tokens"], rows
 
 
