@@ -21,7 +21,7 @@ from textual.pilot import Pilot
 from kvtop.capture.api.answer_text import CALL, REASONING, TEXT, Piece
 from kvtop.capture.control.plan import Leg, leg
 from kvtop.capture.control.running import Mapped, Running
-from kvtop.capture.turn import Captured, Part, Record, Route, TurnState
+from kvtop.capture.turn import Captured, Part, Record, Route, Source, TurnState
 from kvtop.config import Capture, Settings
 from kvtop.errors import KvtopError
 from kvtop.live.desk import Detail, TapRow
@@ -167,8 +167,8 @@ async def test_80_by_24_has_who_asked_and_what_is_expected() -> None:
 async def test_200_by_50_has_all_columns_and_every_end() -> None:
     screen = await look(boxes.captured(), 200, 50)
     for words in (
-        "turn      time  agent        prompt  cached                 new   queue    TTFT    out  tok/s",
-        "claude-code  ~43.9k  ┄┄┄┄┄┄┄┄┄┄┄─ ~93 %   ~3.2k",
+        "turn      time  agent           prompt  cached                 new   queue    TTFT    out  tok/s",
+        "claude-code     ~43.9k  ┄┄┄┄┄┄┄┄┄┄┄─ ~93 %   ~3.2k",
         "› reads 4.2k new, ~1 s left",
         "› waits for room in the KV pool",
         "! queued 7.4 s",
@@ -214,6 +214,14 @@ async def test_the_flag_for_cached_tokens_is_hinted_at_quietly() -> None:
     view = boxes.captured(no_details=True)
     assert "newest first; --enable-prompt-tokens-details would tell cached tokens" in await look(view, 120, 36)
     assert "3 in flight, 812 captured, newest first" in await look(view)
+
+
+async def test_streams_without_usage_are_no_fault_of_the_server() -> None:
+    view = boxes.captured(no_details=True, no_usage=4)
+    screen = await look(view, 120, 36)
+    assert "812 captured; 4 streams without usage: the client does not set stream_options.include_usage" in screen
+    assert "--enable-prompt-tokens-details" not in screen
+    assert "812 captured; 4 streams without usage" in await look(view)
 
 
 async def test_a_store_that_cannot_be_read_is_one_line() -> None:
@@ -562,6 +570,43 @@ def test_few_cells_have_the_short_name_of_an_agent(name: str, short: str) -> Non
     assert (agent(turn, 11), agent(turn, 8)) == (name, short)
 
 
+@pytest.mark.parametrize(
+    ("name", "cells_14", "cells_11"),
+    [("Anthropic Python", "Anthropic SDK", "Anthropic"), ("OpenAI Python", "OpenAI Python", "OpenAI SDK")],
+)
+def test_a_library_is_named_without_its_language_where_cells_are_few(name: str, cells_14: str, cells_11: str) -> None:
+    turn = Turn(1, 1.0, source="tap", agent=name)
+    assert (agent(turn, 16), agent(turn, 14), agent(turn, 11)) == (name, cells_14, cells_11)
+
+
+async def test_names_have_fourteen_cells_where_there_is_room() -> None:
+    view = boxes.captured()
+    rows = tuple(replace(t, agent="Anthropic Python") if t.captured else t for t in view.servers[0].turns)
+    view = replace(view, servers=(replace(view.servers[0], turns=rows),))
+    for w in (120, 130, 200):
+        assert "Anthropic SDK" in await look(view, w, 36), w
+    assert "Anthropic  " in await look(view, 160, 36), "beside the preview"
+
+
+async def test_what_the_counters_told_of_a_captured_turn_is_marked() -> None:
+    view = boxes.captured()
+    known = {"prompt_tokens": 12_600, "cached_tokens": 0, "new_tokens": 12_600, "completion_tokens": 12_600}
+    untold = Turn(900, boxes.NOW - 5, source="tap", agent="pi", ttft_s=1.0, worked_out=(*known, "queue_s", "decode_s"),
+                  cached_source="metrics", queue_s=0.2, decode_s=290.0, **known)  # type: ignore[arg-type]  # fmt: skip
+    piece = Turn(899, boxes.NOW - 6, source="tap", agent="pi", ttft_s=0.092, worked_out=("ttft_s",))
+    view = replace(view, servers=(replace(view.servers[0], turns=(untold, piece)),))
+    screen = await look(view, 200, 36)
+    row = next(line for line in screen.splitlines() if line.lstrip("▸ ").startswith("900"))
+    for words in ("~12.6k", "~0 %", "~0.2 s", " 1.0 s", "  ~12k", "~43"):
+        assert words in row, words
+    assert "~92 ms" in next(line for line in screen.splitlines() if line.lstrip("▸ ").startswith("899"))
+
+
+async def test_the_page_of_a_stream_in_flight_has_the_ttft_of_its_row() -> None:
+    async with page(id=815) as (app, _, _):
+        assert "TTFT 2.6 s: as its client saw it" in text(app)
+
+
 async def test_a_tap_that_cannot_be_started_says_why() -> None:
     async with shown(boxes.box(), 120, 36) as (app, pilot, box):
         box.desk.fails = "not an address of this machine's loopback"
@@ -614,3 +659,39 @@ def test_a_sequence_of_turns_is_told_in_the_right_order() -> None:
     rows: Sequence[Turn] = boxes.captured_turns()
     ends = [turn.ended_at or turn.started_at or 0 for turn in rows if turn.state != "in_flight"]
     assert ends == sorted(ends, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("known", "mark", "longest", "shorter"),
+    [
+        ({"waited": True, "relation": "first"}, "·", "new conversation, 16.0k new", "16.0k new"),
+        ({"relation": "first"}, "·", "new conversation, 16.0k new", "16.0k new"),
+        ({"waited": True, "relation": "subagent"}, "·", "new subagent, 16.0k new", "16.0k new"),
+        (
+            {"waited": True, "relation": "next"},
+            "?",
+            "16.0k of 16.0k read anew: prompt changed or cache lost",
+            "16.0k anew",
+        ),
+        ({"relation": "next", "reread": True}, "?", "read 16.0k tokens anew", "16.0k anew"),
+        (
+            {"relation": "next", "reread": True, "finish_reason": "length"},
+            "?",
+            "read 16.0k tokens anew, cut at its length limit",
+            "16.0k anew",
+        ),
+    ],
+)
+def test_a_row_says_whether_what_was_read_could_have_been_cached(
+    known: dict[str, object], mark: str, longest: str, shorter: str
+) -> None:
+    base = Turn(1, 1.0, source="tap", ttft_s=11.0, prompt_tokens=15_980, cached_tokens=0, new_tokens=15_980)
+    made = verdict(replace(base, **known), None)  # type: ignore[arg-type]
+    assert (made[0], made[2][0], made[2][-1]) == (mark, longest, shorter)
+
+
+async def test_the_page_of_a_stream_without_usage_says_who_did_not_ask() -> None:
+    async with page(detail(usage={}, source=Source.TAP, record=Record.COMPLETE)) as (app, _, _):
+        screen = text(app)
+    assert "Its answer told no usage: its client did not set stream_options.include_usage." in screen
+    assert "123,180 tokens, by the counters" in screen and "as usage says" not in screen

@@ -645,3 +645,15 @@ async def test_only_lines_that_changed_are_painted() -> None:
         await pilot.pause()
         after = queue._strips  # type: ignore[attr-defined]
         assert [y for y in before if after[y] is not before[y]] == [1]
+
+
+async def test_the_rows_of_the_tier_keep_their_place_in_every_window() -> None:
+    async with shown(boxes.box(), 200, 50) as (app, pilot, _):
+        places = set()
+        for _ in range(5):
+            await pilot.press("w")
+            await pilot.pause()
+            screen = lines(app)
+            heads = next(i for i, line in enumerate(screen) if "store" in line and "load" in line)
+            places.add(next(i for i, line in enumerate(screen) if " copies " in line) - heads)
+        assert len(places) == 1

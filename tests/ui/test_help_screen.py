@@ -146,3 +146,8 @@ async def test_every_theme_can_draw_it(theme: str) -> None:
         await pilot.pause()
         assert app.theme != theme
         assert "Help" in shown(app)[0]
+
+
+def test_no_key_stands_twice_under_no_server() -> None:
+    keys_of = [key for a in ACTIONS if a.group == "No server" for key in a.keys]
+    assert sorted(keys_of) == ["D", "u"]

@@ -88,6 +88,7 @@ def done(
 ) -> Captured:
     made = turn(ago, state=TurnState.DONE, first_token_at=AT - ago + ttft, ended_at=AT - ago + ttft + 5, status=200)
     source = None if cached is None else "usage"
+    made = changed(made, usage={} if prompt is None else {"prompt_tokens": prompt})
     return changed(made, prompt_tokens=prompt, cached_tokens=cached, cached_source=source, completion_tokens=50, **more)
 
 
@@ -369,6 +370,41 @@ async def test_slow_is_judged_by_what_should_have_been_reused(  # noqa: PLR0917
     await bench.close()
 
 
+@pytest.mark.parametrize(
+    ("parent_cached", "cached", "relation", "again"),
+    [
+        (8_100, 0, "next", True),
+        (8_100, 4_000, "branch", True),
+        (8_100, 4_100, "next", False),
+        (8_100, 0, "side", False),
+        (500, 0, "next", False),
+        (0, 0, "next", False),
+        (None, 0, "next", False),
+    ],
+)
+async def test_far_less_from_the_cache_than_the_turn_before_is_no_fine_turn(  # noqa: PLR0917
+    path: Path, store: Store, parent_cached: int | None, cached: int, relation: str, again: bool
+) -> None:
+    parent = add(store, done(100, prompt=10_000, cached=parent_cached))
+    id = add(store, done(50, prompt=10_300, cached=cached, ttft=1.0, parent=parent, relation=relation))
+    bench = Bench(path)
+    await bench.look()
+    one = next(t for t in bench.captures.ended(URL, NOW) if t.id == id)
+    assert (one.reread, one.verdict) == (again, None if again else "no_fault")
+    await bench.close()
+
+
+async def test_an_answer_in_one_piece_has_the_ttft_of_kvtop_turns(path: Path, store: Store) -> None:
+    one = changed(done(100), first_token_at=None, queue_s=2.0, prefill_s=9.0)
+    add(store, one)
+    add(store, changed(one, prefill_s=None))
+    bench = Bench(path)
+    await bench.look()
+    known = {t.id: (t.ttft_s, t.waited, t.worked_out) for t in bench.captures.ended(URL, NOW)}
+    assert known == {1: (11.0, True, ("ttft_s",)), 2: (None, False, ())}
+    await bench.close()
+
+
 async def test_judged_again_once_a_rate_is_known(path: Path, store: Store) -> None:
     add(store, done(100, prompt=10_000, cached=9_000, ttft=8.0))
     bench = Bench(path)
@@ -404,6 +440,27 @@ async def test_what_the_server_broke_off_is_not_called_well(
     bench = Bench(path)
     await bench.look()
     assert bench.captures.ended(URL, NOW)[0].verdict == verdict
+    await bench.close()
+
+
+async def test_streams_whose_client_asks_for_no_usage_blame_no_server(path: Path, store: Store) -> None:
+    bench = Bench(path)
+    untold = changed(done(100), usage={}, stream=True, route=Route.CHAT, cached_tokens=None, cached_source=None)
+
+    async def told() -> tuple[bool, int]:
+        await bench.look()
+        bench.captures.ended(URL, NOW)
+        return bench.captures.no_details(URL), bench.captures.no_usage(URL)
+
+    for _ in range(3):  # their prompt tokens may be known all the same: from the counters
+        add(store, untold)
+    add(store, changed(untold, route=Route.RESPONSES))
+    add(store, changed(untold, state=TurnState.ABORTED))
+    add(store, changed(untold, stream=False))
+    assert await told() == (False, 3)
+    for _ in range(3):
+        add(store, changed(untold, usage={"prompt_tokens": 10_000}))
+    assert await told() == (True, 3)
     await bench.close()
 
 

@@ -126,7 +126,15 @@ def test_the_table(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
     now = time.time()
     flying = Captured(started_at=now - 7200, agent="evil\x1b[2J", conversation="c\x1b]0;x", model="m")
     fill(
-        replace(FULL, state=TurnState.DONE, cached_source="metrics", started_at=1e9, sent_at=1e9),
+        replace(
+            FULL,
+            state=TurnState.DONE,
+            cached_source="metrics",
+            started_at=1e9,
+            sent_at=1e9,
+            first_token_at=1e9 + 2,
+            ended_at=1e9 + 12,
+        ),
         replace(FULL, state=TurnState.FAILED, status=400, error="max_tokens\x1b[31m"),
         replace(FULL, state=None),
         flying,
@@ -160,6 +168,18 @@ def test_the_table_says_who_ended_a_turn(
     state, finish, error = how
     fill(replace(FULL, state=state, finish_reason=finish, error=error, record=Record.COMPLETE, agent="pi"))
     assert run(capsys)[1].splitlines()[1].endswith(f" pi     {words}")
+
+
+def test_the_time_is_that_of_the_end_and_so_is_the_order(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    at = time.time() - 600
+    base = replace(FULL, state=TurnState.DONE, started_at=at)
+    fill(
+        replace(base, ended_at=at + 90),
+        replace(base, ended_at=at + 30),
+        Captured(started_at=at + 40, state=TurnState.IN_FLIGHT),
+    )
+    rows = [row.split()[:2] for row in run(capsys)[1].splitlines()[1:]]
+    assert rows == [["3", captured.hms(at + 40)], ["1", captured.hms(at + 90)], ["2", captured.hms(at + 30)]]
 
 
 def test_twenty_rows_where_there_is_no_terminal(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:

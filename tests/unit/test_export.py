@@ -194,3 +194,9 @@ def test_a_folder_that_nothing_can_be_written_to_is_a_problem(tmp_path: Path, mo
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
     (problem,) = export.problems(str(tmp_path), file)
     assert problem.what == f"export_dir {tmp_path}: you may not write to it; nothing can be exported"
+
+
+def test_a_row_of_the_counters_alone_has_no_number_of_the_stores() -> None:
+    turns = (Turn(15, AT, source="tap"), Turn(15, AT, beside=True), Turn(15, AT))
+    view = replace(VIEW, servers=(replace(VIEW.servers[0], turns=turns),))
+    assert [row["id"] for row in export.document(view)["servers"][0]["turns"]] == [15, "m15", 15]

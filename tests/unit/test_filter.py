@@ -92,3 +92,10 @@ def test_words_of_captured_turns(words: str, captured: bool, slow: bool) -> None
 def test_what_went_past_the_tap() -> None:
     assert matches(replace(SLOW, past_tap=True), "past") and not matches(SLOW, "past")
     assert matches(replace(CAPTURED, state=None), "cut"), "nobody saw its end"
+
+
+def test_numbers_from_metrics_and_those_of_the_store_are_told_apart() -> None:
+    counted, captured = Turn(15, 1.0, beside=True), Turn(15, 1.0, source="tap")
+    assert [[matches(turn, word) for turn in (counted, captured)] for word in ("15", "m15")] == [
+        [False, True], [True, False]
+    ]  # fmt: skip

@@ -105,10 +105,10 @@ def test_only_what_began_while_a_tap_ran_went_past_it() -> None:
 def test_of_thousands_only_what_changed_is_merged_again() -> None:
     captured, rows = tuple(tap(i, float(i)) for i in range(5000, 0, -1)), [row(1, 4000.4)]
     ended = Ended()
-    first = ended.of(captured, rows, None)
-    assert ended.of(captured, list(rows), None) is first
+    first = ended.of(captured, rows, None, False)
+    assert ended.of(captured, list(rows), None, False) is first
     assert len(first) == 5000
-    assert ended.of(captured, [row(2, 4001.4), *rows], None) is not first
+    assert ended.of(captured, [row(2, 4001.4), *rows], None, False) is not first
 
 
 def test_what_told_no_tokens_is_estimated_or_nothing_is_said() -> None:
@@ -132,3 +132,36 @@ def test_whatever_part_was_captured_each_request_stands_once(
     assert len(merged) == len(rows)
     assert sum(t.source == "tap" for t in merged) == len(captured)
     assert [t.ended_at for t in merged] == sorted((t.ended_at for t in merged), reverse=True)
+
+
+def test_beside_captured_turns_no_counted_row_has_one_of_the_stores_numbers() -> None:
+    flight = Turn(4, None, state="in_flight", n=2)
+    rows = merge([tap(9, None), tap(2, 30.0)], [flight, row(2, 20.5, prompt=77), row(1, 10.5, prompt=78)])
+    assert [t.name for t in rows] == ["m4", "9", "2", "m2", "m1"]
+    assert [t.key for t in rows if t.source == "metrics"] == [("flight", 4), ("counted", 2), ("counted", 1)]
+    assert [t.name for t in merge((), [flight, row(2, 20.5)])] == ["4", "2"]
+
+
+def test_rows_are_named_anew_when_the_first_turn_in_flight_is_captured() -> None:
+    ended, rows = Ended(), (row(1, 10.5),)
+    none: tuple[Turn, ...] = ()
+    assert [[t.name for t in ended.of(none, rows, None, beside)] for beside in (False, True, False)] == [
+        ["1"], ["m1"], ["1"]
+    ]  # fmt: skip
+
+
+def test_what_only_the_counters_told_is_known_as_such() -> None:
+    told = replace(tap(7, 10.0), prompt_tokens=None, completion_tokens=None, cached_tokens=3, ttft_s=2.0)
+    (one,) = merge([told], [row(1, 10.4)])
+    assert set(one.worked_out) == {
+        "prompt_tokens", "new_tokens", "completion_tokens", "queue_s", "prefill_s", "decode_s",
+    }  # fmt: skip
+    assert (one.cached_tokens, one.cached_source, one.ttft_s) == (3, None, 2.0)
+    (other,) = merge([replace(told, cached_tokens=None, ttft_s=None)], [row(1, 10.4)])
+    assert (other.cached_source, other.ttft_s) == ("metrics", 1.75)
+    assert {"cached_tokens", "ttft_s"} <= set(other.worked_out)
+
+
+def test_a_row_that_its_tokens_tell_has_the_times_of_that_turn() -> None:
+    (one,) = merge([replace(tap(7, 10.0), ttft_s=2.0)], [row(1, 10.4)])
+    assert (one.queue_s, one.cached_tokens, set(one.worked_out)) == (0.25, 600, {"cached_tokens", "new_tokens"})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from kvtop.capture.slow import is_slow, prefill_rates, waited_s
+from kvtop.capture.slow import is_slow, prefill_rates
 from kvtop.capture.turn import Captured
 from kvtop.model.judge import Thresholds
+from kvtop.model.timing import waited_s
 
 LIMITS = Thresholds()
 TURN = Captured(upstream="u", model="m", sent_at=100.0, prompt_tokens=10_000, cached_tokens=9_000, first_token_at=101.0)

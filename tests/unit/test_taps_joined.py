@@ -251,6 +251,9 @@ class Told:
     def no_details(self, url: str) -> bool:
         return False
 
+    def no_usage(self, url: str) -> int:
+        return 0
+
     def ended(self, url: str, now: Moment) -> tuple[Turn, ...]:
         return ()
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from kvtop.capture.turn import Captured, TurnState
 from kvtop.clock import iso
+from kvtop.model import timing
 from kvtop.model.document import plain
-from kvtop.model.view import AT_ONCE_S
 
 
 def turn(t: Captured, slow: bool | None) -> dict[str, Any]:
@@ -81,7 +81,4 @@ def decode_s(t: Captured) -> float | None:
 
 def tokens_per_s(t: Captured) -> float | None:
     """While it wrote: the tokens after the first one, over the time that they took."""
-    seconds = decode_s(t)
-    if seconds is None or seconds < AT_ONCE_S or t.completion_tokens is None or t.completion_tokens < 2:
-        return None
-    return (t.completion_tokens - 1) / seconds
+    return timing.tokens_per_s(t.completion_tokens, decode_s(t))

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kvtop.capture.turn import Captured
+from kvtop.model.view import CONTINUES
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-CONTINUES = frozenset({"next", "retry", "branch"})
-"""Relations in which the parent's prompt is the head of this one, whole or in part."""
 REMEMBERED = 10_000
 """Conversations and turns that are kept in mind."""
 

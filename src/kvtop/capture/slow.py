@@ -6,6 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kvtop.capture.turn import Captured
 from kvtop.model.judge import Thresholds
+from kvtop.model.timing import waited_s
+from kvtop.model.view import CONTINUES
+
+LOST_TOKENS = 512
+"""Fewer tokens that are read anew are no news: boundaries of blocks and of a hybrid model's states."""
 
 Rates = Mapping[tuple[str, str | None], float]
 """(upstream, model) -> prompt tokens that it computes in a second."""
@@ -47,8 +52,9 @@ def is_slow(turn: Captured, rates: Rates, limits: Thresholds, before: Callable[[
     return limits.slow(ttft, expected_s(turn, before(turn), rates.get((turn.upstream, turn.model))))
 
 
-def waited_s(turn: Captured) -> float | None:
-    """TTFT; of an answer that came in one piece, what the server says that queue and prefill took together."""
-    if turn.ttft_s is not None or turn.queue_s is None or turn.prefill_s is None:
-        return turn.ttft_s
-    return turn.queue_s + turn.prefill_s
+def reread(turn: Captured, parent: Captured | None) -> bool:
+    """Less than half of what the turn that it continues had from the cache came from there this time."""
+    if parent is None or turn.relation not in CONTINUES or turn.model != parent.model:
+        return False
+    had, got = parent.cached_tokens, turn.cached_tokens
+    return had is not None and got is not None and had - got >= max(LOST_TOKENS, had / 2)

@@ -11,8 +11,7 @@ from itertools import islice
 
 from kvtop import config, paths
 from kvtop.capture import document
-from kvtop.capture.estimate import CONTINUES
-from kvtop.capture.slow import is_slow, prefill_rates, waited_s
+from kvtop.capture.slow import is_slow, prefill_rates
 from kvtop.capture.store.schema import NoStore
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Record, TurnState
@@ -20,6 +19,8 @@ from kvtop.cli import table
 from kvtop.cli.stdio import tell
 from kvtop.errors import UsageError, printable
 from kvtop.model.judge import Thresholds
+from kvtop.model.timing import waited_s
+from kvtop.model.view import CONTINUES
 from kvtop.model.words import DASH, exact, hms, pct, secs
 
 PAGE = 1000
@@ -153,7 +154,11 @@ def _table(
     slow: bool,
 ) -> None:
     now = time.time()
-    rows = list(islice(chosen, last or _fitting()))
+    rows = sorted(
+        islice(chosen, last or _fitting()),
+        key=lambda one: (one[0].state is TurnState.IN_FLIGHT, _moment(one[0])),
+        reverse=True,
+    )
     if not rows:
         print(_none(store, conversation, slow=slow))
         return
@@ -177,7 +182,7 @@ def _cells(row: Captured, slow: bool, now: float) -> tuple[str, ...]:
     speed = document.tokens_per_s(row)
     return (
         str(row.id),
-        _when(row.started_at, now),
+        _when(_moment(row), now),
         exact(row.prompt_tokens),
         f"~{share}" if row.cached_source == "metrics" and share != DASH else share,
         exact(row.new_tokens),
@@ -190,6 +195,12 @@ def _cells(row: Captured, slow: bool, now: float) -> tuple[str, ...]:
         printable(row.agent, 20),
         _state(row, slow),
     )
+
+
+def _moment(row: Captured) -> float:
+    """Unix time that it is listed under, as on the dashboard: its end; in flight, or where that is not known, its
+    start."""
+    return row.started_at if row.ended_at is None else row.ended_at
 
 
 def _when(at: float, now: float) -> str:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from kvtop.capture.document import decode_s
 from kvtop.capture.estimate import Guess, Sizes
-from kvtop.capture.slow import expected_s
-from kvtop.capture.turn import Captured, TurnState
+from kvtop.capture.slow import expected_s, reread
+from kvtop.capture.turn import Captured, Record, Route, Source, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live.endpoint import Sleep
 from kvtop.live.factories import StoreLike
 from kvtop.model.here import same_port_here
 from kvtop.model.judge import Thresholds
+from kvtop.model.timing import waited_s
 from kvtop.model.view import Estimate, Turn
 from kvtop.worker import Caller, Hangs
 
@@ -39,6 +40,10 @@ BROKEN_OFF = ("abort", "error")
 """What a server calls an answer that it did not bring to its end, in a stream that it ended in order."""
 DETAILS_OF = 3
 """Turns in a row whose usage tells no cached tokens, from which on the server is said to tell none."""
+USAGE_OF = 50
+"""Of so many of the last turns those are counted that are streams without usage."""
+ASKED = frozenset({Route.CHAT, Route.COMPLETIONS})
+"""Routes on which a stream has usage only where its client asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,12 @@ class _Kept:
     """A prefill rate was known when they were worked out."""
     lost: tuple[int, ...] = ()
     """Of `flying` those that nobody records any more: they are in `rows`."""
+
+
+def unasked(turn: Captured) -> bool:
+    """A stream that ended well and told no usage, on a route where that is for its client to ask for."""
+    whole = turn.state is TurnState.DONE and turn.source is Source.TAP and turn.record is Record.COMPLETE
+    return whole and bool(turn.stream) and turn.route in ASKED and not turn.usage
 
 
 class Captures:
@@ -211,10 +222,19 @@ class Captures:
 
     def no_details(self, url: str) -> bool:
         """The last few turns that told their tokens said nothing about cached ones. As of the last `ended`."""
-        kept = self._kept.get(same_port_here(url))
-        rows = kept.rows if kept is not None and kept.rows is not None else ()
-        told = list(islice((turn for turn in rows if turn.prompt_tokens is not None), DETAILS_OF))
+        told = list(islice((turn for turn in self._newest(url) if turn.usage), DETAILS_OF))
         return len(told) == DETAILS_OF and all(turn.cached_source != "usage" for turn in told)
+
+    def no_usage(self, url: str) -> int:
+        """Of the last turns, streams that told no tokens since their client did not ask. As of the last `ended`."""
+        last = islice(self._newest(url), USAGE_OF)
+        return sum(unasked(turn) for turn in last)
+
+    def _newest(self, url: str) -> Iterator[Captured]:
+        """Those that ended, newest first, as they were captured."""
+        kept = self._kept.get(same_port_here(url))
+        if kept is not None:
+            yield from (kept.ended[turn.id] for turn in kept.rows or () if turn.id in kept.ended)
 
     def ended(self, url: str, now: Moment) -> tuple[Turn, ...]:
         """Of the server with this base URL those that ended, newest first. The same tuple as long as nothing changed:
@@ -265,28 +285,34 @@ class Captures:
             return Estimate(guess.prompt_tokens)  # it reads more than it should have to
         return Estimate(guess.prompt_tokens, guess.cached_tokens, new, read_s - so_far_s if so_far_s < read_s else None)
 
+    def _parent(self, turn: Captured) -> Captured | None:
+        """The turn that it continues, where that has ended and is at hand."""
+        kept = self._kept.get(same_port_here(turn.upstream))
+        return kept.ended.get(turn.parent or 0) if kept is not None else None
+
     def _parent_before(self, turn: Captured, at: float | None) -> bool:
         """The turn that it continues ended before this time."""
-        kept = self._kept.get(same_port_here(turn.upstream))
-        parent = kept.ended.get(turn.parent or 0) if kept is not None else None
+        parent = self._parent(turn)
         return parent is not None and parent.ended_at is not None and at is not None and parent.ended_at < at
 
     def _ended(self, turn: Captured, now: Moment) -> Turn:
         estimate = None
         if turn.prompt_tokens is None and (tokens := self._guess_at_end(turn)) is not None:
             estimate = Estimate(tokens)
-        if turn.ttft_s is None:
-            return _shown(turn, estimate=estimate)
+        again = reread(turn, self._parent(turn))
+        waited = waited_s(turn)
+        if waited is None:
+            return _shown(turn, estimate=estimate, again=again)
         before = self._sizes.before(turn)
         expected = expected_s(turn, before, now.rate)
-        slow = now.limits.slow(turn.ttft_s, expected)
-        long = turn.ttft_s >= now.limits.no_rate_s
-        fine = turn.ttft_s <= (now.limits.no_rate_s if expected is None else now.limits.extra_s)
+        slow = now.limits.slow(waited, expected)
+        long = waited >= now.limits.no_rate_s
+        fine = waited <= (now.limits.no_rate_s if expected is None else now.limits.extra_s)
         if before is not None and expected is not None and not slow and not long:
             fine = True  # as long as what it had to read anew takes
-        ok = fine and turn.state is TurnState.DONE and turn.finish_reason not in BROKEN_OFF
+        ok = fine and turn.state is TurnState.DONE and not again and turn.finish_reason not in BROKEN_OFF
         verdict = "no_fault" if ok else None
-        return _shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict)
+        return _shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict, again=again)
 
     def _guess_at_end(self, turn: Captured) -> int | None:
         key = turn.id, turn.started_at
@@ -345,6 +371,7 @@ def _shown(
     slow: bool = False,
     waited: bool = False,
     verdict: str | None = None,
+    again: bool = False,
 ) -> Turn:
     return Turn(
         phase=phase,
@@ -352,6 +379,7 @@ def _shown(
         slow=slow,
         waited=waited,
         verdict=verdict,
+        reread=again,
         id=turn.id,
         ended_at=turn.ended_at,
         state=None if turn.state is None else str(turn.state),
@@ -364,7 +392,8 @@ def _shown(
         queue_s=turn.queue_s,
         prefill_s=turn.prefill_s,
         decode_s=decode_s(turn),
-        ttft_s=turn.ttft_s,
+        ttft_s=waited_s(turn),
+        worked_out=("ttft_s",) if turn.ttft_s is None and waited_s(turn) is not None else (),
         duration_s=turn.duration_s,
         inter_token_s=turn.inter_token_p50_s if not turn.coalesced else None,
         finish_reason=turn.finish_reason,

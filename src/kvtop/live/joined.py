@@ -8,7 +8,7 @@ from dataclasses import replace
 from kvtop.live.captures import Captures, Moment
 from kvtop.live.taps import Taps
 from kvtop.model.judge import Thresholds
-from kvtop.model.merged import Ended, in_flight, tokens_of
+from kvtop.model.merged import Ended, in_flight, numbered_apart, tokens_of
 from kvtop.model.view import ServerView, TapView, Turn
 
 UNTOLD_S = 1.5
@@ -43,7 +43,10 @@ class Joined:
         by_itself = self._recorded_since() is not None
         tap = TapView(captured, listens, problem=self._captures.problem, by_itself=by_itself)
         unknown = replace(tap, captured=0)  # on which engine a captured turn ran is not known
-        made = self._made(view, url, tap, now) if view.engine is None else replace(view, tap=unknown)
+        if view.engine is None:
+            made = self._made(view, url, tap, now)
+        else:
+            made = replace(view, tap=unknown, turns=tuple(numbered_apart(view.turns, bool(captured))))
         if len(self._views) > VIEWS:
             self._views.clear()
         self._views[key] = (view, mark, made)
@@ -66,12 +69,14 @@ class Joined:
         counted = [turn for turn in view.turns if turn.state != "in_flight"]
         if captured:
             counted = [turn for turn in counted if (turn.ended_at or 0.0) <= now - UNTOLD_S]
-        flying = in_flight(captured, view.turns)
+        beside = tap.captured > 0
+        flying = in_flight(captured, view.turns, beside)
         merged = self._ended.setdefault(view.url, Ended())
-        turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since))
+        turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since, beside))
         share, passed_by = _through(view, turns, since)
-        details = self._captures.no_details(url)
-        return replace(view, turns=turns, tap=replace(tap, share=share, passed_by_tokens=passed_by, no_details=details))
+        tap = replace(tap, share=share, passed_by_tokens=passed_by)
+        tap = replace(tap, no_details=self._captures.no_details(url), no_usage=self._captures.no_usage(url))
+        return replace(view, turns=turns, tap=tap)
 
 
 def _through(view: ServerView, turns: Sequence[Turn], since: float | None) -> tuple[float | None, int | None]:

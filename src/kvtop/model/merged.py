@@ -11,8 +11,15 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from kvtop.model.timing import waited_s
 from kvtop.model.view import Turn
 
+_NUMBERS = frozenset(
+    {"prompt_tokens", "cached_tokens", "new_tokens", "completion_tokens", "queue_s", "prefill_s", "decode_s"}
+)
+_PROMPT = frozenset({"cached_tokens", "new_tokens"})
+_TOLD = (*sorted(_NUMBERS), "verdict", "engine")
+"""What a counted row may know of a captured turn that the capture does not."""
 LATE_S = 3.0
 """The counters tell of an end up to so long after the tap saw it: polls, and a server that counts once a step."""
 EARLY_S = 0.5
@@ -26,28 +33,39 @@ def merge(captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float
 
     `tapped_since`: Unix time since when a tap runs, so that what is counted later and not captured went past it.
     """
-    return (*in_flight(captured, counted), *Ended().of(_ended_of(captured), _ended_of(counted), tapped_since))
+    beside = bool(captured)
+    ended = Ended().of(_ended_of(captured), _ended_of(counted), tapped_since, beside)
+    return (*in_flight(captured, counted, beside), *ended)
 
 
-def in_flight(captured: Sequence[Turn], counted: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Of both lists what is in flight; the lists begin with it."""
+def in_flight(captured: Sequence[Turn], counted: Sequence[Turn], beside: bool) -> tuple[Turn, ...]:
+    """Of both lists what is in flight; the lists begin with it. `beside`: see `Ended.of`."""
     flying = tuple(_flying_of(captured))
-    return (*_not_seen(list(_flying_of(counted)), len(flying)), *flying)
+    rows = _not_seen(list(_flying_of(counted)), len(flying))
+    return (*numbered_apart(rows, beside), *flying)
+
+
+def numbered_apart(rows: Iterable[Turn], beside: bool) -> Iterable[Turn]:
+    """Counted rows, so that none has the number of a captured turn."""
+    return (replace(row, beside=True) for row in rows) if beside else rows
 
 
 class Ended:
     """Merges what ended, and remembers the last result: there may be thousands, and mostly nothing has changed."""
 
     def __init__(self) -> None:
-        self._of: tuple[Sequence[Turn], Sequence[Turn], float | None] = ((), (), None)
+        self._of: tuple[Sequence[Turn], Sequence[Turn], float | None, bool] = ((), (), None, False)
         self._made: tuple[Turn, ...] = ()
 
-    def of(self, captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None) -> tuple[Turn, ...]:
-        """Both lists of turns that ended, newest first, as one."""
-        known, rows, since = self._of
-        if captured is not known or counted != rows or since != tapped_since:
-            self._of = (captured, counted, tapped_since)
-            self._made = _merged(captured, counted, tapped_since)
+    def of(
+        self, captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None, beside: bool
+    ) -> tuple[Turn, ...]:
+        """Both lists of turns that ended, newest first, as one. `beside`: turns of this server were captured, whether
+        they have ended or not."""
+        known, rows, since, apart = self._of
+        if captured is not known or counted != rows or since != tapped_since or beside != apart:
+            self._of = (captured, counted, tapped_since, beside)
+            self._made = _merged(captured, counted, tapped_since, beside)
         return self._made
 
 
@@ -62,13 +80,16 @@ def _ended_of(turns: Sequence[Turn]) -> tuple[Turn, ...]:
     return tuple(turn for turn in turns if turn.state != "in_flight")
 
 
-def _merged(captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None) -> tuple[Turn, ...]:
+def _merged(
+    captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None, beside: bool
+) -> tuple[Turn, ...]:
     ended = list(captured)
     pairs = _Pairs(ended)
     left = [row for row in counted if not pairs.exactly(row)]
     left = [rest for row in left if (rest := pairs.by_time(row)) is not None]
     if tapped_since is not None:
         left = [_past(row, tapped_since) for row in left]
+    left = list(numbered_apart(left, beside))
     return tuple(sorted([*ended, *left], key=_end, reverse=True)) if left else tuple(ended)
 
 
@@ -157,21 +178,18 @@ def _untold(turn: Turn, row: Turn) -> bool:
 
 def _filled(turn: Turn, row: Turn) -> Turn:
     """What the counters know of it besides."""
-    cached = turn.cached_tokens if turn.cached_tokens is not None else row.cached_tokens
-    return replace(
-        turn,
-        prompt_tokens=turn.prompt_tokens if turn.prompt_tokens is not None else row.prompt_tokens,
-        cached_tokens=cached,
-        cached_source=turn.cached_source or ("metrics" if cached is not None else None),
-        new_tokens=turn.new_tokens if turn.new_tokens is not None else row.new_tokens,
-        completion_tokens=turn.completion_tokens if turn.completion_tokens is not None else row.completion_tokens,
-        queue_s=turn.queue_s if turn.queue_s is not None else row.queue_s,
-        prefill_s=turn.prefill_s if turn.prefill_s is not None else row.prefill_s,
-        decode_s=turn.decode_s if turn.decode_s is not None else row.decode_s,
-        verdict=turn.verdict if turn.verdict is not None else row.verdict,
-        engine=turn.engine if turn.engine is not None else row.engine,
-        counted=row.id,
-    )
+    told = {name: getattr(row, name) for name in _TOLD if getattr(turn, name) is None}
+    told = {name: value for name, value in told.items() if value is not None}
+    one = replace(turn, **told, counted=row.id)
+    if "cached_tokens" in told and one.cached_source is None:
+        one = replace(one, cached_source="metrics")
+    # where its tokens said which row it is, the times of that row are its own
+    marked = _NUMBERS if turn.prompt_tokens is None else _PROMPT
+    worked_out = [*turn.worked_out, *(name for name in told if name in marked)]
+    if one.ttft_s is None and (waited := waited_s(one)) is not None:
+        one = replace(one, ttft_s=waited)
+        worked_out.append("ttft_s")
+    return replace(one, worked_out=tuple(worked_out))
 
 
 def _not_seen(running: Sequence[Turn], captured: int) -> list[Turn]:

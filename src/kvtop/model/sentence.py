@@ -34,7 +34,7 @@ def make(servers: Sequence[ServerView], selected: int, around: Around, discovery
         return no_server(discovery)
     found = [(*_judge(servers[selected], around), servers[selected])]
     for view in (*servers[:selected], *servers[selected + 1 :]):
-        judged = _judge(view, around)
+        judged = _judge(view, around, other=True)
         if judged[1] in _OF_OTHERS:
             found.append((*judged, view))
     _, chip, tone, wordings, view = min(found, key=lambda one: one[0])
@@ -68,12 +68,13 @@ def no_server(discovery: Discovery | None) -> Sentence:
     return Sentence("NO SERVER", "warn", "No vLLM server found on this box.", f"Looking again every {nb('2 s')}.")
 
 
-def _judge(view: ServerView, around: Around) -> tuple[int, str, str, list[Wording]]:
+def _judge(view: ServerView, around: Around, other: bool = False) -> tuple[int, str, str, list[Wording]]:
+    """`other`: not the selected server. A wait there that is over was news while it was fresh."""
     for rank, (state, chip, tone, maker) in enumerate(DOWNS):
         if view.state is state:
             return rank, chip, tone, maker(view, around)
     for rank, (chip, judge) in enumerate(_CHIPS, start=len(DOWNS)):
-        made = judge(view, around)
+        made = None if other and judge is slow else judge(view, around)
         if made is not None:
             return rank, chip, *made
     raise AssertionError("the last chip always speaks")

@@ -20,8 +20,10 @@ WINDOWS: tuple[tuple[str, float | None, str], ...] = (
 """Key, seconds, words. `start` is since the server's process began."""
 
 
-AT_ONCE_S = 0.05
-"""An answer that came whole within this time was not written in it: a proxy, or one read, gave it at once."""
+BEGINS = frozenset({"first", "subagent", "compaction"})
+"""Relations of a captured turn whose messages are not those of a turn before it."""
+CONTINUES = frozenset({"next", "retry", "branch"})
+"""Relations in which the prompt of the turn before is the head of this one, whole or in part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +106,26 @@ class Turn:
     """Of a captured one in flight, or of one whose usage nobody saw."""
     cached_source: str | None = None
     """Of a captured one: usage or metrics, who told its cached tokens."""
+    worked_out: tuple[str, ...] = ()
+    """Of a captured one: fields that only a row of the counters told, or that were worked out: shown with ~."""
     counted: int | None = None
     """Of a captured one: the number of the counters' row that told of it too."""
     past_tap: bool = False
     """Of a counted one: a tap ran all the while, and did not see it."""
+    reread: bool = False
+    """Of a captured one: it continues a turn, and got less than half of what that one had from the cache."""
+    beside: bool = False
+    """Of a counted one: turns of its server were captured. They have the store's numbers, and this is none of them."""
 
     @property
     def captured(self) -> bool:
         """Its request and its answer were seen, not only what the server counted."""
         return self.source != "metrics"
+
+    @property
+    def name(self) -> str:
+        """Its number as it is shown: `m15` (from metrics) where a captured turn may be called 15."""
+        return f"m{self.id}" if self.beside else str(self.id)
 
     @property
     def key(self) -> TurnKey:
@@ -123,6 +136,11 @@ class Turn:
     def queue_ruled(self) -> bool:
         """More than half of its TTFT went by in the queue. In vLLM the wait for a KV load counts as queue time."""
         return self.queue_s is not None and self.ttft_s is not None and self.queue_s > self.ttft_s / 2
+
+    @property
+    def new_input(self) -> bool:
+        """Its wait went into reading what no cache could have held, but for a head that it shares with others."""
+        return not self.queue_ruled and (self.verdict == "new_tokens" or (self.captured and self.relation in BEGINS))
 
     @property
     def cached_share(self) -> float | None:
@@ -198,6 +216,8 @@ class TapView:
     """The others: prompt tokens of requests that did not go through the tap."""
     no_details: bool = False
     """The newest turns have usage without cached tokens: the server runs without --enable-prompt-tokens-details."""
+    no_usage: int = 0
+    """Of its last turns the streams without usage: their client does not set stream_options.include_usage."""
     problem: str = ""
     """Why the store cannot be read; empty where it can."""
     by_itself: bool = False

@@ -7,11 +7,14 @@ it is less than a tenth. Why a prompt was read anew is not in the counters.
 from __future__ import annotations
 
 from kvtop.model.downs import Around
-from kvtop.model.view import WINDOWS, ServerView, Turn
+from kvtop.model.view import CONTINUES, WINDOWS, ServerView, Turn
 from kvtop.model.words import ago, exact, lasted, nb, secs
 
 NEWS_FOR_S = 300.0
-"""A long input, or a restart, is told no longer than this."""
+"""A restart is told no longer than this."""
+
+NEW_INPUT_S = 60.0
+"""Neither is a wait with nothing to mend: a long input, or the first turn of a conversation."""
 
 FRESH_S = 15.0
 """A wait that ended longer ago than this comes after a queue that is there now."""
@@ -22,7 +25,21 @@ SMALL = 0.1
 WHEN_AFTER_S = 60.0
 """A wait that ended longer ago than this is told with its age."""
 
-UNTOLD = "; why is not in the counters"
+UNTOLD = "why is not in the counters"
+
+CHANGED_OR_LOST = (
+    "the prompt differs from the turn before, or the cache was lost: kvtop cannot tell which yet",
+    "the prompt changed or the cache was lost: which is not known",
+    "the prompt changed or the cache was lost",
+)
+"""Of a captured turn that continues another one, longest first."""
+
+_BEGINS = {
+    "first": "first turn of a conversation",
+    "subagent": "first turn of a subagent",
+    "compaction": "its history was compacted",
+}
+"""The relations of `BEGINS` in words."""
 
 Made = tuple[str, list[tuple[str, str]]]
 """Tone and wordings, the best first: (first clause, the rest)."""
@@ -36,8 +53,8 @@ def window_s(view: ServerView) -> float | None:
 def slow_turn(view: ServerView, around: Around) -> Turn | None:
     """The turn that waited longest, among the slow ones of the chosen window that nobody has looked at.
 
-    Slow is what the counters call slow, and any wait that is long whatever the reason. One with nothing to mend is
-    news for five minutes at most, however long the window.
+    Slow is what the counters call slow, and any wait that is long whatever the reason. One with nothing to mend comes
+    after the others, and is news for a minute at most, however long the window.
     """
     seconds = window_s(view)
     slow = []
@@ -49,11 +66,11 @@ def slow_turn(view: ServerView, around: Around) -> Turn | None:
         if not turn.waited or turn.ttft_s is None or (view.url, turn.key) in around.opened:
             continue
         told_s = seconds
-        if turn.verdict == "new_tokens" and not turn.slow:
-            told_s = min(seconds or NEWS_FOR_S, NEWS_FOR_S)
+        if turn.new_input and (turn.captured or not turn.slow):
+            told_s = min(seconds or NEW_INPUT_S, NEW_INPUT_S)
         if told_s is None or around.now - turn.ended_at <= told_s:
             slow.append(turn)
-    return max(slow, key=lambda t: t.ttft_s or 0.0, default=None)
+    return max(slow, key=lambda t: (not t.new_input, t.ttft_s or 0.0), default=None)
 
 
 def waiting_turn(view: ServerView, around: Around) -> Turn | None:
@@ -73,7 +90,7 @@ def told(view: ServerView, around: Around) -> Turn | None:
 def _waiting_now(turn: Turn, around: Around) -> Made:
     assert turn.started_at is not None
     wait = nb(lasted(around.now - turn.started_at))
-    who = f"turn {turn.id}" if turn.n == 1 else f"{turn.n} requests"
+    who = f"turn {turn.name}" if turn.n == 1 else f"{turn.n} requests"
     first = f"{who} waits for {wait}:" if turn.n == 1 else f"{who} wait for {wait}:"
     said = [(first, "no first token yet")]
     if turn.n == 1 and turn.new_tokens is not None and turn.prompt_tokens is not None:
@@ -97,10 +114,10 @@ def slow(view: ServerView, around: Around) -> Made | None:
         return None
     if turn.ended_at is None:
         return _waiting_now(turn, around)
-    first = f"turn {turn.id} waited {nb(secs(turn.ttft_s))}:"
+    first = f"turn {turn.name} waited {nb(secs(turn.ttft_s))}:"
     if turn.n > 1:
-        first = f"turn {turn.id}, {turn.n} requests, waited {nb(secs(turn.ttft_s))} on average:"
-    tone = "warn" if turn.verdict == "new_tokens" and not turn.queue_ruled else "bad"
+        first = f"turn {turn.name}, {turn.n} requests, waited {nb(secs(turn.ttft_s))} on average:"
+    tone = "warn" if turn.new_input else "bad"
     past = around.now - turn.ended_at
     when = f", {nb(ago(past))}" if past > WHEN_AFTER_S else ""
     full, brief = _why(turn)
@@ -111,8 +128,11 @@ def slow(view: ServerView, around: Around) -> Made | None:
 def _why(turn: Turn) -> tuple[list[str], list[str]]:
     """(Wordings that tell all that is known, wordings that tell less), each longest first."""
     queue, prefill = parts(turn)
-    long_input = turn.verdict == "new_tokens" and not turn.queue_ruled
-    if long_input and turn.new_tokens is not None:
+    if turn.captured and turn.new_input and turn.relation in _BEGINS:
+        words = _BEGINS[turn.relation]
+        new = words if turn.new_tokens is None else f"{words}, {exact(turn.new_tokens)} new tokens"
+        return [f"queue {queue}, then {new}" if queue else new], [new]
+    if turn.new_input and turn.new_tokens is not None:
         new = f"{exact(turn.new_tokens)} new tokens, a long input"
         if queue:
             return [f"queue {queue}, then {new}"], [new]
@@ -127,10 +147,17 @@ def _why(turn: Turn) -> tuple[list[str], list[str]]:
         if queue:
             brief = [f"{queued}, prefill {prefill}"] if prefill else []
             return [f"{queued}, then {read}"], [*brief, queued if turn.queue_ruled else read]
-        return [f"{read}{UNTOLD}", read], []
+        return [*(f"{read}; {why}" for why in _untold(turn)), read], []
     if queue and prefill:
         return [f"{queued}, prefill {prefill}"], []
-    return [UNTOLD.removeprefix("; ")], []
+    return list(_untold(turn)), []
+
+
+def _untold(turn: Turn) -> tuple[str, ...]:
+    """That the reason is not known, longest first. What the prompt was is known of a captured turn."""
+    if not turn.captured:
+        return (UNTOLD,)
+    return CHANGED_OR_LOST if turn.relation in CONTINUES else ("why cannot be told yet",)
 
 
 def parts(turn: Turn) -> tuple[str, str]:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kvtop.capture.api.answer_text import CALL, REASONING, Piece
 from kvtop.capture.turn import Captured, Part
+from kvtop.live.captures import unasked
 from kvtop.live.desk import Detail
 from kvtop.model.view import ServerView, Turn
 from kvtop.ui.draw import Line, cells, clip, fit, meter, rj, safe, stack, wrap
 from kvtop.ui.numbers import DASH, exact, ms, pct, rate, short, tok, traffic
-from kvtop.ui.turn_words import legend_of_tokens, speed, tokens_bar
-from kvtop.ui.widgets.notes import FLAG
+from kvtop.ui.turn_words import legend_of_tokens, speed, tokens_bar, waited_for
+from kvtop.ui.widgets.notes import FLAG, OPTION
 
 FIRST, LAST = 3, 4
 """Messages of a long prompt that are listed: so many of its begin and of its end."""
@@ -30,7 +31,7 @@ Block = tuple[str, list[str], list[Line]]
 
 def blocks(turn: Turn, detail: Detail | None, server: ServerView | None, w: int, tall: bool) -> list[Block]:
     """The page of a turn that ended. `detail`: None while it is read. `w`: cells of a row."""
-    made: list[Block] = [_prompt(turn, server, w), _time(turn, detail, w)]
+    made: list[Block] = [_prompt(turn, detail, server, w), _time(turn, detail, w)]
     if detail is None:
         return [*made, ("Request", [], [[("is read from disk", "d")]])]
     made.append(_request(detail.turn, w, tall))
@@ -45,18 +46,28 @@ def blocks_in_flight(detail: Detail | None, w: int, tall: bool) -> list[Block]:
     return [] if detail is None else [_request(detail.turn, w, tall)]
 
 
-def _prompt(turn: Turn, server: ServerView | None, w: int) -> Block:
+def _prompt(turn: Turn, detail: Detail | None, server: ServerView | None, w: int) -> Block:
     if turn.prompt_tokens is None:
         guess = f"about {tok(turn.estimate.prompt_tokens)}, by its size" if turn.estimate else ""
-        rows = wrap([("Its answer told no usage" + (f": {guess}." if guess else "."), "d")], w)
+        rows = wrap([("Its answer told no usage" + _unasked(detail) + (f"; {guess}." if guess else "."), "d")], w)
         return "Prompt", ["tokens not known"], rows
     rows = [tokens_bar(turn, w), legend_of_tokens(turn, True, w)]
-    if turn.cached_tokens is None:
+    if why := _unasked(detail):
+        rows += wrap([(f"Its answer told no usage{why}.", "d")], w)
+    elif turn.cached_tokens is None:
         flag = "" if server is not None and server.config.prefix_caching is False else f": {FLAG} lets it"
         rows += wrap([(f"The server does not tell cached tokens of a request{flag}.", "d")], w)
     elif turn.cached_source == "metrics":
-        rows += wrap([("Cached tokens are from the counters: it was alone.", "d")], w)
-    return "Prompt", [f"{exact(turn.prompt_tokens)} tokens, as usage says", f"{exact(turn.prompt_tokens)} tokens"], rows
+        alone = "it alone ended between two reads" if "cached_tokens" in turn.worked_out else "it was alone"
+        rows += wrap([(f"Cached tokens are from the counters: {alone}.", "d")], w)
+    counted = "prompt_tokens" in turn.worked_out or (detail is not None and not detail.turn.usage)
+    whence = "by the counters" if counted else "as usage says"
+    return "Prompt", [f"{exact(turn.prompt_tokens)} tokens, {whence}", f"{exact(turn.prompt_tokens)} tokens"], rows
+
+
+def _unasked(detail: Detail | None) -> str:
+    """Why a stream told no usage; empty where it is not known, or where it did."""
+    return f": its client did not set {OPTION}" if detail is not None and unasked(detail.turn) else ""
 
 
 def _time(turn: Turn, detail: Detail | None, w: int) -> Block:
@@ -72,8 +83,8 @@ def _time(turn: Turn, detail: Detail | None, w: int) -> Block:
     legend: Line = []
     for name, style, seconds in parts:
         legend += [("   " if legend else "", "t"), (name, style), (short(seconds), "t")]
-    told: Line = [("TTFT ", "d"), (short(turn.ttft_s), "t")]
-    if turn.ttft_s is None:
+    told: Line = [("TTFT ", "d"), (waited_for(turn), "t")]
+    if turn.ttft_s is None or "ttft_s" in turn.worked_out:
         told += [(" (no stream: the whole answer came at once)", "d")]
     out: Line = [(", ", "d"), (exact(turn.completion_tokens), "t"), (" tokens out", "d")]
     if spoke := speed(turn):

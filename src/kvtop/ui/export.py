@@ -64,7 +64,11 @@ def document(view: BoxView, problems: Sequence[Problem] = ()) -> dict[str, Any]:
     def made(value: object) -> Any:
         return plain(value, lambda text: _USERINFO.sub("//", text), named)
 
-    return {"kvtop_version": __version__, **made(view), "problems": made(problems)}
+    document = {"kvtop_version": __version__, **made(view), "problems": made(problems)}
+    for server, shown in zip(servers, document["servers"], strict=True):
+        for turn, row in zip(server.turns, shown["turns"], strict=True):
+            row["id"] = turn.name if turn.beside else turn.id  # no number that the store may have given
+    return document
 
 
 def without_secrets(command: Sequence[object]) -> list[object]:

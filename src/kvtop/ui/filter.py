@@ -93,9 +93,13 @@ def _test(word: str) -> Callable[[Turn], bool]:
         return lambda turn: False
     if _CONVERSATION.fullmatch(word):
         return lambda turn: turn.conversation == word
-    return lambda turn: any(word in text.lower() for text in _texts(turn))
+    return lambda turn: _numbered(turn, word) or any(word in text.lower() for text in _texts(turn))
+
+
+def _numbered(turn: Turn, word: str) -> bool:
+    """`15` is no part of m15, which is another turn than 15."""
+    return turn.name.startswith(word) if turn.beside else word in turn.name
 
 
 def _texts(turn: Turn) -> tuple[str, ...]:
-    engine, finish = turn.engine or "", turn.finish_reason or ""
-    return str(turn.id), turn.agent or "", turn.model or "", engine, finish, turn.conversation or ""
+    return turn.agent or "", turn.model or "", turn.engine or "", turn.finish_reason or "", turn.conversation or ""

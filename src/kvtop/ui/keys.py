@@ -101,7 +101,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("give-url", ("u",), "give a URL", "watch the server at a URL", frozenset({NO_SERVER}), group="No server",
            footer=90),
     Action("other-url", ("u",), "other URL", "another URL for one that you gave and that never answered", _DASHBOARD,
-           group="No server", footer=98),
+           group="Everywhere", footer=98),
     Action("demo", ("D",), "demo", "look at a simulated box", frozenset({NO_SERVER}), group="No server", footer=80),
     Action("tap", ("t",), "tap", "the capture tap: what goes through it, start, stop, how to point an agent at it",
            _DASHBOARD, group="Turns", footer=57),

@@ -129,16 +129,22 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
                 "one request that went through a tap; else from counters: the only one to finish between two "
                 "readings, or n of them, with means",
             ),
+            (
+                "m15",
+                "from metrics: a row that the counters alone tell of, where turns were captured. 15 is the captured "
+                "one, which `kvtop turns` knows",
+            ),
             ("agent", "who asked, from its user-agent; past tap: a tap ran, and did not see it"),
             ("time", "when it ended; in flight: when it began"),
-            ("cached, new", "tokens of its prompt from cache, and read anew"),
+            ("cached, new", "tokens of its prompt from cache, and read anew; ~0 % is known from the counters alone"),
             (
                 "queue, TTFT",
-                "TTFT: exact at the tap; ~ from counters, queue + prefill. Waiting for a KV load is queue time",
+                "TTFT: exact at the tap; ~ from counters, or of no stream: queue + prefill. Waiting for a KV load is "
+                "queue time",
             ),
             ("┄, ~", "in flight: expected from the size of the prompt and the turn before it"),
             ("tap sees 92 %", "of the prompt tokens that the server counted in the window; the rest went past the tap"),
-            ("out, tok/s", "tokens it wrote, and how fast"),
+            ("out, tok/s", "tokens it wrote; those after the first one over the time that they took"),
             ("took", "from arrival to the last token"),
             ("slow", "a TTFT of 10 s, or over 3 times and 3 s more than its new tokens take at the measured rate"),
         ),

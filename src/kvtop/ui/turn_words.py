@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from kvtop.model.view import AT_ONCE_S, ServerView, Turn
+from kvtop.model.timing import tokens_per_s
+from kvtop.model.view import ServerView, Turn
 from kvtop.ui.draw import Line, clip, expected, pick, pick_line, rj, safe, stack, wrap
 from kvtop.ui.numbers import DASH, exact, hms, ms, pct, rate, short, tok
 from kvtop.ui.verdicts import verdict
 
 _SUFFIX = re.compile(r"[- ](?:code|cli|agent)$", re.IGNORECASE)
 """Of an agent's name: what goes without saying where cells are few."""
+_LIBRARY = re.compile(r"(?i)^(anthropic|openai) (?:python|js)$")
+"""Of a library's name: its language is what goes first."""
 UNTOLD = "The counters cannot tell who asked, what the prompt was, and why a part of it had to be read anew."
 APART = "Requests that ended between two reads of /metrics share one row; each number is their mean."
 
@@ -25,7 +28,7 @@ def agent(turn: Turn, w: int) -> str:
     if not turn.captured:
         return pick(["past tap", "past"], w) if turn.past_tap else DASH
     name = safe(turn.agent or "unknown")
-    return pick([name, _SUFFIX.sub("", name)], w)
+    return pick([name, _LIBRARY.sub(r"\1 SDK", name), *filter(None, [_SUFFIX.sub("", _LIBRARY.sub(r"\1", name))])], w)
 
 
 def expected_share(turn: Turn) -> float | None:
@@ -39,7 +42,20 @@ def expected_share(turn: Turn) -> float | None:
 def waited_for(turn: Turn) -> str:
     """Its TTFT: exact where a tap saw the first token, else worked out and marked."""
     text = short(turn.ttft_s)
-    return text if turn.captured or text == DASH else f"~{text}"
+    exactly = turn.captured and "ttft_s" not in turn.worked_out
+    return text if exactly or text == DASH else f"~{text}"
+
+
+def approx(turn: Turn, text: str, w: int, *fields: str) -> str:
+    """A figure of a captured turn in w cells: with ~ where the counters told one of the fields that it is made of."""
+    if text == DASH or not set(turn.worked_out).intersection(fields):
+        return text
+    return pick([f"~{text}", f"~{text.replace(' ', '')}", re.sub(r"\.\d", "", f"~{text}")], w)
+
+
+def waited_style(turn: Turn) -> str:
+    """Of a long wait: there is nothing to mend where all that it read was new."""
+    return "warn" if turn.new_input else "bad"
 
 
 def moment(turn: Turn) -> float | None:
@@ -53,14 +69,8 @@ def since(turn: Turn, at: float) -> float | None:
 
 
 def speed(turn: Turn) -> float | None:
-    """Tokens a second while it wrote."""
-    if turn.inter_token_s:
-        return 1 / turn.inter_token_s
-    if turn.captured and (turn.decode_s or 0.0) < AT_ONCE_S:
-        return None
-    if turn.completion_tokens and turn.decode_s:
-        return turn.completion_tokens / turn.decode_s
-    return None
+    """Tokens a second while it wrote, by the rule of `kvtop turns`."""
+    return tokens_per_s(turn.completion_tokens, turn.decode_s)
 
 
 def tokens_bar(turn: Turn, w: int) -> Line:
@@ -76,10 +86,10 @@ def headline(turn: Turn, server: ServerView | None) -> tuple[str, str, str]:
     mark, _, words = verdict(turn, server)
     tone = {"×": "bad", "!": "warn", "?": "warn"}.get(mark, "dim" if flying(turn) else "ok")
     if flying(turn):
-        return tone, f"Turn {turn.id}: {words[0]}", ""
+        return tone, f"Turn {turn.name}: {words[0]}", ""
     took = f"TTFT {waited_for(turn)}, {short(turn.duration_s)} in all"
     said = words[0] if words[0] not in ("ok", DASH) else "nothing to mend" if words[0] == "ok" else "no verdict"
-    return tone, f"Turn {turn.id}: {said};", took
+    return tone, f"Turn {turn.name}: {said};", took
 
 
 def legend_of_tokens(turn: Turn, exactly: bool, w: int) -> Line:
@@ -139,7 +149,9 @@ def ttft(turn: Turn, w: int) -> Line:
     """What it waited for its first token."""
     told: Line = [("TTFT ", "d"), (waited_for(turn), "t")]
     whence = (
-        ("as its client saw it", "at the tap") if turn.captured else ("queue and prefill together", "queue + prefill")
+        ("as its client saw it", "at the tap")
+        if turn.captured and "ttft_s" not in turn.worked_out
+        else ("queue and prefill together", "queue + prefill")
     )
     return pick_line([[*told, (f": {words}", "d")] for words in whence], w)
 
@@ -191,7 +203,7 @@ def preview(turn: Turn, server: ServerView | None, at: float, w: int) -> list[Li
     return out
 
 
-def about(turn: Turn, server: ServerView | None, at: float, w: int) -> str:
+def origin(turn: Turn, server: ServerView | None, at: float, w: int) -> str:
     """Where a turn comes from, in the longest wording that fits; `at`: now."""
     engine = f" · engine {safe(turn.engine)}" if turn.engine is not None else ""
     finish = f" · finished: {safe(turn.finish_reason)}" if turn.finish_reason else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kvtop.model.view import ServerView, Turn
+from kvtop.model.view import CONTINUES, ServerView, Turn
 from kvtop.ui.draw import safe
 from kvtop.ui.numbers import DASH, short, tok
 
@@ -12,6 +12,8 @@ QUEUE_SAID_S = 0.5
 """A shorter time in the queue is no news, even where it is most of the TTFT."""
 LIMITS = frozenset({"length", "max_tokens", "max_output_tokens"})
 """How the routes call an answer that ended at its limit."""
+_BEGINS = {"first": "new conversation", "subagent": "new subagent", "compaction": "compacted"}
+"""The relations of `BEGINS` in the words of a row."""
 _KNOWN_ERRORS = (
     (re.compile(r"(?i)maximum context length|prompt.{0,40}too long|longer than the maximum|max_model_len"),
      "prompt too long"),
@@ -78,6 +80,8 @@ def _counted(turn: Turn) -> Verdict:
     if turn.queue_ruled and turn.waited:
         queue = f"queue {short(turn.queue_s)}"
         return "!", "warn", joined(f"{queue}: in line or for a KV load", f"{queue}: line or KV load", queue)
+    if turn.waited and turn.captured and turn.relation in _BEGINS:
+        return "·", "t", joined(*_begun(turn))
     if turn.verdict == "new_tokens":
         new = tok(turn.new_tokens)
         return (
@@ -86,8 +90,10 @@ def _counted(turn: Turn) -> Verdict:
             joined(f"{new} new tokens: long input", f"{new} new tokens", f"{new} new"),
         )
     if turn.waited:
-        why = "why is not known" if turn.captured else "the counters cannot tell why"
-        return "?", "warn", joined(*_read_anew(turn, why))
+        return "?", "warn", joined(*_read_anew(turn))
+    if turn.reread and turn.new_tokens is not None:
+        read = [f"read {tok(turn.new_tokens)} tokens anew", f"{tok(turn.new_tokens)} read anew"]
+        return "?", "warn", [*_limited(turn, read[0]), *read, f"{tok(turn.new_tokens)} anew"]
     return "·", "d", joined(*_plain(turn))
 
 
@@ -95,24 +101,43 @@ def _plain(turn: Turn) -> list[str]:
     """Nothing to look at."""
     if turn.verdict is None and turn.queue_ruled and (turn.queue_s or 0) > QUEUE_SAID_S:
         plain = [f"queue {short(turn.queue_s)}"]
+    elif turn.verdict is None and turn.captured and turn.relation == "first":
+        plain = _begun(turn)
     elif turn.verdict is None and turn.new_tokens is not None:
         plain = [f"read {tok(turn.new_tokens)} tokens", f"{tok(turn.new_tokens)} read"]
     else:
         plain = ["ok" if turn.verdict == "no_fault" or (turn.captured and turn.ttft_s is None) else DASH]
-    if turn.finish_reason in LIMITS:
-        plain = [f"{plain[0]}, cut at its length limit", f"{plain[0]}, length limit", *plain]
+    plain = [*_limited(turn, plain[0]), *plain]
     if turn.relation in ("side", "subagent", "compaction"):
         name = {"side": "a side call"}.get(turn.relation, turn.relation)
         plain = [f"{plain[0]}, {name}", *([f"{plain[-1]}, side"] if turn.relation == "side" else []), *plain]
     return plain
 
 
-def _read_anew(turn: Turn, why: str) -> list[str]:
-    """A long wait of which only this is known."""
+def _limited(turn: Turn, words: str) -> list[str]:
+    """These words with what they leave unsaid: that its answer was cut."""
+    return [f"{words}, cut at its length limit", f"{words}, length limit"] if turn.finish_reason in LIMITS else []
+
+
+def _begun(turn: Turn) -> list[str]:
+    """Of a prompt whose messages were read by nobody before."""
+    words = _BEGINS.get(turn.relation or "", "")
     if turn.new_tokens is None:
-        return [f"slow, {why}", "slow"]
+        return [words]
+    new = f"{tok(turn.new_tokens)} new"
+    return [f"{words}, {new}", f"{words.removeprefix('new ')}, {new}", new]
+
+
+def _read_anew(turn: Turn) -> list[str]:
+    """A long wait of which only this is known."""
+    whys = ["the counters cannot tell why"]
+    if turn.captured:
+        whys = ["prompt changed or cache lost"] if turn.relation in CONTINUES else ["why cannot be told yet"]
+    if turn.new_tokens is None:
+        return [*(f"slow, {why}" for why in whys), "slow"]
     new, prompt = tok(turn.new_tokens), tok(turn.prompt_tokens)
-    return [f"{new} of {prompt} read anew: {why}", f"{new} of {prompt} read anew", f"{new} read anew", f"{new} anew"]
+    read = f"{new} of {prompt} read anew"
+    return [*(f"{read}: {why}" for why in whys), read, f"{new} read anew", f"{new} anew"]
 
 
 def _doing(turn: Turn, server: ServerView | None) -> list[str]:

@@ -19,7 +19,7 @@ from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import exact, hms, pct
 from kvtop.ui.screens.page import Page
-from kvtop.ui.widgets.notes import FLAG, past_words
+from kvtop.ui.widgets.notes import FLAG, past_words, usage_words
 from kvtop.ui.widgets.panel import rule
 
 if TYPE_CHECKING:
@@ -214,6 +214,8 @@ class TapScreen(Page):
         if server is not None and server.tap is not None and server.tap.no_details:
             flag = f"This server tells no cached tokens of a request; {FLAG} in its command line lets it."
             out += [[(" ", "t"), *row] for row in wrap([(flag, "d")], w - 2)]
+        if server is not None and server.tap is not None and (said := usage_words(server.tap)):
+            out += [[(" ", "t"), *row] for row in wrap([(f"{said[0]}.", "d")], w - 2)]
         return [*out, *self._how(w)]
 
     def _tap(self, row: TapRow, w: int) -> list[Line]:

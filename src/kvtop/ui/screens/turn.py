@@ -19,11 +19,11 @@ from kvtop.ui.screens.page import Page
 from kvtop.ui.turn_words import (
     APART,
     UNTOLD,
-    about,
     flying,
     headline,
     legend_of_phases,
     legend_of_tokens,
+    origin,
     phases_bar,
     prompt_so_far,
     saved,
@@ -31,6 +31,7 @@ from kvtop.ui.turn_words import (
     table,
     tokens_bar,
     ttft,
+    waited_style,
 )
 from kvtop.ui.watching import Capturing
 from kvtop.ui.widgets.panel import rule
@@ -148,8 +149,8 @@ class TurnScreen(Page):
         chip = (
             "IN FLIGHT" if flying(turn) else "SLOW" if turn.waited else {"bad": "FAILED", "ok": "OK"}.get(tone, "LOOK")
         )
-        tone = "bad" if turn.waited else tone
-        return page_headline(Sentence(chip, tone, first, rest), [about(turn, scene.server, scene.view.at, w - 12)], w)
+        tone = waited_style(turn) if turn.waited else tone
+        return page_headline(Sentence(chip, tone, first, rest), [origin(turn, scene.server, scene.view.at, w - 12)], w)
 
     def lines(self, w: int, h: int) -> list[Line]:
         scene, turn = self.dashboard.made, self.turn
@@ -164,7 +165,8 @@ class TurnScreen(Page):
             out.extend([(" ", "t"), *row] for row in rows)
 
         if flying(turn):
-            block("So far", [], [so_far(turn, scene.view.at, room)])
+            came = [] if turn.ttft_s is None else [ttft(turn, room)]
+            block("So far", [], [so_far(turn, scene.view.at, room), *came])
             if rows := prompt_so_far(turn, True, room):
                 block("Prompt", [], rows)
             if turn.captured:

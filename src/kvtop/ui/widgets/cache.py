@@ -211,7 +211,7 @@ class CachePanel(BoxPanel):
         slow = self._marked()
         if slow is not None and slow.ended_at is not None and chart.span_s > 0:
             x = w - 1 - round((self.at - slow.ended_at) / chart.span_s * w)
-            label = f"turn {slow.id} ▴"
+            label = f"turn {slow.name} ▴"
             start = x - cells(label) + 1
             if start > len(left) + 2 and x < w:
                 line += [(" " * (start - len(left)), "t"), (label, "bad")]

@@ -13,6 +13,8 @@ WORTH_SAYING = 100
 """Fewer tokens than these that went past the tap are no news."""
 FLAG = "--enable-prompt-tokens-details"
 """What lets a server tell cached tokens of a request."""
+OPTION = "stream_options.include_usage"
+"""What lets a client be told the tokens of its stream."""
 
 
 def of_turns(server: ServerView, w: int) -> Line:
@@ -41,6 +43,8 @@ def of_turns(server: ServerView, w: int) -> Line:
         return [(pick(counted, w), "warn")]
     plain = [f"{now}, {have}, newest first", f"{now}, {have}", now]
     hint = [f"{plain[0]}; {FLAG} would tell cached tokens"] if tap.no_details and _caches(server) else []
+    if streams := usage_words(tap):
+        hint = [f"{words}; {streams[0]}" for words in plain[:2]] + [f"{have}; {words}" for words in streams]
     return [(pick([*hint, *plain], w), "d")]
 
 
@@ -55,6 +59,14 @@ def past_words(tap: TapView) -> list[str]:
         f"tap sees {share} of the tokens",
         f"tap sees {share}",
     ]
+
+
+def usage_words(tap: TapView) -> list[str]:
+    """That clients ask for no usage, longest first; empty where they do. No flag of the server helps."""
+    if not tap.no_usage:
+        return []
+    streams = f"{tap.no_usage} stream{'' if tap.no_usage == 1 else 's'} without usage"
+    return [f"{streams}: the client does not set {OPTION}", f"{streams}: no {OPTION}", streams]
 
 
 def _in_flight(server: ServerView) -> int:

@@ -180,8 +180,8 @@ class OffloadPanel(BoxPanel):
             return [*lj(name, name_w, "d"), *rj(a, 10, a_style), *rj(b, load_w, b_style)]
 
         left = [row("", "store", "load", "store", "load")]
-        if self.server is None or self.server.window_key != "start":
-            left.append(row(span, store.now, load.now))
+        from_start = self.server is not None and self.server.window_key == "start"
+        left.append([] if from_start else row(span, store.now, load.now))  # it would be the row below
         left.append(row(second_row(self.server)[0], store.hour, load.hour))
         left.append(row("total", store.total, load.total))
         if life.unit != "blocks":

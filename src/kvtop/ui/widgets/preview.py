@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvtop.ui.draw import Line, cells, pick
 from kvtop.ui.keys import Keymap
-from kvtop.ui.turn_words import about, preview
+from kvtop.ui.turn_words import origin, preview
 from kvtop.ui.widgets.box import BoxPanel
 
 
@@ -15,14 +15,14 @@ class Preview(BoxPanel):
 
     def heading_name(self) -> str:
         turn = self.scene.turn if self.scene else None
-        return f"Turn {turn.id}" if turn else "Turn"
+        return f"Turn {turn.name}" if turn else "Turn"
 
     def note(self, w: int) -> Line:
         turn = self.scene.turn if self.scene else None
         if turn is None:
             return []
         opens = f"{self.keymap.shown('turn')} opens it"
-        return [(pick([f"{about(turn, None, self.at, w - cells(opens) - 4)}, {opens}", opens, ""], w), "d")]
+        return [(pick([f"{origin(turn, None, self.at, w - cells(opens) - 4)}, {opens}", opens, ""], w), "d")]
 
     def body(self, w: int, h: int) -> list[Line]:
         turn = self.scene.turn if self.scene else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from textual import events
 from textual.message import Message
 
-from kvtop.model.view import Turn, TurnKey
+from kvtop.model.view import ServerView, Turn, TurnKey
 from kvtop.ui.draw import SUPER, Line, clip, expected, fit, lj, meter, pick, rj, safe, wrap
 from kvtop.ui.filter import misread
 from kvtop.ui.numbers import DASH, hms, lasted, pct, rate, short, tok, when
 from kvtop.ui.scene import Rows, starting
-from kvtop.ui.turn_words import agent, expected_share, flying, moment, since, speed, waited_for
+from kvtop.ui.turn_words import agent, approx, expected_share, flying, moment, since, speed, waited_for, waited_style
 from kvtop.ui.verdicts import verdict
 from kvtop.ui.widgets import notes
 from kvtop.ui.widgets.box import BoxPanel
@@ -54,13 +54,16 @@ def _with_agent(w: int, engines: bool) -> list[Column]:
         return [("turn", 4), ("time", 5), ("agent", 8), ("prompt", 6), ("bar", 8), ("cached", 5), ("TTFT", 6),
                 ("verdict", 0)]  # fmt: skip
     if w < 115:
-        return [("turn", 4), ("time", 5), *engine, ("agent", 8), ("prompt", 6), ("bar", 8), ("cached", 5), ("new", 6),
+        who = 8 if engine or w < 103 else 11
+        return [("turn", 4), ("time", 5), *engine, ("agent", who), ("prompt", 6), ("bar", 8), ("cached", 5), ("new", 6),
                 ("queue", 6), ("TTFT", 6), ("verdict", 0)]  # fmt: skip
     if w < 127:
-        return [("turn", 4), ("time", 5), *engine, ("agent", 11), ("prompt", 6), ("bar", 11), ("cached", 5),
+        who = 11 if engine or w < 119 else 14
+        return [("turn", 4), ("time", 5), *engine, ("agent", who), ("prompt", 6), ("bar", 11), ("cached", 5),
                 ("new", 6), ("queue", 6), ("TTFT", 6), ("out", 5), ("verdict", 0)]  # fmt: skip
     took: list[Column] = [("took", 6)] if w >= 150 else []
-    return [("turn", 5), ("time", 8), *engine, ("agent", 11), ("prompt", 6), ("bar", 12), ("cached", 5), ("new", 6),
+    who = 11 if engine and w < 140 else 14
+    return [("turn", 5), ("time", 8), *engine, ("agent", who), ("prompt", 6), ("bar", 12), ("cached", 5), ("new", 6),
             ("queue", 6), ("TTFT", 6), ("out", 5), ("tok/s", 5), *took, ("verdict", 0)]  # fmt: skip
 
 
@@ -165,7 +168,7 @@ class TurnsPanel(BoxPanel):
         engines = bool(server and server.engines and server.engine is None)
         visible = scene.rows[self._first : self._first + h - 1]
         cols = columns_of(w - 1, engines, captured=bool(server and server.tap and server.tap.captured))
-        if any(turn.id > 9_999 for turn in visible):
+        if server is not None and _number_cells(server) > cols[0][1]:
             cols[0] = ("turn", 6)
         gap = 1 if w - 1 < 60 else 2
         fixed = sum(width for _, width in cols) + sum(_gap(cols, i, gap) for i in range(1, len(cols)))
@@ -197,7 +200,7 @@ class TurnsPanel(BoxPanel):
     def _cell(self, turn: Turn, name: str, w: int) -> Line:
         live = flying(turn)
         if name == "turn":
-            return rj(str(turn.id), w, "bright bold" if live else "t")
+            return rj(turn.name, w, "bright bold" if live else "t")
         if name == "time":
             at = moment(turn)
             return rj(when(at, self._at(), w), w, "d")
@@ -206,7 +209,8 @@ class TurnsPanel(BoxPanel):
         if name == "agent":
             return lj(agent(turn, w), w, "t" if turn.captured else "d")
         if name == "prompt":
-            return _tokens(turn.prompt_tokens, turn.estimate.prompt_tokens if turn.estimate else None, w)
+            guess = turn.estimate.prompt_tokens if turn.estimate else None
+            return _tokens(turn, "prompt_tokens", turn.prompt_tokens, guess, w)
         if name == "bar":
             if turn.cached_share is not None:
                 return meter([(turn.cached_share, "cached-device")], w)
@@ -215,17 +219,22 @@ class TurnsPanel(BoxPanel):
         if name == "cached":
             if turn.cached_share is None and (share := expected_share(turn)) is not None:
                 return rj(f"~{pct(share)}", w, "t")
-            return rj(pct(turn.cached_share), w, "d" if turn.cached_share is None else "t")
+            text = approx(turn, pct(turn.cached_share), w, "cached_tokens", "prompt_tokens")
+            if turn.cached_source == "metrics" and not text.startswith("~"):
+                text = pick([f"~{text}", f"~{text.replace(' ', '')}"], w)
+            return rj(text, w, "d" if turn.cached_share is None else "t")
         if name == "new":
-            return _tokens(turn.new_tokens, turn.estimate.new_tokens if turn.estimate else None, w)
+            return _tokens(turn, "new_tokens", turn.new_tokens, turn.estimate.new_tokens if turn.estimate else None, w)
         if name == "queue":
-            return rj(short(turn.queue_s), w, "warn" if turn.verdict == "queued" else "d")
+            return rj(approx(turn, short(turn.queue_s), w, "queue_s"), w, "warn" if turn.verdict == "queued" else "d")
         if name == "TTFT":
             return self._ttft(turn, w)
         if name == "out":
-            return rj(tok(turn.completion_tokens), w, "d" if turn.completion_tokens is None else "t")
+            text = approx(turn, tok(turn.completion_tokens), w, "completion_tokens")
+            return rj(text, w, "d" if turn.completion_tokens is None else "t")
         if name == "tok/s":
-            return rj(rate(speed(turn)), w, "d" if speed(turn) is None else "t")
+            text = approx(turn, rate(speed(turn)), w, "completion_tokens", "decode_s")
+            return rj(text, w, "d" if speed(turn) is None else "t")
         if name == "took":
             return rj(short(since(turn, self._at()) if live else turn.duration_s), w, "d")
         mark, style, words = verdict(turn, self.server)
@@ -236,7 +245,7 @@ class TurnsPanel(BoxPanel):
             waited = since(turn, self._at()) if turn.phase != "writes" else None
             return rj(short(waited), w, "d")
         text = waited_for(turn)
-        return rj(text, w, "bad" if turn.waited else "d" if text == DASH else "t")
+        return rj(text, w, waited_style(turn) if turn.waited else "d" if text == DASH else "t")
 
     def _at(self) -> float:
         return self.at
@@ -317,11 +326,18 @@ class TurnsPanel(BoxPanel):
         self.scroll_rows(-3)
 
 
-def _tokens(tokens: float | None, guess: float | None, w: int) -> Line:
+def _number_cells(server: ServerView) -> int:
+    """Of the longest number in the column: of all rows, so that scrolling moves no column."""
+    newest = next((turn.id for turn in server.turns if turn.captured), 0)
+    counted = server.turns_total + 1
+    return max(len(str(newest)), len(f"m{counted}" if newest else str(counted)))
+
+
+def _tokens(turn: Turn, name: str, tokens: float | None, guess: float | None, w: int) -> Line:
     """Tokens, or about how many they are."""
     if tokens is None and guess is not None:
         return rj(f"~{tok(guess)}", w, "t")
-    return rj(tok(tokens), w, "d" if tokens is None else "t")
+    return rj(approx(turn, tok(tokens), w, name), w, "d" if tokens is None else "t")
 
 
 def model_of(command: tuple[str, ...]) -> str:
