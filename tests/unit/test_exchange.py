@@ -23,7 +23,7 @@ from capture_fakes import (
     stream_head,
 )
 
-from kvtop.capture.recorder.exchange import CUT_BY_TAP, MAX_OPEN_BYTES, Budget
+from kvtop.capture.recorder.exchange import CUT_BY_TAP, MAX_OPEN_BYTES, UNREAD, Budget
 from kvtop.capture.recorder.process import Recorder, SteadyClock
 from kvtop.capture.tap.wire import HEADER, Kind, Opened, head
 from kvtop.capture.turn import Captured, Record, Route, TurnState
@@ -493,6 +493,7 @@ def test_a_fault_leaves_no_turn_in_flight_and_no_counters_read(monkeypatch: pyte
         raise RuntimeError(SECRET)
 
     watched: list[str] = []
+    said: list[str] = []
 
     class Watch:
         def ended(self, turn: Captured, learnt: Callable[[Captured], None]) -> None:
@@ -506,18 +507,28 @@ def test_a_fault_leaves_no_turn_in_flight_and_no_counters_read(monkeypatch: pyte
     store = FakeStore()
     wire = Wire(store)
     around = desk(store)
-    around.watch = watch
+    around.watch, around.say = watch, said.append
     wire.recorder = Recorder(around)
-    monkeypatch.setattr(f"kvtop.capture.recorder.exchange.{fault}", broken)
-    wire.open()
-    wire.client(ASK)
+    with monkeypatch.context() as patched:
+        patched.setattr(f"kvtop.capture.recorder.exchange.{fault}", broken)
+        wire.open()
+        wire.client(ASK)
+        wire.server(stream_head() + delta(content="a") + DONE)
+    wire.client(ASK)  # what comes next on the connection is recorded whole
     wire.server(stream_head() + delta(content="a") + DONE)
     wire.frame(Kind.CLOSE)
-    assert watched == ["begun", "ended"]
+    assert watched == ["begun", "ended"] * 2
     assert around.budget.left == MAX_OPEN_BYTES
-    assert [(turn.state, turn.record) for turn in store.turns] == (
-        [(None, Record.TRUNCATED)] if fault == "read_answer" else []
-    )
+    first, second = store.turns
+    assert (second.state, second.record, len(second.outline)) == (TurnState.DONE, Record.COMPLETE, 1)
+    assert first.status == 200
+    if fault == "read_answer":
+        assert (first.state, first.record, len(first.outline)) == (None, Record.TRUNCATED, 1)
+        assert said == ["an answer could not be read: RuntimeError"]
+    else:
+        assert (first.state, first.record, first.outline) == (TurnState.DONE, Record.COMPLETE, [])
+        assert (first.stream, first.prompt_unproven) == (None, UNREAD)
+        assert said == ["a request's body could not be read: RuntimeError"]
 
 
 def test_an_other_tap_knows_nothing_of_a_frame_without_its_connection() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import time
+from urllib.parse import quote, unquote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,10 +80,126 @@ def test_what_is_no_secret_stays(name: str, value: str) -> None:
         (f"/v1?access_token={SECRET}#a", f"/v1?access_token={redact.REMOVED}"),
         (f"/v1?api%5Fkey={SECRET}", f"/v1?api%5Fkey={redact.REMOVED}"),
         (f"http://me:{SECRET}@127.0.0.1:8000/v1?a=b", "/v1?a=b"),
+        (f"//me:{SECRET}@127.0.0.1:8000/v1?a=b", "/v1?a=b"),
+        (f"http://me:a/{SECRET}@127.0.0.1:8000/v1?a=b", "/v1?a=b"),
+        (f"http://me:a@{SECRET}@127.0.0.1:8000/v1?a=b", "/v1?a=b"),
+        ("//v1/chat/completions", "//v1/chat/completions"),
+        ("/v1/models/a@b?c=d@e", "/v1/models/a@b?c=d@e"),
+        (f"/v1?x=1;api_key={SECRET};y=2", f"/v1?x=1;api_key={redact.REMOVED};y=2"),
+        (f"/v1?x=1&amp;api_key={SECRET}", f"/v1?x=1&amp;api_key={redact.REMOVED}"),
+        (f"/v1?x=1?api_key={SECRET}", f"/v1?x=1?api_key={redact.REMOVED}"),
+        (f"/v1?%2561pi_key={SECRET}", f"/v1?%2561pi_key={redact.REMOVED}"),
+        (f"/v1;token={SECRET}/chat/completions", f"/v1;token={redact.REMOVED}/chat/completions"),
+        (f"/v1/token/{SECRET}/chat/completions", f"/v1/token/{redact.REMOVED}/chat/completions"),
+        ("/auth/v1/chat/completions", "/auth/v1/chat/completions"),
+        (f"/v1?foo=sk%2D{SECRET}&a=1", f"/v1?foo={redact.REMOVED}&a=1"),
+        (f"/sk%2D{SECRET}/v1/chat/completions", f"/{redact.REMOVED}/v1/chat/completions"),
+        (f"/v1?to=http%3A%2F%2Fme%3A{SECRET}%40h%2F", f"/v1?to={redact.REMOVED}"),
     ],
 )
 def test_the_target(given: str, shown: str) -> None:
     assert redact.target(given) == shown
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (f"token={SECRET}", "token=(removed)"),
+        (f"a; token = {SECRET}; b=1", "a; token = (removed); b=1"),
+        (f"a Authorization: Bearer {SECRET}", "a Authorization: (removed)"),
+        (f'{{"api_key":"{SECRET}","b":"c"}}', '{"api_key":"(removed)","b":"c"}'),
+        (f'{{"a":{{"api_key": "x\\"{SECRET}"}}}}', '{"a":{"api_key": "(removed)"}}'),
+        (rf'"{{\"api_key\":\"{SECRET}\",\"b\":1}}"', r'"{\"api_key\":\"(removed)\",\"b\":1}"'),
+        (f"https://a.example/x#access_token={SECRET}", "https://a.example/x#access_token=(removed)"),
+        (f"https://me:a@{SECRET}@a.example/x", "https://(removed)@a.example/x"),
+        (f"to=a%26token%3D{SECRET}", "(removed)"),
+        ("Basic dXNlcjpwYXNz", "(removed)"),
+        ("max-age=5, private", "max-age=5, private"),
+        ('{"turn_id":"a","n":1,"at":"http://a/b?c=d"}', '{"turn_id":"a","n":1,"at":"http://a/b?c=d"}'),
+    ],
+)
+def test_a_secret_with_its_name_inside_a_value(given: str, shown: str) -> None:
+    assert redact.headers([("x-note", given)]) == [("x-note", shown)]
+
+
+def encoded(given: str, times: int, *, all_of_it: bool) -> str:
+    for _ in range(times):
+        given = "".join(f"%{byte:02X}" for byte in given.encode()) if all_of_it else quote(given, safe="")
+    return given
+
+
+SAFE = st.text("abcdxyz0123456789", max_size=6)
+HIDDEN = st.text("ghijkl0123456789", min_size=12, max_size=30).map(lambda tail: f"Q7{tail}")
+NAMES = st.sampled_from(
+    ["token", "api_key", "api-key", "API KEY", "access_token", "auth[token]", "key", "sig", "password"]
+)
+TIMES = st.integers(0, 3)
+
+
+@given(SAFE, NAMES, HIDDEN, st.data())
+def test_no_parameter_of_a_target_shows_a_secret(word: str, called: str, hidden: str, data: st.DataObject) -> None:
+    all_of_it, apart = data.draw(st.booleans()), data.draw(st.sampled_from("?&;"))
+    pair = f"{encoded(called, max(1, data.draw(TIMES)), all_of_it=all_of_it)}={hidden}"
+    nested = encoded(f"{word}={word}&{called.replace(' ', '_')}={hidden}", data.draw(TIMES), all_of_it=all_of_it)
+    for target in (f"/v1?{word}={word}{apart}{pair}{apart}a=b", f"/v1;{pair}/x", f"/v1?{word}={nested}"):
+        shown = redact.target(target)
+        assert hidden not in unquoted(shown)
+        assert redact.target(shown) == shown
+
+
+@given(SAFE, HIDDEN, st.sampled_from(["sk-", "sk-proj-", "hf_", "ghp_", "gsk_", "pk-"]), TIMES, st.booleans())
+def test_what_is_shaped_like_a_key_is_shown_nowhere(
+    before: str, hidden: str, shape: str, times: int, all_of_it: bool
+) -> None:
+    key = encoded(shape + hidden, times, all_of_it=all_of_it)
+    for target in (
+        f"/v1?{before}={key}",
+        f"/v1?{key}",
+        f"/{before}/{key}/v1",
+        f"/v1;{before}={key}",
+        f"/v1?{key}={before}",
+    ):
+        assert hidden not in unquoted(redact.target(target))
+    for value in (key, f"{before} {key}", f"{before}={key}", f"http://h/{key}?{before}#{key}"):
+        assert hidden not in unquoted(redact.headers([("x-note", value)])[0][1])
+
+
+@given(SAFE, HIDDEN, NAMES.filter(lambda name: " " not in name), TIMES, st.booleans())
+def test_no_value_of_a_header_shows_a_secret(word: str, hidden: str, called: str, times: int, all_of_it: bool) -> None:
+    values = [
+        f"{called}={hidden}",
+        f"{word}; {called}={hidden}",
+        f"{word}={called}={hidden}",
+        json.dumps({word: word, called: hidden}),
+        f"http://h/{word}#{called}={hidden}",
+        f"http://{word}:{hidden}@h/",
+    ]
+    for plain in values:
+        value = encoded(plain, times, all_of_it=all_of_it)
+        (kept,) = redact.headers([("x-note", value)])
+        assert hidden not in unquoted(kept[1])
+        assert redact.headers([kept]) == [kept]
+
+
+def unquoted(given: str) -> str:
+    for _ in range(9):
+        given = unquote(given)
+    return given
+
+
+@given(st.text("ab=:;&?%2\"'\\/#@ {}[],.", max_size=80))
+def test_any_marks(text: str) -> None:
+    (kept,) = redact.headers([("x-note", text)])
+    assert kept[1] in (text, redact.REMOVED) or redact.REMOVED in kept[1]  # no name in it is a secret's
+    redact.target(text)
+
+
+def test_a_value_of_many_pairs_is_read_once() -> None:
+    for part in ("a=", "a:", '"', "%25", 'a":"', "http://", "token", '\\"'):
+        began = time.process_time()
+        redact.headers([("x-note", part * 4_000)])
+        redact.target("/" + part * 4_000)
+        assert time.process_time() - began < 2.0
 
 
 def test_an_error_that_quotes_a_key() -> None:

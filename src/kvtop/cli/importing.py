@@ -73,7 +73,7 @@ def _known(kept: Store) -> set[str]:
 
 
 def _one(file: Opened, kept: Store, linker: Linker, known: set[str]) -> dict[str, Any]:
-    from kvtop.capture.importers.exchange import KEY, Bad, Exchange, LeftOut, Maker
+    from kvtop.capture.importers.exchange import KEY, Bad, Exchange, LeftOut, Maker, taken
 
     maker = Maker(file.written_at)
     bad: list[Bad] = []
@@ -85,8 +85,10 @@ def _one(file: Opened, kept: Store, linker: Linker, known: set[str]) -> dict[str
         elif isinstance(item, LeftOut):
             left_out += 1
         elif isinstance(item, Exchange):
-            turn = maker.turn(item, place)
-            if turn.hints[KEY] in known:
+            turn = taken(item.where, "no turn can be made of it", maker.turn, item, place)
+            if isinstance(turn, Bad):
+                bad.append(turn)
+            elif turn.hints[KEY] in known:
                 already += 1
             else:
                 known.add(turn.hints[KEY])

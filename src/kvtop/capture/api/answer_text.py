@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from kvtop.capture.api.answers import event_of, events
+from kvtop.capture.api.canonical import encode
 from kvtop.capture.turn import Route
 
 TEXT, REASONING, CALL = "text", "reasoning", "call"
@@ -121,11 +122,18 @@ def _block(block: dict[str, Any], out: _Pieces, key: object) -> None:
     kind = block.get("type")
     if kind == "tool_use":
         given = block.get("input")
-        out.add(CALL, msgspec.json.encode(given).decode() if given else "", name=block.get("name"), key=key)
+        out.add(CALL, _arguments(given) if given else "", name=block.get("name"), key=key)
     elif kind == "thinking":
         out.add(REASONING, block.get("thinking"), key=key)
     else:
         out.add(TEXT, block.get("text"), key=key)
+
+
+def _arguments(given: object) -> str:
+    try:
+        return encode(given).decode()
+    except ValueError:
+        return ""
 
 
 def _responses(event: dict[str, Any], out: _Pieces) -> None:

@@ -105,8 +105,9 @@ def text_or_blocks(content: Any, depth: int = 0) -> Any:
     if not isinstance(content, list):
         return canonical(content, depth)
     blocks = [_block(block, depth + 1) for block in content]
-    if len(blocks) == 1 and isinstance(blocks[0], dict) and blocks[0].keys() == {"type", "text"}:
-        return blocks[0]["text"]
+    first = blocks[0] if len(blocks) == 1 else None
+    if isinstance(first, dict) and first.keys() == {"type", "text"} and first["type"] == "text":
+        return first["text"]
     return blocks
 
 
@@ -114,7 +115,10 @@ def _block(block: Any, depth: int) -> Any:
     if isinstance(block, str):
         return {"text": block, "type": "text"}
     block = canonical(block, depth)
-    if isinstance(block, dict) and block.get("type", "text") in _TEXTS and isinstance(block.get("text"), str):
+    if not isinstance(block, dict):
+        return block
+    kind = block.get("type", "text")
+    if isinstance(kind, str) and kind in _TEXTS and isinstance(block.get("text"), str):
         if not block.get("annotations", True):
             del block["annotations"]
         block["type"] = "text"

@@ -19,14 +19,31 @@ _NAMES = re.compile(
 )
 _VALUES = re.compile(
     r"""(?ix)
-    \b(?:bearer|basic|token)\s+(?=\S*\d)[\w.~+/=-]{12,}  # an authorization under another name
-    | \b(?:sk|pk|rk|hf|gsk|xai|ghp|gho|ghs|ghu|github_pat|glpat|npm|pypi|AKIA|AIza|xox[abposr])[-_][\w-]{8,}
-    | \b(?:AKIA|AIza)[\w-]{12,}
-    | \beyJ[\w-]{6,}\.[\w-]{4,}\.[\w-]*                 # a JSON web token
+    (?<![A-Za-z0-9])(?:
+    (?:bearer|basic|token)\s+(?=\S*\d)[\w.~+/=-]{12,}    # an authorization under another name
+    | (?:sk|pk|rk|hf|gsk|xai|ghp|gho|ghs|ghu|github_pat|glpat|npm|pypi|AKIA|AIza|xox[abposr])[-_][\w-]{8,}
+    | (?:AKIA|AIza)[\w-]{12,}
+    | eyJ[\w-]{6,}\.[\w-]{4,}\.[\w-]*                    # a JSON web token
+    )
     """
 )
-_USERINFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/@\s?#]*@")
-_SCHEME = re.compile(r"(?i)[a-z][a-z0-9+.-]*://[^/?#]*")
+_USERINFO = re.compile(r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*+://)[^/\s?#]*@")
+_NAME = re.compile(r"""(?<![\w.%\[\]+-])([\w.%\[\]+-]++)\\*+["']?\s*+([=:])\s*+""")
+"""What a value inside a value is called: `name=`, `name: `, `"name": `."""
+_QUOTED = r"""\\++"[^"\\]*+ | "(?:[^"\\]|\\.)*+ | '[^']*+ | (?:(?:bearer|basic|token)\s++)?"""
+_NAMED_VALUES = {
+    "=": re.compile(rf"""(?ix) {_QUOTED} [^\s"'&;?\#<>]*+"""),
+    ":": re.compile(rf"""(?ix) {_QUOTED} [^\s"',;}}\]]*+"""),
+}
+_ALONE = re.compile(r"(?i)\s*(?:bearer|basic|token|digest|negotiate)\s+\S{8,}\s*")
+"""A whole value that is an authorization."""
+_AUTHORITY = re.compile(r"(?i)^(?:[a-z][a-z0-9+.-]*://(?:[^?#]*@)?[^/?#]*|//[^/?#]*@[^/?#]*)")
+"""In front of a target's path; a password may hold a slash. Two slashes alone are what a doubled base leaves."""
+_NAMED = re.compile(r"(?i)(?:access|auth|api)?[-_]?(?:token|key|secret|auth|bearer)s?")
+_OPAQUE = re.compile(r"(?=.*\d)[\w.~+=-]{16,}")
+"""A segment of a path: one that is called so, and one behind it that is nothing but a secret."""
+_DECODED = 8
+"""Times that a text is looked at as one that was percent-encoded."""
 
 
 def secret(name: str) -> bool:
@@ -41,9 +58,8 @@ def headers(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def target(path: str) -> str:
     """Path and query of a request's target, with the values of parameters that look like secrets replaced."""
-    path = _SCHEME.sub("", path, count=1) if "://" in path[:12] else path
-    path, _, query = path.partition("#")[0].partition("?")
-    shown = text(path[:MAX_VALUE])
+    path, _, query = _AUTHORITY.sub("", path, count=1).partition("#")[0].partition("?")
+    shown = _path(path[:MAX_VALUE])
     return f"{shown}?{_query(query[:MAX_VALUE])}" if query else shown
 
 
@@ -53,21 +69,60 @@ def text(given: str) -> str:
 
 
 def _value(name: str, value: str) -> str:
-    if secret(name):
+    return REMOVED if secret(name) else _shown(value[:MAX_VALUE])
+
+
+def _shown(value: str) -> str:
+    """A value without the secrets in it; nothing of one that holds them percent-encoded."""
+    shown = _without(value)
+    plain = shown
+    for _ in range(_DECODED):
+        before, plain = plain, unquote(plain)
+        if plain == before:
+            break
+        if _without(plain) != plain:
+            return REMOVED
+    return shown
+
+
+def _without(value: str) -> str:
+    if _ALONE.fullmatch(value):
         return REMOVED
-    value = value[:MAX_VALUE]
-    if "?" in value and "=" in value:
-        head, _, query = value.partition("?")
-        value = f"{head}?{_query(query)}"
-    return text(value)
+    kept, at, done = [], 0, 0
+    while found := _NAME.search(value, at):
+        at = found.end()
+        given = _NAMED_VALUES[found[2]].match(value, at) if secret(_decoded(found[1])) else None
+        if given and given[0]:
+            opening = given[0][: len(given[0]) - len(given[0].lstrip("\\\"'"))]
+            kept += [value[done:at], opening, REMOVED]
+            at = done = given.end()
+    return text("".join(kept) + value[done:])
+
+
+def _decoded(given: str) -> str:
+    for _ in range(_DECODED):
+        plain = unquote(given)
+        if plain == given:
+            break
+        given = plain
+    return given
+
+
+def _path(path: str) -> str:
+    shown, before = [], ""
+    for part in re.split(r"([/;&])", path):
+        opaque = _NAMED.fullmatch(_decoded(before)) and _OPAQUE.fullmatch(_decoded(part))
+        shown.append(REMOVED if opaque else _parameter(part))
+        before = part if part not in ("", "/") else before
+    return "".join(shown)
 
 
 def _query(query: str) -> str:
-    return "&".join(_parameter(pair) for pair in query.split("&"))
+    return "".join(_parameter(part) for part in re.split(r"([&;?])", query))
 
 
 def _parameter(pair: str) -> str:
     name, equals, value = pair.partition("=")
-    if equals and secret(unquote(name)):
-        return f"{name}={REMOVED}"
-    return f"{name}={text(value)}" if equals else text(name)
+    if equals and secret(_decoded(name)):
+        return f"{_shown(name)}={REMOVED}"
+    return f"{_shown(name)}={_shown(value)}" if equals else _shown(name)

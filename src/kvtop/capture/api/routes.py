@@ -10,7 +10,7 @@ import msgspec
 
 from kvtop.capture.api import redact
 from kvtop.capture.api.answers import Answered, read_answer
-from kvtop.capture.api.canonical import canonical, decode, digest, items, members, text_or_blocks
+from kvtop.capture.api.canonical import canonical, decode, digest, encode, items, members, text_or_blocks
 from kvtop.capture.api.markers import marker, program
 from kvtop.capture.turn import Part, Route
 from kvtop.errors import printable
@@ -235,9 +235,13 @@ def _prompts(raw: Mapping[str, msgspec.Raw | bytes], key: str) -> Iterator[Part]
         step := PIECE_CHARS if isinstance(content, str) else PIECE_IDS
     ):
         # In pieces, so that a prompt which grows shares its head with the one before.
-        for start in range(0, len(content), step):
-            piece = content[start : start + step]
-            yield _part("prompt", msgspec.json.encode(piece), piece)
+        pieces = [content[start : start + step] for start in range(0, len(content), step)]
+        try:
+            encoded = [encode(piece) for piece in pieces]
+        except ValueError:
+            yield _part("prompt", value, content)
+            return
+        yield from (_part("prompt", data, piece) for data, piece in zip(encoded, pieces, strict=True))
     else:
         yield _part("prompt", value, content)
 

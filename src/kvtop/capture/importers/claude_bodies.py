@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtop.capture.importers import files
-from kvtop.capture.importers.exchange import PATHS, Bad, Exchange, Item, LeftOut
+from kvtop.capture.importers.exchange import PATHS, Bad, Exchange, Item, LeftOut, taken
 from kvtop.errors import UsageError, printable
 
 REQUEST, RESPONSE = ".request.json", ".response.json"
@@ -31,7 +31,8 @@ def read(path: Path) -> Iterator[Item]:
     else:
         found = [path]
     for file in sorted(found, key=lambda file: (_at(file), file.name)):
-        yield _pair(file, entries.get(file.name, {}))
+        where = printable(file.name, 80)
+        yield taken(where, "no request", _pair, where, file, entries.get(file.name, {}))
 
 
 def is_folder(path: Path) -> bool:
@@ -60,8 +61,7 @@ def _at(file: Path) -> float:
         return 0.0
 
 
-def _pair(file: Path, entry: dict[str, Any]) -> Item:
-    where = printable(file.name, 80)
+def _pair(where: str, file: Path, entry: dict[str, Any]) -> Item:
     try:
         request = files.read(file)
         body = json.loads(request)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -73,6 +74,16 @@ class Exchange(msgspec.Struct, kw_only=True):
 
 
 Item = Exchange | Bad | LeftOut
+Made = TypeVar("Made")
+
+
+def taken(where: str, why: str, make: Callable[..., Made], *given: Any) -> Made | Bad:
+    """What is made of one record. Whatever is wrong with it, it is one bad record, and those after it are read."""
+    try:
+        return make(*given)
+    except Exception as error:  # noqa: BLE001  a record is text from outside, and its kinds of wrong have no end
+        said = f"{error}" if str(error) and not isinstance(error, KeyError) else repr(error)
+        return Bad(where, f"{why}: {printable(said, 80)}")
 
 
 def body_path(body: dict[str, Any]) -> str | None:

@@ -17,6 +17,8 @@ MAX_BYTES = 2 << 30
 """Of one file, unpacked."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 20
+_ZSTD_PIECE = 1 << 10
+"""Is unpacked at a time: no more than 32 MiB come out of it, and its output cannot be capped otherwise."""
 
 
 def read(path: Path) -> bytes:
@@ -41,8 +43,8 @@ def _take(file: io.BufferedReader, path: Path) -> bytes:
     return _joined(_pieces(file), path)
 
 
-def _pieces(file: Any) -> Iterator[bytes]:
-    while piece := file.read(_CHUNK):
+def _pieces(file: Any, size: int = _CHUNK) -> Iterator[bytes]:
+    while piece := file.read(size):
         yield piece
 
 
@@ -51,7 +53,7 @@ def _unpacked(file: io.BufferedReader) -> Iterator[bytes]:
     import zstandard
 
     frame = zstandard.ZstdDecompressor().decompressobj()
-    for piece in _pieces(file):
+    for piece in _pieces(file, _ZSTD_PIECE):
         while piece:
             if frame.eof:
                 frame = zstandard.ZstdDecompressor().decompressobj()
@@ -114,8 +116,9 @@ def unix_time(value: object) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        seconds = value / 1000 if value > 1e11 else float(value)
-        return seconds if 0 < seconds < 1e11 else None
+        if not 0 < value < 1e14:  # looked at as it stands: of 400 digits there is no float
+            return None
+        return value / 1000 if value >= 1e11 else float(value)
     if not isinstance(value, str):
         return None
     try:

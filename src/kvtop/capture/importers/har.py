@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from kvtop.capture.importers.exchange import Bad, Exchange, Item, LeftOut
+from kvtop.capture.importers.exchange import Bad, Exchange, Item, LeftOut, taken
 from kvtop.capture.importers.files import unix_time
 from kvtop.errors import printable
 
@@ -23,10 +23,7 @@ def read(data: bytes) -> Iterator[Item]:
         raise ValueError("no log.entries in it")
     for at, entry in enumerate(entries, 1):
         where = f"entry {at}"
-        try:
-            yield _entry(where, entry)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            yield Bad(where, f"not as HAR 1.2 says: {printable(str(error), 80)}")
+        yield taken(where, "not as HAR 1.2 says", _entry, where, entry)
 
 
 def _entry(where: str, entry: Mapping[str, Any]) -> Item:

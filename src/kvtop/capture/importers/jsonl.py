@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from kvtop.capture.importers.exchange import Bad, Exchange, Item, as_json, body_path, missing
+from kvtop.capture.importers.exchange import Bad, Exchange, Item, as_json, body_path, missing, taken
 from kvtop.capture.importers.files import objects, unix_time
 from kvtop.errors import printable
 
@@ -24,10 +24,7 @@ def read(data: bytes) -> Iterator[Item]:
             continue
         where, entry = found
         exact = lines[int(where[5:]) - 1].strip() if where.startswith("line ") else b""
-        try:
-            yield _entry(where, entry, exact)
-        except ValueError as error:  # of urlsplit
-            yield Bad(where, f"its URL is none: {printable(str(error), 80)}")
+        yield taken(where, "no request", _entry, where, entry, exact)
 
 
 def _entry(where: str, entry: Mapping[str, Any], exact: bytes) -> Item:
@@ -38,7 +35,10 @@ def _entry(where: str, entry: Mapping[str, Any], exact: bytes) -> Item:
         return Bad(where, "no messages, prompt or input in it: no request body")
     url = entry.get("url", entry.get("path"))
     if inner and isinstance(url, str) and url:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            return Bad(where, f"its URL is none: {printable(str(error), 80)}")
         path = parts.path + (f"?{parts.query}" if parts.query else "")
     answer = entry.get("response") if inner else None
     return Exchange(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvtop.capture.importers.exchange import PATHS, Bad, Exchange, Item, LeftOut, as_json
+from kvtop.capture.importers.exchange import PATHS, Bad, Exchange, Item, LeftOut, as_json, taken
 from kvtop.capture.importers.files import objects, unix_time
 
 REWRITTEN = "the request as LiteLLM rewrote it: key order and formatting are its own"
@@ -29,7 +29,10 @@ _PROMPT = {"completions": "prompt", "responses": "input", "embeddings": "input"}
 def read(data: bytes) -> Iterator[Item]:
     """The payloads in the file's order."""
     for found in objects(data):
-        yield found if isinstance(found, Bad) else _payload(*found)
+        if isinstance(found, Bad):
+            yield found
+        else:
+            yield taken(found[0], "not as LiteLLM writes it", _payload, *found)
 
 
 def _payload(where: str, entry: Mapping[str, Any]) -> Item:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvtop.capture.importers.exchange import Bad, Exchange, Item, LeftOut
+from kvtop.capture.importers.exchange import Bad, Exchange, Item, LeftOut, taken
 from kvtop.capture.importers.files import unix_time
-from kvtop.errors import printable
 
 _DEPTH = 64
 """Nesting of a flow's state; real ones have 5."""
@@ -21,13 +20,10 @@ def read(data: bytes) -> Iterator[Item]:
         where = f"flow {number}"
         try:
             flow, at = pop(data, at)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield Bad(where, f"the file is cut or damaged from byte {at:,}: {error}")
             return
-        try:
-            yield _flow(where, flow)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            yield Bad(where, f"not as mitmproxy writes it: {printable(repr(error), 80)}")
+        yield taken(where, "not as mitmproxy writes it", _flow, where, flow)
 
 
 def pop(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kvtop.capture.importers import claude_bodies, files, har, jsonl, litellm, mitmproxy, vllm_log
-from kvtop.capture.importers.exchange import Item
+from kvtop.capture.importers.exchange import Bad, Item
 from kvtop.errors import UsageError, printable
 
 FORMATS = ("claude-bodies", "litellm", "har", "mitmproxy", "vllm-log", "jsonl")
@@ -50,17 +50,25 @@ class Opened:
     def items(self) -> Iterator[Item]:
         """Its records. Raises UsageError where it is not what was said or guessed."""
         if self.format == "claude-bodies":
-            return claude_bodies.read(self.path)
+            return self._checked(claude_bodies.read(self.path))
         if self.format == "vllm-log":
-            return vllm_log.read(self._data, self.written_at)
-        return self._checked(_READERS[self.format])
+            return self._checked(vllm_log.read(self._data, self.written_at))
+        return self._checked(_READERS[self.format](self._data))
 
-    def _checked(self, reader: Callable[[bytes], Iterator[Item]]) -> Iterator[Item]:
+    def _checked(self, items: Iterator[Item]) -> Iterator[Item]:
+        """What is wrong with a record is told by its reader (exchange.taken); here, that it is no such file at all."""
+        number = 0
         try:
-            yield from reader(self._data)
-        except (ValueError, RecursionError) as error:
-            what = f"'{printable(str(self.path))}' is no {self.format}: {printable(str(error), 120)}"
-            raise UsageError(what) from None
+            for item in items:
+                number += 1
+                yield item
+        except UsageError:
+            raise
+        except Exception as error:  # noqa: BLE001  a file is text from outside
+            why = printable(str(error) or type(error).__name__, 120)
+            if not number:
+                raise UsageError(f"'{printable(str(self.path))}' is no {self.format}: {why}") from None
+            yield Bad(f"after record {number}", f"the rest cannot be read: {why}")
 
 
 def guess(name: str, data: bytes) -> str:

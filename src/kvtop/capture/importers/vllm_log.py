@@ -12,9 +12,9 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from kvtop.capture.importers.exchange import PATHS, Bad, Exchange, Item, as_json, body_path
+from kvtop.capture.importers.exchange import PATHS, Bad, Exchange, Item, as_json, body_path, taken
 
 CUT = "cut by --max-log-len: the ids at the end are missing"
 NO_IDS = "no token ids in the log"
@@ -88,6 +88,10 @@ def _with_ids(head: _Head, text: str, at: int) -> tuple[Item, int]:
     prompt = _PROMPT.match(text, at)
     if prompt is None:
         return Bad(head.where, f"the prompt of {head.id[:60]} is cut or not as vLLM writes it"), at
+    return taken(head.where, "not as vLLM writes it", _exchange, head, text, prompt), prompt.end()
+
+
+def _exchange(head: _Head, text: str, prompt: re.Match[str]) -> Item:
     at = prompt.end()
     following = _START.search(text, at)
     piece = text[at : following.start() if following else len(text)]
@@ -95,15 +99,15 @@ def _with_ids(head: _Head, text: str, at: int) -> tuple[Item, int]:
     if ids is None and "prompt_token_ids:" in piece:
         ids = _IDS.search("".join(_PREFIX.sub("", line) for line in piece.split("\n")))
     if ids is None:
-        return Bad(head.where, f"the token ids of {head.id[:60]} are cut or not as vLLM writes them"), at
+        return Bad(head.where, f"the token ids of {head.id[:60]} are cut or not as vLLM writes them")
     said = _literal(prompt["text"])
     numbers = None if ids["ids"] == "None" else [int(number) for number in re.findall(r"\d+", ids["ids"])]
     if numbers is None and said is None:
-        return Bad(head.where, "neither prompt nor token ids in it"), at
+        return Bad(head.where, "neither prompt nor token ids in it")
     # --max-log-len cuts both to the same number, of characters and of ids: whole, a text has more of the former
     cut = numbers is not None and said is not None and len(said) == len(numbers) >= 100
     lora = _LORA.search(piece)
-    found = Exchange(
+    return Exchange(
         where=head.where,
         path=PATHS["completions"],
         request=as_json({"prompt": said if numbers is None else numbers}),
@@ -113,7 +117,6 @@ def _with_ids(head: _Head, text: str, at: int) -> tuple[Item, int]:
         prompt_tokens=None if cut or numbers is None else len(numbers),
         unproven=CUT if cut else NO_IDS if numbers is None else "",
     )
-    return found, at
 
 
 def _with_body(head: _Head, text: str, at: int) -> tuple[Item, int]:
@@ -121,13 +124,15 @@ def _with_body(head: _Head, text: str, at: int) -> tuple[Item, int]:
         body, at = json.JSONDecoder().raw_decode(text, at)
     except (ValueError, RecursionError):
         return Bad(head.where, "its JSON body is cut (--max-log-len)"), at
+    return taken(head.where, "not as vLLM writes it", _of_body, head, body), at
+
+
+def _of_body(head: _Head, body: Any) -> Item:
     path = body_path(body) if isinstance(body, dict) else None
     if path is None:
-        return Bad(head.where, "no messages, prompt or input in its JSON body"), at
+        return Bad(head.where, "no messages, prompt or input in its JSON body")
     hints = {"vllm.request_id": head.id[:200]}
-    return Exchange(
-        where=head.where, path=path, request=as_json(body), about_at=head.at, model=head.model, hints=hints
-    ), at
+    return Exchange(where=head.where, path=path, request=as_json(body), about_at=head.at, model=head.model, hints=hints)
 
 
 def _ended(item: Exchange, finish: str) -> Exchange:
@@ -148,11 +153,14 @@ def _moment(text: str | None, written_at: float) -> float | None:
     """A log's time, of the year that makes it the latest not after the file's."""
     if not text:
         return None
-    year = datetime.fromtimestamp(written_at).year
+    try:
+        year = datetime.fromtimestamp(written_at).year
+    except (ValueError, OverflowError, OSError):  # a file whose time is no date
+        return None
     for candidate in (year, year - 1):
         try:
             at = datetime.strptime(f"{candidate}-{text}", "%Y-%m-%d %H:%M:%S").timestamp()
-        except ValueError:
+        except (ValueError, OverflowError, OSError):
             continue
         if at <= written_at + 86_400:
             return at

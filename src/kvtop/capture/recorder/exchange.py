@@ -12,6 +12,7 @@ from kvtop.capture.api.answers import Answered, is_stream, read_answer
 from kvtop.capture.api.codings import MAX_BYTES, Unpacker
 from kvtop.capture.api.routes import Asked, may_be_turn, read_request, route_of
 from kvtop.capture.api.sse import EventTimes
+from kvtop.capture.conversations.agents import UNKNOWN
 from kvtop.capture.recorder.connection import End
 from kvtop.capture.recorder.framing import AnswerHead, RequestHead
 from kvtop.capture.tap.wire import Opened
@@ -21,6 +22,9 @@ from kvtop.errors import printable
 MAX_OPEN_BYTES = 256 * 1024 * 1024
 """Bodies of all exchanges that are open together. What goes beyond is not kept."""
 
+
+UNREAD = "the request's body could not be read"
+"""What is unproven of a prompt that the recorder failed at."""
 
 CUT_BY_TAP = "cut when the tap stopped"
 """The error of a turn that was cut by neither side."""
@@ -71,14 +75,17 @@ class Desk:
         name_of: Callable[[Sequence[tuple[str, str]], Mapping[str, str], str], tuple[str, str | None]],
         wall: Callable[[int], float],
         budget: Budget | None = None,
+        *,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`keep` begins a turn with its request's body; `watch` is given the upstream; `wall` makes Unix time of ns of
-        CLOCK_MONOTONIC."""
+        CLOCK_MONOTONIC; `say` is told of bodies that could not be read, without what stands in them."""
         self.keep = keep
         self.watch = watch
         self.name_of = name_of
         self.wall = wall
         self.budget = budget or Budget()
+        self.say = say
 
 
 class _Body:
@@ -252,6 +259,8 @@ class TurnExchange:
         self._turn = msgspec.structs.replace(turn, state=None, record=Record.TRUNCATED)  # should it not be readable
         try:
             self._turn = self._last(turn, how, at_ns, whole)
+        except Exception as error:  # noqa: BLE001  one answer's fault must not end the recording of its connection
+            self._desk.say(f"an answer could not be read: {type(error).__name__}")
         finally:
             kept.finish(self._turn, whole)
 
@@ -267,13 +276,20 @@ class TurnExchange:
         unpacked, truncated, known = request.readable, request.truncated, request.unpacker.known
         body = request.release()
         headers = turn.request_headers
-        asked = read_request(turn.method, turn.path, headers, body if known else b"")
+        unproven = ""
+        try:
+            asked = read_request(turn.method, turn.path, headers, body if known else b"")
+            agent, version = self._desk.name_of(headers, asked.hints, asked.program)
+        except Exception as error:  # noqa: BLE001  what was asked is lost, and not who was asked, when, and the answer
+            self._desk.say(f"a request's body could not be read: {type(error).__name__}")
+            asked = Asked(route=turn.route, is_json=body.lstrip()[:1] == b"{")
+            agent, version, unproven = UNKNOWN, None, UNREAD
         if turn.route is Route.OTHER and not (asked.is_json and unpacked):
             self._turn = None
             return
         if self._watched is None:
             self._watched = self._desk.watch(self._upstream)
-        agent, version = self._desk.name_of(headers, asked.hints, asked.program)
+        turn = msgspec.structs.replace(turn, prompt_unproven=unproven)
         self._turn = turn = _with_asked(
             turn, asked, agent=agent, version=version, size=request.size, truncated=truncated
         )

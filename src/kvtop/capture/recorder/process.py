@@ -281,7 +281,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ledger = Ledger(_store(arguments.store), _linker, tap=arguments.tap, say=_say, mono=time.monotonic)
     clock = SteadyClock()
     sampler = Sampler(_source(settings, clock), mono=time.monotonic)
-    recorder = Recorder(Desk(ledger.keep, sampler.begins, name_of, clock.at), _say)
+    recorder = Recorder(Desk(ledger.keep, sampler.begins, name_of, clock.at, say=_say), _say)
     ledger.open()
     gc.freeze()  # what was imported need not be looked through again and again
     try:
