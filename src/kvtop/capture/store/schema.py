@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sqlite3
 import stat
 import time
@@ -171,6 +172,29 @@ def move_aside(path: Path) -> str:
         with contextlib.suppress(FileNotFoundError):
             _beside(path, end).rename(_beside(target, end))
     return f"{printable(str(path), 300)} was damaged: it is now {target.name}, and a new one was begun"
+
+
+def moved_aside(path: Path) -> list[Path]:
+    """The damaged files that were moved away from there; not what SQLite keeps beside them."""
+    name = re.compile(re.escape(path.name) + r"\.broken-\d{8}T\d{6}Z(-\d+)?")
+    try:
+        return sorted(file for file in path.parent.iterdir() if name.fullmatch(file.name))
+    except OSError:
+        return []
+
+
+def drop_aside(path: Path, before: float | None = None) -> int:
+    """Delete the files that were moved away from there; how many. `before`: only those that were last written before
+    that Unix time. Raises OSError."""
+    gone = 0
+    for file in moved_aside(path):
+        with contextlib.suppress(FileNotFoundError):  # two that do it at a time
+            if before is None or file.lstat().st_mtime < before:
+                for end in ("-wal", "-shm"):
+                    _beside(file, end).unlink(missing_ok=True)
+                file.unlink()
+                gone += 1
+    return gone
 
 
 def _beside(path: Path, end: str) -> Path:

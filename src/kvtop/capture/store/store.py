@@ -135,7 +135,8 @@ class Store:
     def sweep(self, now: float, keep_s: float, max_bytes: int, *, budget_s: float = 0.25) -> int:
         """Delete what was captured more than `keep_s` before `now`, and the oldest turns while the store holds more
         than `max_bytes`; never one in flight. How many turns were deleted: when it is not 0 there may be more, since a
-        call takes about `budget_s` at most, in transactions of a few turns each."""
+        call takes about `budget_s` at most, in transactions of a few turns each. Damaged files that were moved aside
+        go by the same age."""
         return self._guard(lambda: retention.sweep(self, now, keep_s, max_bytes, budget_s))
 
     # reading
