@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from rawtalk import Talk, connect, upstream
 from tapstandin import free_ports
 
 from kvtop import paths
+from kvtop.capture.control import running
 from kvtop.capture.store.schema import NoStore
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Record, TurnState
@@ -102,6 +104,27 @@ def test_a_stream_that_the_stop_cut_has_its_end_and_its_time(port: int, drain: t
     assert (turn.state, turn.error, turn.record) == (TurnState.CUT, "cut when the tap stopped", Record.COMPLETE)
     assert 0 < turn.duration_s < 20
     assert "cut when the tap stopped" in kvtop("turns").stdout
+
+
+def test_of_a_stream_that_went_on_when_the_tap_was_killed_the_record_is_cut(port: int) -> None:
+    done = threading.Event()
+
+    def server(talk: Talk) -> None:
+        talk.until(ASK)
+        talk.send(STREAM)
+        done.wait(30)
+
+    with upstream(server) as box:
+        kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach")
+        with connect(port) as talk:
+            talk.send(ASK)
+            talk.count(len(STREAM))
+            the_turn(in_flight=True)
+            (tap,) = running.alive()
+            os.kill(tap.pid, signal.SIGKILL)
+            turn = the_turn(in_flight=False)
+        done.set()
+    assert (turn.state, turn.ended_at, turn.record) == (None, None, Record.TRUNCATED)
 
 
 def test_what_the_recorder_says_is_in_the_log_of_a_detached_tap(port: int, own_home: Path) -> None:
