@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -125,6 +126,29 @@ def test_of_a_stream_that_went_on_when_the_tap_was_killed_the_record_is_cut(port
             turn = the_turn(in_flight=False)
         done.set()
     assert (turn.state, turn.ended_at, turn.record) == (None, None, Record.TRUNCATED)
+
+
+def test_a_store_that_cannot_be_used_is_told_at_the_start_in_the_status_and_in_the_log(
+    port: int, own_home: Path
+) -> None:
+    path = paths.turns_file()
+    Store.open(path, write=True).close()
+    with sqlite3.connect(path) as db:
+        db.execute("pragma user_version = 99")
+    db.close()
+    turns = kvtop("turns").stderr
+    why = turns.splitlines()[0].removeprefix("kvtop: ")
+    assert "was written by a newer kvtop" in why
+    words = ("tap", "--map", f"{port}=http://127.0.0.1:9", "--detach", "--name", "mine")
+    began = kvtop(*words)
+    assert began.returncode == 0 and f"kvtop: nothing is recorded: {why}; update kvtop" in began.stderr
+    assert f"  nothing is recorded: {why}; update kvtop" in kvtop("tap", "--status").stdout
+    assert kvtop("tap", "--stop").returncode == 0
+    log = (own_home / "state" / "taps" / "mine.log").read_text()
+    assert f"warning nothing is recorded: {why}" in log
+    assert f"recorder: the store cannot be written: {why}" in log
+    named = kvtop(*words, "--store", str(path))
+    assert (named.returncode, named.stderr) == (1, turns), "a file that was named is not left unused"
 
 
 def test_what_the_recorder_says_is_in_the_log_of_a_detached_tap(port: int, own_home: Path) -> None:

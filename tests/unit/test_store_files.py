@@ -132,6 +132,7 @@ def test_a_file_that_was_named_and_is_no_store_is_refused_and_stays(tmp_path: Pa
     before = path.read_bytes()
     with pytest.raises(StoreError, match=r"notes\.txt is no store of kvtop's\n  name another file"):
         Store.open(path, write=True)
+    assert str(header.problem(path)) == f"{path} is no store of kvtop's\n  name another file"
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == (before, 0o644)
     assert list(tmp_path.iterdir()) == [path]
 

@@ -257,6 +257,7 @@ class Ledger:
 
     def _failed(self, error: Exception) -> None:
         if self._pause_s == RETRY_S:
-            self._say(f"the store cannot be written ({type(error).__name__}): turns wait for it")
+            why = error.what if isinstance(error, KvtopError) else type(error).__name__
+            self._say(f"the store cannot be written: {why}; turns wait for it")
         self._retry_at = self._mono() + self._pause_s
         self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)

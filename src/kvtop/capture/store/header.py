@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kvtop.errors import KvtopError, printable
 from kvtop.files import read_start
+from kvtop.paths import turns_file
 
 APPLICATION_ID = 0x6B767470
 """'kvtp' in the header of the file."""
@@ -55,6 +56,15 @@ def newer(path: Path, version: int, known: int = VERSION) -> StoreError:
     )
 
 
+def no_store(path: Path) -> StoreError:
+    return StoreError(f"{printable(str(path), 300)} is no store of kvtop's", "name another file")
+
+
+def may_move(path: Path, found: Header) -> bool:
+    """It is kvtop's own, by its content or by its name: damaged, it is moved aside, and a new one is begun."""
+    return found.ours or path.name == turns_file().name
+
+
 def read(handle: int) -> Header:
     """Of an open file, from its beginning. Raises OSError."""
     return _parsed(os.pread(handle, _BYTES, 0))
@@ -63,13 +73,16 @@ def read(handle: int) -> Header:
 def problem(path: Path) -> StoreError | None:
     """Why nothing can be recorded there, where the file's beginning tells; None says no more than that it does not."""
     try:
-        found = _parsed(read_start(path, _BYTES)[0])
+        start = read_start(path, _BYTES)[0]
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         name = printable(str(path), 300)
         return StoreError(f"{name}: {printable(reason)}", "make it a file, in a folder, that you may read and write")
+    found = _parsed(start)
+    if start and not found.database and not may_move(path, found):
+        return no_store(path)
     if found.ours:
         return newer(path, found.version) if found.version > VERSION else None
     return foreign(path) if found.application or found.version or found.changes else None

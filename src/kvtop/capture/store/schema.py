@@ -13,9 +13,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from kvtop.capture.store.header import APPLICATION_ID, Header, NoStore, StoreError, foreign, newer, read
+from kvtop.capture.store.header import (
+    APPLICATION_ID,
+    Header,
+    NoStore,
+    StoreError,
+    foreign,
+    may_move,
+    newer,
+    no_store,
+    read,
+)
 from kvtop.errors import printable
-from kvtop.paths import make_private, turns_file
+from kvtop.paths import make_private
 
 __all__ = ["APPLICATION_ID", "NoStore", "StoreError"]
 
@@ -128,9 +138,8 @@ def open_writer(path: Path, patience_s: float = PATIENCE_S) -> tuple[sqlite3.Con
                 db.close()
                 if not is_damage(error):
                     raise
-                if not found.ours and path.name != turns_file().name:
-                    name = printable(str(path), 300)
-                    raise StoreError(f"{name} is no store of kvtop's", "name another file") from error
+                if not may_move(path, found):
+                    raise no_store(path) from error
                 notes.append(move_aside(path))
     except (sqlite3.Error, OSError) as error:
         raise told(path, error) from error
