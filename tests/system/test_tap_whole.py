@@ -151,6 +151,28 @@ def test_a_store_that_cannot_be_used_is_told_at_the_start_in_the_status_and_in_t
     assert (named.returncode, named.stderr) == (1, turns), "a file that was named is not left unused"
 
 
+def test_turns_that_could_not_be_written_are_counted_at_the_end(port: int, own_home: Path) -> None:
+    path = paths.turns_file()
+    path.parent.mkdir(parents=True)
+    path.mkdir()
+
+    def server(talk: Talk) -> None:
+        for n in (1, 2, 3):
+            talk.until(ASK, n)
+            talk.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+
+    with upstream(server) as box:
+        kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach", "--name", "mine")
+        with connect(port) as talk:
+            for _ in range(3):
+                talk.send(ASK)
+                talk.until(b"{}")
+        ended = kvtop("tap", "--stop")
+    assert f"\n  3 turns are not recorded whole: {path} could not be written\n" in ended.stdout
+    log = (own_home / "state" / "taps" / "mine.log").read_text()
+    assert "3 turns are not recorded whole" in log
+
+
 def test_what_the_recorder_says_is_in_the_log_of_a_detached_tap(port: int, own_home: Path) -> None:
     path = paths.turns_file()
     path.parent.mkdir(parents=True)

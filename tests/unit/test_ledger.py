@@ -148,7 +148,7 @@ def test_the_end_writes_what_waits_or_counts_it() -> None:
     desk.store.fails = OSError(28, "full")
     desk.ledger.keep(TURN, b"one")
     desk.ledger.close()
-    assert desk.said[-1] == "1 turns lost: the store could not be written"
+    assert desk.said[-1] == "1 turn lost: the store could not be written"
 
 
 def test_sweeping() -> None:
