@@ -226,14 +226,15 @@ def test_forget(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
 SAID = b"the password of the moon"
 
 
-def spoilt() -> Path:
-    """A store that can be read and not be deleted from; what was said is to be found in its file."""
+def spoilt(what: str = "body_parent") -> Path:
+    """A store whose table or index of that name is damaged; what was said is to be found in its file. Without that
+    index it can be read, and not be deleted from."""
     path = paths.turns_file()
     with Store.open(path, write=True) as store:
         for n in range(3):
             store.begin(FULL, SAID + bytes([n]))
         store.db.execute("update body set whole = ?", (SAID,))  # as it is, not packed
-        page = store.db.execute("select rootpage from sqlite_master where name = 'body_parent'").fetchone()[0]
+        page = store.db.execute("select rootpage from sqlite_master where name = ?", (what,)).fetchone()[0]
     with path.open("r+b") as file:
         file.seek(4096 * (page - 1))
         file.write(b"\xa5" * 4096)
@@ -260,6 +261,15 @@ def test_what_cannot_be_forgotten_is_told_with_the_file_that_holds_it(
     )
     assert holding(path.parent) == []
     assert path.with_name("turns.db.broken-by-hand").exists()
+
+
+@pytest.mark.parametrize("what", ["turn", "body_parent", "turn_added", "shared", "sqlite_sequence", "meta"])
+def test_forgetting_all_leaves_nothing_whatever_is_damaged(
+    capsys: pytest.CaptureFixture[str], own_home: Path, what: str
+) -> None:
+    path = spoilt(what)
+    assert run(capsys, "--forget", "all", "--yes")[0] == 0
+    assert holding(path.parent) == []
 
 
 @pytest.mark.parametrize("left", ["in the store", "beside none"])
