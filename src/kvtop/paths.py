@@ -61,6 +61,8 @@ def builtin_themes() -> Path:
 
 
 def make_private(folder: Path) -> Path:
-    """The folder, made with mode 0700 where it did not exist."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """The folder, and those above it: made with mode 0700 where they did not exist. Raises OSError."""
+    if not folder.exists():
+        make_private(folder.parent)  # mkdir itself would give the folders above the usual mode
+    folder.mkdir(mode=0o700, exist_ok=True)
     return folder

@@ -243,6 +243,24 @@ def test_nonsense_in_the_folder_is_no_tap(kvtop: Program, own_home: Path) -> Non
     assert list(taps.glob("*.json")) == []
 
 
+def test_pipes_in_the_folder_are_not_waited_for(kvtop: Program, own_home: Path) -> None:
+    taps = own_home / "state" / "taps"
+    taps.mkdir(parents=True)
+    for name in ("a.json", "mine.new", "mine.log"):
+        os.mkfifo(taps / name)
+    one, up = free_ports(2)
+    words = ("tap", "--map", f"{one}=127.0.0.1:{up}", "--detach", "--name", "mine")
+    refused = kvtop.run(*words)
+    assert refused.returncode == 1 and "mine.log: not a regular file\n  a detached tap writes" in refused.stderr
+    (taps / "mine.log").unlink()
+    done = kvtop.run(*words)
+    assert (done.returncode, [row["name"] for row in status(kvtop)]) == (0, ["mine"])
+    assert kvtop.run("tap", "--stop").returncode == 0
+    os.mkfifo(taps / "mine.json")
+    stopped = kvtop.run("tap", "--stop")
+    assert (stopped.returncode, stopped.stderr.splitlines()[0]) == (1, "kvtop: no tap runs")
+
+
 @pytest.mark.parametrize("how", ["map", "listen"])
 async def test_a_tap_is_no_server(kvtop: Program, how: str) -> None:
     one, up = free_ports(2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ from rawtalk import Talk, connect, upstream
 from tapstandin import free_ports
 
 from kvtop import paths
+from kvtop.capture.control import running
 from kvtop.capture.store.schema import NoStore
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Record, TurnState
@@ -102,6 +105,72 @@ def test_a_stream_that_the_stop_cut_has_its_end_and_its_time(port: int, drain: t
     assert (turn.state, turn.error, turn.record) == (TurnState.CUT, "cut when the tap stopped", Record.COMPLETE)
     assert 0 < turn.duration_s < 20
     assert "cut when the tap stopped" in kvtop("turns").stdout
+
+
+def test_of_a_stream_that_went_on_when_the_tap_was_killed_the_record_is_cut(port: int) -> None:
+    done = threading.Event()
+
+    def server(talk: Talk) -> None:
+        talk.until(ASK)
+        talk.send(STREAM)
+        done.wait(30)
+
+    with upstream(server) as box:
+        kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach")
+        with connect(port) as talk:
+            talk.send(ASK)
+            talk.count(len(STREAM))
+            the_turn(in_flight=True)
+            (tap,) = running.alive()
+            os.kill(tap.pid, signal.SIGKILL)
+            turn = the_turn(in_flight=False)
+        done.set()
+    assert (turn.state, turn.ended_at, turn.record) == (None, None, Record.TRUNCATED)
+
+
+def test_a_store_that_cannot_be_used_is_told_at_the_start_in_the_status_and_in_the_log(
+    port: int, own_home: Path
+) -> None:
+    path = paths.turns_file()
+    Store.open(path, write=True).close()
+    with sqlite3.connect(path) as db:
+        db.execute("pragma user_version = 99")
+    db.close()
+    turns = kvtop("turns").stderr
+    why = turns.splitlines()[0].removeprefix("kvtop: ")
+    assert "was written by a newer kvtop" in why
+    words = ("tap", "--map", f"{port}=http://127.0.0.1:9", "--detach", "--name", "mine")
+    began = kvtop(*words)
+    assert began.returncode == 0 and f"kvtop: nothing is recorded: {why}; update kvtop" in began.stderr
+    assert f"  nothing is recorded: {why}; update kvtop" in kvtop("tap", "--status").stdout
+    assert kvtop("tap", "--stop").returncode == 0
+    log = (own_home / "state" / "taps" / "mine.log").read_text()
+    assert f"warning nothing is recorded: {why}" in log
+    assert f"recorder: the store cannot be written: {why}" in log
+    named = kvtop(*words, "--store", str(path))
+    assert (named.returncode, named.stderr) == (1, turns), "a file that was named is not left unused"
+
+
+def test_turns_that_could_not_be_written_are_counted_at_the_end(port: int, own_home: Path) -> None:
+    path = paths.turns_file()
+    path.parent.mkdir(parents=True)
+    path.mkdir()
+
+    def server(talk: Talk) -> None:
+        for n in (1, 2, 3):
+            talk.until(ASK, n)
+            talk.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+
+    with upstream(server) as box:
+        kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach", "--name", "mine")
+        with connect(port) as talk:
+            for _ in range(3):
+                talk.send(ASK)
+                talk.until(b"{}")
+        ended = kvtop("tap", "--stop")
+    assert f"\n  3 turns are not recorded whole: {path} could not be written\n" in ended.stdout
+    log = (own_home / "state" / "taps" / "mine.log").read_text()
+    assert "3 turns are not recorded whole" in log
 
 
 def test_what_the_recorder_says_is_in_the_log_of_a_detached_tap(port: int, own_home: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from test_document import TURN
 
 from kvtop import paths
 from kvtop.capture import document
+from kvtop.capture.store import schema
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Record, TurnState
 from kvtop.cli import captured
@@ -209,13 +211,87 @@ def test_forget(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--forget", "2", "4") == (0, "forgot 2 turns\n", "")
     assert run(capsys, "--forget", "4", "5") == (1, "forgot 1 turn\n", "kvtop: there is no turn 4\n")
     code, out, _ = run(capsys, "--forget", "5", "--json")
-    assert (code, json.loads(out)) == (1, {"forgotten": 0, "not_found": [5]})
+    assert (code, json.loads(out)) == (
+        1,
+        {"forgotten": 0, "not_found": [5], "damaged_deleted": 0, "left_in": []},
+    )
     code, out, err = run(capsys, "--forget", "all")
     assert (code, out) == (2, "") and "--yes" in err
     assert run(capsys, "--forget", "all", "--yes") == (0, "forgot 2 turns\n", "")
     for form in ((), ("--slow",), ("--conversation", "c1")):
         assert run(capsys, *form) == (0, "no turns are kept here; kvtop tap captures them\n", "")
     assert run(capsys, "--forget", "999") == (1, "", "kvtop: there is no turn 999\n")
+
+
+SAID = b"the password of the moon"
+
+
+def spoilt(what: str = "body_parent") -> Path:
+    """A store whose table or index of that name is damaged; what was said is to be found in its file. Without that
+    index it can be read, and not be deleted from."""
+    path = paths.turns_file()
+    with Store.open(path, write=True) as store:
+        for n in range(3):
+            store.begin(FULL, SAID + bytes([n]))
+        store.db.execute("update body set whole = ?", (SAID,))  # as it is, not packed
+        page = store.db.execute("select rootpage from sqlite_master where name = ?", (what,)).fetchone()[0]
+    with path.open("r+b") as file:
+        file.seek(4096 * (page - 1))
+        file.write(b"\xa5" * 4096)
+    return path
+
+
+def holding(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir() if SAID in file.read_bytes()]
+
+
+def test_what_cannot_be_forgotten_is_told_with_the_file_that_holds_it(
+    capsys: pytest.CaptureFixture[str], own_home: Path
+) -> None:
+    path = spoilt()
+    code, out, err = run(capsys, "--forget", "3")
+    (name,) = holding(path.parent)
+    assert (code, out) == (1, "") and name.startswith("turns.db.broken-")
+    assert f"what was said is still in {path.parent / name}; kvtop turns --forget all deletes it" in err
+    path.with_name("turns.db.broken-by-hand").write_text("not kvtop's")
+    assert run(capsys, "--forget", "all", "--yes") == (
+        0,
+        "forgot 0 turns\ndeleted 1 damaged file beside the store\n",
+        "",
+    )
+    assert holding(path.parent) == []
+    assert path.with_name("turns.db.broken-by-hand").exists()
+
+
+@pytest.mark.parametrize("what", ["turn", "body_parent", "turn_added", "shared", "sqlite_sequence", "meta"])
+def test_forgetting_all_leaves_nothing_whatever_is_damaged(
+    capsys: pytest.CaptureFixture[str], own_home: Path, what: str
+) -> None:
+    path = spoilt(what)
+    assert run(capsys, "--forget", "all", "--yes")[0] == 0
+    assert holding(path.parent) == []
+
+
+@pytest.mark.parametrize("left", ["in the store", "beside none"])
+def test_forgetting_all_deletes_what_is_damaged(capsys: pytest.CaptureFixture[str], own_home: Path, left: str) -> None:
+    path = spoilt()
+    if left == "beside none":
+        schema.move_aside(path)
+    code, out, _ = run(capsys, "--forget", "all", "--yes", "--json")
+    assert (code, json.loads(out)) == (0, {"forgotten": 0, "not_found": [], "damaged_deleted": 1, "left_in": []})
+    assert holding(path.parent) == []
+
+
+def test_damaged_files_are_kept_no_longer_than_turns(own_home: Path) -> None:
+    path = spoilt()
+    schema.move_aside(path)
+    (file,) = schema.moved_aside(path)
+    os.utime(file, (1000.0, 1000.0))
+    with Store.open(path, write=True) as store:
+        store.sweep(1100.0, 100.0, 1 << 30)
+        assert holding(path.parent) == [file.name]
+        assert store.sweep(1101.0, 100.0, 1 << 30) == 0
+        assert holding(path.parent) == []
 
 
 def test_nothing_of_what_was_asked_for(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,7 +137,10 @@ def test_a_connection_that_the_tap_ends() -> None:
 def test_the_recorder_ends() -> None:
     line = Line().client(ASK)
     line.connection.abandon(9)
-    assert line.ends == [End.UNKNOWN]
+    assert (line.ends, line.seen[0].lost) == ([End.UNKNOWN], True)
+    line = Line().client(ASK).server(OK)
+    line.connection.abandon(9)
+    assert (line.ends, line.seen[0].lost) == ([End.WHOLE], False)
 
 
 def test_a_gap_in_the_answer_is_told_and_the_next_request_is_read() -> None:

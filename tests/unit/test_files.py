@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtop import config, files
+from kvtop import config, files, paths
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
@@ -76,3 +76,11 @@ def test_any_text_is_read_as_tomllib_does_or_refused(text: str) -> None:
         assert "\n" not in str(error)
     else:
         assert repr(made) == repr(tomllib.loads(text))
+
+
+def test_folders_that_are_made_are_private_with_those_above_them(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir(0o755)
+    (tmp_path / "there").chmod(0o755)
+    paths.make_private(tmp_path / "there" / "state" / "taps")
+    modes = {folder.name: folder.stat().st_mode & 0o777 for folder in tmp_path.rglob("*")}
+    assert modes == {"there": 0o755, "state": 0o700, "taps": 0o700}

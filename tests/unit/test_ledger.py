@@ -69,9 +69,14 @@ def test_a_new_conversation_is_named_by_its_first_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [KvtopError("locked"), sqlite3.OperationalError("disk I/O error"), OSError(28, "No space left on device")]
+    ("error", "why"),
+    [
+        (KvtopError("locked"), "locked"),
+        (sqlite3.OperationalError("disk I/O error"), "OperationalError"),
+        (OSError(28, "No space left on device"), "OSError"),
+    ],
 )
-def test_turns_wait_for_a_store_that_cannot_be_written(error: Exception) -> None:
+def test_turns_wait_for_a_store_that_cannot_be_written(error: Exception, why: str) -> None:
     desk = Desk()
     first = desk.ledger.keep(TURN, b"one")
     desk.store.fails = error
@@ -89,7 +94,7 @@ def test_turns_wait_for_a_store_that_cannot_be_written(error: Exception) -> None
     assert desk.store.responses == {1: b"end of one", 2: b"end of two"}
     assert [turn.state for turn in desk.store.turns] == [TurnState.DONE] * 2
     assert desk.said == [
-        f"the store cannot be written ({type(error).__name__}): turns wait for it",
+        f"the store cannot be written: {why}; turns wait for it",
         "the store is written again: 2 turns had waited",
     ]
 
@@ -143,7 +148,7 @@ def test_the_end_writes_what_waits_or_counts_it() -> None:
     desk.store.fails = OSError(28, "full")
     desk.ledger.keep(TURN, b"one")
     desk.ledger.close()
-    assert desk.said[-1] == "1 turns lost: the store could not be written"
+    assert desk.said[-1] == "1 turn lost: the store could not be written"
 
 
 def test_sweeping() -> None:

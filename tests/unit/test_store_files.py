@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from captured_turns import FULL, body
 from msgspec.structs import replace
 
-from kvtop.capture.store import schema
+from kvtop.capture.store import header, schema
 from kvtop.capture.store.store import NoStore, Store, StoreError
 from kvtop.capture.turn import Captured, TurnState
 
@@ -111,6 +112,77 @@ def test_another_programs_database_is_left_alone(path: Path, write: bool) -> Non
     with pytest.raises(StoreError, match="another program"):
         Store.open(path, write=write)
     assert path.read_bytes() == before
+
+
+def test_another_programs_file_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "bookmarks.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("create table bookmarks(url text)")
+    db.close()
+    path.chmod(0o644)
+    with pytest.raises(StoreError, match="another program"):
+        Store.open(path, write=True)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_file_that_was_named_and_is_no_store_is_refused_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    text_file(path)
+    path.chmod(0o644)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"notes\.txt is no store of kvtop's\n  name another file"):
+        Store.open(path, write=True)
+    assert str(header.problem(path)) == f"{path} is no store of kvtop's\n  name another file"
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (before, 0o644)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_damaged_store_of_any_name_is_moved_aside(tmp_path: Path) -> None:
+    path = tmp_path / "mine.db"
+    truncated(path)
+    with Store.open(path, write=True) as store:
+        assert len(store.notes) == 1
+    assert len(list(tmp_path.glob("mine.db.broken-*"))) == 1
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("write", [True, False])
+def test_a_pipe_is_refused_in_its_own_words_and_keeps_its_mode(path: Path, write: bool, link: bool) -> None:
+    pipe = path.with_name("pipe") if link else path
+    os.mkfifo(pipe)
+    pipe.chmod(0o666)
+    if link:
+        path.symlink_to(pipe)
+    with pytest.raises(StoreError, match=r"not a regular file\n  make it a file"):
+        Store.open(path, write=write)
+    assert pipe.stat().st_mode & 0o777 == 0o666
+
+
+def test_a_store_is_private_whatever_mode_and_name_it_was_given(tmp_path: Path) -> None:
+    target, path = tmp_path / "target.db", tmp_path / "link.db"
+    target.touch(0o644)
+    path.symlink_to(target)
+    for _ in range(2):
+        target.chmod(0o644)
+        with Store.open(path, write=True) as store:
+            store.begin(Captured(), b"a")
+            assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
+
+
+def test_the_beginning_of_a_file_tells_whose_it_is(path: Path) -> None:
+    assert len(schema.MIGRATIONS) == header.VERSION
+    assert header.problem(path) is None
+    with Store.open(path, write=True) as store:
+        store.begin(Captured(), b"a")
+        assert header.problem(path) is None
+    assert header.problem(path) is None
+    for pragma in ("user_version = 99", "application_id = 7"):
+        with sqlite3.connect(path) as db:
+            db.execute(f"pragma {pragma}")
+        db.close()
+        with pytest.raises(StoreError) as error:
+            Store.open(path)
+        assert str(header.problem(path)) == str(error.value)
 
 
 def text_file(path: Path) -> None:

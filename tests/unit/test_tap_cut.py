@@ -28,6 +28,11 @@ def test_what_is_not_listed_is_counted() -> None:
     assert (len(told), told[-1]) == (3, "  and 3 more")
 
 
+def test_turns_that_could_not_be_written_are_counted() -> None:
+    told = lines(Ended(cut=0, served=40, lost_turns=39), "/x/turns.db")
+    assert told == ["  39 turns are not recorded whole: /x/turns.db could not be written"]
+
+
 def test_a_turn_is_known_by_its_server_and_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "turns.db"
     with Store.open(path, write=True) as store:

@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 
 from kvtop import config, paths
 from kvtop.capture import document
 from kvtop.capture.slow import is_slow, prefill_rates
-from kvtop.capture.store.schema import NoStore
+from kvtop.capture.store import schema
+from kvtop.capture.store.schema import NoStore, StoreError
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Record, TurnState
 from kvtop.cli import table
@@ -57,29 +59,61 @@ def show(*, last: int | None, conversation: str | None, slow: bool, as_json: boo
 
 
 def forget(words: Sequence[str], *, yes: bool, as_json: bool) -> int:
-    """Delete turns. Exit code 1 where one that was named is not there."""
+    """Delete turns; with all of them the damaged files of the store. Exit code 1 where one that was named is not there,
+    and where what was said stays on disk."""
     everything = list(words) == ["all"]
     if not words or not (everything or all(word.isascii() and word.isdigit() and len(word) < 16 for word in words)):
         wrong = next((word for word in words if not word.isdigit()), "")
         what = f"--forget '{printable(wrong, 40)}': no id of a turn" if wrong else "--forget needs ids of turns, or all"
         raise UsageError(what, "kvtop turns lists them: kvtop turns --forget 12 13, kvtop turns --forget all")
-    with Store.open(paths.turns_file()) as store:
-        path, count = store.path, store.count()
-        missing = [] if everything else [word for word in words if store.turn(int(word)) is None]
-    if everything and not yes and not _agreed(f"delete all {exact(count)} turns in {printable(str(path))}?"):
+    path = paths.turns_file()
+    missing: list[str] = []
+    try:
+        with Store.open(path) as store:
+            count = f"{exact(store.count())} turns"
+            missing += [] if everything else [word for word in words if store.turn(int(word)) is None]
+    except StoreError as error:
+        old = schema.moved_aside(path)
+        known = bool(old) if isinstance(error, NoStore) else error.__cause__ and schema.is_damage(error.__cause__)
+        if not (everything and known):
+            raise
+        count = "turns"  # nobody can tell how many
+    if (
+        everything
+        and not yes
+        and not _agreed(f"delete all {count} in {printable(str(path))}, and damaged files of it?")
+    ):
         return 1
+    before = schema.moved_aside(path)
     with Store.open(path, write=True) as store:
         gone = store.forget(None if everything else [int(word) for word in words])
-        for note in store.notes:
-            tell(f"kvtop: {note}")
+        notes = store.notes
+    dropped = _drop_aside(path) if everything else 0
+    left = [str(file) for file in schema.moved_aside(path) if file not in before or everything]
     if as_json:
-        print(json.dumps({"forgotten": gone, "not_found": [int(word) for word in missing]}))
+        numbers = [int(word) for word in missing]
+        print(json.dumps({"forgotten": gone, "not_found": numbers, "damaged_deleted": dropped, "left_in": left}))
     else:
-        if gone or not missing:
+        if gone or not (missing or left):
             print(f"forgot {exact(gone)} turn{'' if gone == 1 else 's'}")
+        if dropped:
+            print(f"deleted {dropped} damaged file{'' if dropped == 1 else 's'} beside the store")
         for word in missing:
             tell(f"kvtop: there is no turn {word}")
-    return 1 if missing else 0
+    for note in () if everything else notes:
+        tell(f"kvtop: {note}")
+    for file in left:
+        tell(f"kvtop: what was said is still in {printable(file, 300)}; kvtop turns --forget all deletes it")
+    return 1 if missing or left else 0
+
+
+def _drop_aside(path: Path) -> int:
+    try:
+        return schema.drop_aside(path)
+    except OSError as error:
+        name = printable(str(error.filename or path), 300)
+        tell(f"kvtop: {name} cannot be deleted: {error.strerror or error}")
+        return 0
 
 
 def check(*, as_json: bool) -> int:

@@ -10,6 +10,7 @@ from kvtop import paths
 from kvtop.capture.control import plan as tap_plan
 from kvtop.capture.control import running
 from kvtop.capture.control.plan import DEFAULT_LISTEN, DRAIN_S, Leg
+from kvtop.capture.store import header
 from kvtop.cli.args import Parser, seconds
 from kvtop.errors import KvtopError, UsageError, printable
 
@@ -88,6 +89,8 @@ def start(args: argparse.Namespace) -> int:
     here = running.alive()
     ways = tap_plan.checked(legs(args), here, allow_remote=args.allow_remote)
     name, file = name_of(args, ways), store(args)
+    if args.store and file is not None and (problem := header.problem(file)) is not None:
+        raise problem  # of a file that was named; for the one of every day traffic comes first
     for record in here:
         if record.name == name:
             what = f"a tap named {printable(name, 80)} runs (process {record.pid})"

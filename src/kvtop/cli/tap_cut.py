@@ -1,4 +1,5 @@
-"""Which streams a tap cut as it ended, in words: whose, to which server, for how long, and as which turn."""
+"""What a tap says as it ends: which streams it cut, whose, to which server, for how long, and as which turn; and how
+many turns could not be written."""
 
 from __future__ import annotations
 
@@ -18,11 +19,19 @@ _SAME_S = 0.1
 
 
 def lines(ended: Ended, store: str | None) -> list[str]:
-    """A line for each stream that was cut; what the store knows of it stands in it."""
+    """A line for each stream that was cut, with what the store knows of it, and one for the turns that it lacks."""
     turns = _turns(store) if store and ended.cuts else []
     told = [_line(cut, _of(cut, turns)) for cut in ended.cuts]
     more = ended.cut - len(told)
-    return [*told, f"  and {more} more"] if told and more > 0 else told
+    told += [f"  and {more} more"] if told and more > 0 else []
+    if ended.lost_turns:
+        told.append(f"  {lost(ended.lost_turns, store)}")
+    return told
+
+
+def lost(turns: int, store: str | None) -> str:
+    what = f"{turns} turn{' is' if turns == 1 else 's are'} not recorded whole"
+    return f"{what}: {printable(store or 'the store', 300)} could not be written"
 
 
 def _line(cut: Cut, turn: Captured | None) -> str:

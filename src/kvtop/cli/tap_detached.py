@@ -22,7 +22,7 @@ from kvtop.capture.control import plan as tap_plan
 from kvtop.capture.control.detached import LOG_BYTES, Ready
 from kvtop.capture.control.plan import Leg
 from kvtop.capture.control.running import Running
-from kvtop.cli import stdio, tap, tap_run
+from kvtop.cli import stdio, tap, tap_cut, tap_run
 from kvtop.errors import KvtopError, printable
 
 _log = logging.getLogger("kvtop.tap")
@@ -88,6 +88,9 @@ def child(args: argparse.Namespace) -> int:
     _log.info("ended: %s served, %s cut", ending.served, ending.cut)
     for cut in ending.cuts:
         _log.info("cut: %s -> %s, %.1f s after it asked", cut.peer, cut.upstream, cut.ran_s)
+    if ending.lost_turns:
+        file = tap.store(args)
+        _log.warning("%s", tap_cut.lost(ending.lost_turns, str(file) if file else None))
     return 0
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from kvtop.capture.control import running
 from kvtop.capture.control.running import Running
-from kvtop.cli import stdio, tap_cut
+from kvtop.cli import stdio, tap_cut, tap_run
 from kvtop.cli.tap_run import count
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.sources.listeners import open_connections
@@ -41,6 +42,7 @@ def _row(record: Running) -> dict[str, Any]:
         "open_connections": open_connections(record.pid, ports),
         "detached": record.log is not None,
         "store": record.store,
+        "store_problem": tap_run.not_recorded(Path(record.store) if record.store else None) or None,
         "log": record.log,
     }
 
@@ -56,6 +58,8 @@ def _print(row: dict[str, Any]) -> None:
     print(printable(f"{row['name']}: {'; '.join(facts)}", 1000))
     for mapped in row["mappings"]:
         print(printable(f"  http://{mapped['listen']} -> {mapped['upstream']}", 400))
+    if row["store_problem"]:
+        print(printable(f"  {row['store_problem']}", 1000))
     if row["log"]:
         print(printable(f"  log: {row['log']}", 1000))
 

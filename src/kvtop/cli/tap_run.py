@@ -9,6 +9,7 @@ from pathlib import Path
 from kvtop.capture.control import running
 from kvtop.capture.control.plan import Leg
 from kvtop.capture.control.running import Mapped, Running
+from kvtop.capture.store import header
 from kvtop.capture.tap.ended import Ended
 from kvtop.cli import stdio, tap_cut
 from kvtop.errors import UsageError, printable
@@ -51,8 +52,8 @@ def serve(
     on_listening: Callable[[Running, str], None],
     note: Callable[[str], None] | None = None,
 ) -> Ended:
-    """Serve until a signal ends it. `on_listening` gets the record, and what is wrong with its file, if anything.
-    `note` takes what the tap says while it runs (default: stderr).
+    """Serve until a signal ends it. `on_listening` gets the record, and what is wrong with its file or its
+    store, if anything. `note` takes what the tap says while it runs (default: stderr).
 
     Raises what the tap raises where it cannot listen.
     """
@@ -67,12 +68,18 @@ def serve(
     )
 
     def listening(_: Sequence[tuple[str, int]]) -> None:
-        on_listening(record, _claimed(record))
+        on_listening(record, "; ".join(filter(None, (_claimed(record), not_recorded(store)))))
 
     ending = tap.serve(mappings, store=store, name=name, on_listening=listening, drain_s=drain_s, note=note)
     with contextlib.suppress(OSError, UsageError):
         running.ended(record, ending)
     return ending
+
+
+def not_recorded(store: Path | None) -> str:
+    """Why nothing can be recorded in that store, as far as the file's beginning tells: traffic does not wait for it."""
+    problem = header.problem(store) if store is not None else None
+    return "" if problem is None else f"nothing is recorded: {problem.what}; {problem.fix}"
 
 
 def _claimed(record: Running) -> str:

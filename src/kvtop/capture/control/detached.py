@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -115,7 +117,10 @@ def _log_file(path: Path) -> Iterator[int]:
     try:
         paths.make_private(path.parent)
         with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_size > LOG_BYTES:
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(path))
+            if found.st_size > LOG_BYTES:
                 path.replace(path.with_name(f"{path.name}.1"))
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:

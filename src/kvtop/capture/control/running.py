@@ -21,10 +21,13 @@ import msgspec
 
 from kvtop import paths
 from kvtop.capture.tap.ended import Ended
+from kvtop.files import read_start
 
 STOP_GRACE_S = 5.0
 """How long a tap may take over its own drain, and after it was told a second time."""
 _POLL_S = 0.05
+_MAX_BYTES = 1_000_000
+"""Of a tap's file."""
 
 
 class Mapped(msgspec.Struct, frozen=True):
@@ -211,7 +214,7 @@ def _lives(record: Running) -> bool:
 
 def _read(path: Path) -> Running | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Running)
+        return msgspec.json.decode(read_start(path, _MAX_BYTES)[0], type=Running)
     except (OSError, msgspec.MsgspecError, ValueError):
         return None
 
@@ -219,7 +222,8 @@ def _read(path: Path) -> Running | None:
 def _write(record: Running) -> None:
     path = state_path(record.name)
     fresh = path.with_suffix(".new")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fresh.unlink(missing_ok=True)  # a pipe of that name would be waited for
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(handle, "wb") as out:
             out.write(msgspec.json.encode(record))

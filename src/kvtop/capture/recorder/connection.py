@@ -194,10 +194,12 @@ class Connection:
             self._read(late, times)
 
     def abandon(self, at_ns: int) -> None:
-        """No further frame will come: the recorder ends."""
+        """No further frame will come: the recorder ends, because its tap did. What came after the last is lost."""
         try:
             self.catch_up()
         finally:
+            for exchange in self._open:
+                exchange.truncated()
             self._close(End.UNKNOWN, at_ns)
 
     def _server(self, frame: Frame) -> None:

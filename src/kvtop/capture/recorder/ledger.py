@@ -23,6 +23,11 @@ REMEMBERED = 512
 """Turns of the store that the linking of new ones looks at: as many as it keeps. Each costs about 2 ms at the start."""
 
 
+def lost_line(turns: int) -> str:
+    """The last word of a recorder that could not write them all: `capture.tap.child` reads it."""
+    return f"{turns} turn{'' if turns == 1 else 's'} lost: the store could not be written"
+
+
 class StoreLike(Protocol):
     """What is used of `capture.store.Store`."""
 
@@ -171,8 +176,9 @@ class Ledger:
         self.retry(now=True)
         if self._waiting:
             self.lost += len(self._waiting)
-            self._say(f"{len(self._waiting)} turns lost: the store could not be written")
             self._waiting.clear()
+        if self.lost:
+            self._say(lost_line(self.lost))
         if self._store is not None:
             try:
                 self._store.close()
@@ -257,6 +263,7 @@ class Ledger:
 
     def _failed(self, error: Exception) -> None:
         if self._pause_s == RETRY_S:
-            self._say(f"the store cannot be written ({type(error).__name__}): turns wait for it")
+            why = error.what if isinstance(error, KvtopError) else type(error).__name__
+            self._say(f"the store cannot be written: {why}; turns wait for it")
         self._retry_at = self._mono() + self._pause_s
         self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)

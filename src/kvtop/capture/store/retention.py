@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kvtop.capture.store import schema
+
 if TYPE_CHECKING:
     from kvtop.capture.store.store import Store
 
@@ -28,6 +30,7 @@ def used_bytes(db: sqlite3.Connection) -> int:
 def sweep(store: Store, now: float, keep_s: float, max_bytes: int, budget_s: float) -> int:
     """`Store.sweep`."""
     until = time.monotonic() + budget_s
+    schema.drop_aside(store.path, now - keep_s)
     gone, dead = 0, now - max(keep_s, DEAD_S)
     if store.db.execute("select 1 from turn where state = 'in_flight' and added_at < ?", (dead,)).fetchone():
         store.abandon(dead)

@@ -5,17 +5,29 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from kvtop.errors import KvtopError, printable
+from kvtop.capture.store.header import (
+    APPLICATION_ID,
+    Header,
+    NoStore,
+    StoreError,
+    foreign,
+    may_move,
+    newer,
+    no_store,
+    read,
+)
+from kvtop.errors import printable
 from kvtop.paths import make_private
 
-APPLICATION_ID = 0x6B767470
-"""'kvtp' in the header of the file."""
+__all__ = ["APPLICATION_ID", "NoStore", "StoreError"]
 
 PATIENCE_S = 5.0
 """How long another writer may hold the file."""
@@ -72,14 +84,6 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_v1,)
 """The nth makes version n (from 1) of the version before. Each runs inside a transaction; none is ever changed."""
 
 
-class StoreError(KvtopError):
-    """The captured turns cannot be read or written: which file, why, and what to do."""
-
-
-class NoStore(StoreError):
-    """There is none yet."""
-
-
 class Damaged(Exception):
     """What is on disk is not what was written."""
 
@@ -117,22 +121,25 @@ def told(path: Path, error: Exception) -> StoreError:
 def open_writer(path: Path, patience_s: float = PATIENCE_S) -> tuple[sqlite3.Connection, list[str]]:
     """A connection that may write, to a file of this version, and notes for the user, one line each.
 
-    Makes the file (0600) and its folder (0700) where there are none, and brings an older file to this version. A file
-    that is damaged, or none of SQLite's, is moved aside. Raises StoreError.
+    Makes the file (0600) and its folder (0700) where there are none, and brings an older file to this version. One of
+    kvtop's own that is damaged is moved aside; any other is left as it is. Raises StoreError.
     """
     notes: list[str] = []
     try:
         for _ in range(3):
             make_private(path.parent)
-            _make_file(path)
+            found = _make_file(path)
             db = _connect(path, "mode=rw", patience_s)
             try:
                 _prepare(db, path, patience_s)
+                _keep_private(path)
                 return db, notes
             except Exception as error:
                 db.close()
                 if not is_damage(error):
                     raise
+                if not may_move(path, found):
+                    raise no_store(path) from error
                 notes.append(move_aside(path))
     except (sqlite3.Error, OSError) as error:
         raise told(path, error) from error
@@ -145,8 +152,7 @@ def open_reader(path: Path, patience_s: float = PATIENCE_S) -> sqlite3.Connectio
         if not path.exists():
             what = f"no turns were captured yet: there is no {printable(str(path), 300)}"
             raise NoStore(what, "kvtop tap captures them")
-        if path.is_dir():  # SQLite would say that its disk is at fault
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        _check_kind(path.stat().st_mode)  # of another kind SQLite would say that its disk is at fault
         try:
             return _read_only(path, "mode=ro", patience_s)
         except sqlite3.OperationalError as error:
@@ -177,6 +183,29 @@ def move_aside(path: Path) -> str:
     return f"{printable(str(path), 300)} was damaged: it is now {target.name}, and a new one was begun"
 
 
+def moved_aside(path: Path) -> list[Path]:
+    """The damaged files that were moved away from there; not what SQLite keeps beside them."""
+    name = re.compile(re.escape(path.name) + r"\.broken-\d{8}T\d{6}Z(-\d+)?")
+    try:
+        return sorted(file for file in path.parent.iterdir() if name.fullmatch(file.name))
+    except OSError:
+        return []
+
+
+def drop_aside(path: Path, before: float | None = None) -> int:
+    """Delete the files that were moved away from there; how many. `before`: only those that were last written before
+    that Unix time. Raises OSError."""
+    gone = 0
+    for file in moved_aside(path):
+        with contextlib.suppress(FileNotFoundError):  # two that do it at a time
+            if before is None or file.lstat().st_mtime < before:
+                for end in ("-wal", "-shm"):
+                    _beside(file, end).unlink(missing_ok=True)
+                file.unlink()
+                gone += 1
+    return gone
+
+
 def _beside(path: Path, end: str) -> Path:
     return path.with_name(path.name + end)
 
@@ -188,14 +217,39 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _make_file(path: Path) -> None:
-    """SQLite gives -wal and -shm the mode of the file itself."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _check_kind(mode: int) -> None:
+    """Raises OSError for what is no regular file."""
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+
+
+def _make_file(path: Path) -> Header:
+    """What stands in it. SQLite gives -wal and -shm the mode of the file itself: it is set before they are made, and
+    never of a file that may be somebody else's. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        _check_kind(path.stat().st_mode)  # to open a device can already do something
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    handle = os.open(path, flags, 0o600)
     try:
-        if os.fstat(handle).st_mode & 0o077:
+        state = os.fstat(handle)
+        _check_kind(state.st_mode)
+        found = read(handle)
+        if state.st_mode & 0o077 and (found.ours or not state.st_size):
             os.fchmod(handle, 0o600)
     finally:
         os.close(handle)
+    return found
+
+
+def _keep_private(path: Path) -> None:
+    """Of a store: that it is one may have stood in its -wal file alone."""
+    for end in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            file = _beside(path, end)
+            if file.stat().st_mode & 0o077:
+                file.chmod(0o600)  # not by a handle: to close it would take SQLite's locks
 
 
 def _connect(path: Path, how: str, patience_s: float) -> sqlite3.Connection:
@@ -218,15 +272,10 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
             db.execute("rollback")
     if application != APPLICATION_ID:
         if application or version or tables:
-            name = printable(str(path), 300)
-            raise StoreError(f"{name} is a database of another program", "move it away, or set KVTOP_HOME elsewhere")
+            raise foreign(path)
         return 0
     if version > len(MIGRATIONS):
-        raise StoreError(
-            f"{printable(str(path), 300)} was written by a newer kvtop (version {version} of the file; this kvtop "
-            f"knows up to {len(MIGRATIONS)})",
-            "update kvtop, or set KVTOP_HOME to another folder",
-        )
+        raise newer(path, version, len(MIGRATIONS))
     return version
 
 

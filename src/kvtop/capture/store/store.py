@@ -130,12 +130,23 @@ class Store:
     def forget(self, ids: Sequence[int] | None) -> int:
         """Delete turns with their bodies, None: all of them, and overwrite what is not shared with others. How many
         there were."""
-        return self._guard(lambda: retention.forget(self, ids))
+
+        def work() -> int:
+            try:
+                return retention.forget(self, ids)
+            except (sqlite3.Error, Damaged) as error:  # met outside a transaction of its own
+                if not schema.is_damage(error):
+                    raise
+                self._begin_anew()
+                return 0
+
+        return self._guard(work)
 
     def sweep(self, now: float, keep_s: float, max_bytes: int, *, budget_s: float = 0.25) -> int:
         """Delete what was captured more than `keep_s` before `now`, and the oldest turns while the store holds more
         than `max_bytes`; never one in flight. How many turns were deleted: when it is not 0 there may be more, since a
-        call takes about `budget_s` at most, in transactions of a few turns each."""
+        call takes about `budget_s` at most, in transactions of a few turns each. Damaged files that were moved aside
+        go by the same age."""
         return self._guard(lambda: retention.sweep(self, now, keep_s, max_bytes, budget_s))
 
     # reading

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ _LOOK_S = 0.02
 _SAYS = b"kvtop recorder: "
 """How a line of its own begins. What else comes, a library's words, may hold what was said: they go nowhere."""
 _LINE_BYTES = 4096
+_LOST = re.compile(rb"(\d{1,12}) turns? lost: the store could not be written$")
+"""Of a recorder that ends: `capture.recorder.ledger.lost_line`."""
 
 
 class _Words:
@@ -35,6 +38,8 @@ class _Words:
         self._fd: int | None = fd
         self._note = note
         self._rest = b""
+        self.lost = 0
+        """Turns that it could not write, by its last word."""
         reactor.add(fd, self, IN)
 
     def ready(self, _events: int) -> None:
@@ -51,6 +56,8 @@ class _Words:
             self._rest = rest[:_LINE_BYTES]
             for line in lines:
                 if line.startswith(_SAYS):
+                    if told := _LOST.match(line, len(_SAYS)):
+                        self.lost = int(told[1])
                     self._note(f"recorder: {line[len(_SAYS) :].decode(errors='replace')}")
 
     def give_up(self) -> None:
@@ -75,6 +82,8 @@ class Child:
         self._delay_s = FIRST_DELAY_S
         self._running = False
         self._ending = False
+        self.lost_turns = 0
+        """That recorders which have ended could not write, as far as they said so."""
 
     def start(self) -> None:
         """If none runs. Raises nothing: a program that cannot be started is tried again later."""
@@ -149,6 +158,7 @@ class Child:
         words, self._words = self._words, None
         if words is not None:
             words.ready(IN)  # the last of them
+            self.lost_turns += words.lost
         if process is not None and process.returncode:
             how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit status {process.returncode}"
             self._note(f"the recorder ended ({how})" + ("" if self._ending else "; it is started again"))

@@ -30,5 +30,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """All that there were, the cut ones too."""
     lost_bytes: int = 0
     """Passed, but not handed to the recorder, and told to it as gaps."""
+    lost_turns: int = 0
+    """That the recorder could not write, as far as it said so."""
     cuts: list[Cut] = []
     """The first ones of those that were cut."""

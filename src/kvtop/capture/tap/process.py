@@ -109,8 +109,10 @@ class Tap:
         self._cut = 0
         self._cuts: list[Cut] = []
         self.spool = None
+        self._child: Child | None = None
         if command is not None:
-            self.spool = Spool(self._reactor, Child(self._reactor, command, note), cap_bytes)
+            self._child = Child(self._reactor, command, note)
+            self.spool = Spool(self._reactor, self._child, cap_bytes)
         self._doors: list[Door] = []
         try:
             for mapping in mappings:
@@ -143,7 +145,8 @@ class Tap:
             self._reactor.close()
         served = sum(door.served for door in self._doors)
         lost_bytes = self.spool.lost_bytes if self.spool is not None else 0
-        return Ended(cut=self._cut, served=served, lost_bytes=lost_bytes, cuts=self._cuts)
+        lost_turns = self._child.lost_turns if self._child is not None else 0
+        return Ended(cut=self._cut, served=served, lost_bytes=lost_bytes, lost_turns=lost_turns, cuts=self._cuts)
 
     def stop(self) -> None:
         """End after a drain; when called again, at once. From a signal handler or another thread."""
