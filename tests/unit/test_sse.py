@@ -183,6 +183,14 @@ def cpu_seconds(limit: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
+SOME = {
+    Route.CHAT: chat(content="a"),
+    Route.COMPLETIONS: event({"choices": [{"text": "x"}]}),
+    Route.MESSAGES: event({"delta": {"text": "a"}}),
+    Route.RESPONSES: event({"delta": "a"}),
+}
+
+
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b""])
 @pytest.mark.parametrize(
     "route, again",
@@ -208,6 +216,8 @@ def test_a_line_that_repeats_itself_costs_its_length(route: Route, again: bytes,
         for at in range(0, len(data), 16_384):
             found.feed(data[at : at + 16_384], at + 1)
         assert found.gaps() == []  # one event at most
+        late = times(route, SOME[route], data)
+        assert (late.first_ns, len(late.gaps()) <= 1) == (10 * MS, True)
 
 
 @pytest.mark.parametrize(

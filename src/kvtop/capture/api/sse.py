@@ -99,7 +99,7 @@ class EventTimes:
 
     def _event_times(self, body: bytes) -> list[int]:
         """When each event with content was complete."""
-        if not self._ends:
+        if self.first_ns is None:
             return []
         apart = b"\r\n\r\n" if b"\r\n\r\n" in body[:65_536] else b"\n\n"
         width = len(apart)
