@@ -22,7 +22,7 @@ def main() -> None:
         drain_s=1.0,
         cap_bytes=cap,
     )
-    print(json.dumps({"cut": ended.cut, "served": ended.served, "lost_bytes": ended.lost_bytes}), flush=True)
+    print(json.dumps({"cut": ended.cut, "served": ended.served, "lost_bytes": ended.missed.bytes if ended.missed else 0}), flush=True)
 
 
 if __name__ == "__main__":

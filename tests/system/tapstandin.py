@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvtop.capture.tap.ended import Cut, Ended
+import msgspec
+
+from kvtop.capture.tap.ended import Cut, Ended, Missed
 
 SCRIPT = f"""import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -43,9 +45,18 @@ def serve(
     on_listening: Callable[[Sequence[tuple[str, int]]], None],
     drain_s: float = 30.0,
     note: Callable[[str], None] | None = None,
+    tell: Callable[[Missed], None],
 ) -> Ended:
-    """Takes connections and holds them open until their clients go."""
-    return asyncio.run(_serve(mappings, on_listening, drain_s))
+    """Takes connections and holds them open until their clients go. TAP_MISSED: has missed that, as JSON."""
+    missed = msgspec.json.decode(os.environ.get("TAP_MISSED", "{}"), type=Missed)
+
+    def listening(addresses: Sequence[tuple[str, int]]) -> None:
+        on_listening(addresses)
+        if missed != Missed():
+            tell(missed)
+
+    ended = asyncio.run(_serve(mappings, listening, drain_s))
+    return msgspec.structs.replace(ended, missed=missed if store else None)
 
 
 async def _serve(

@@ -20,6 +20,7 @@ import pytest
 from tapstandin import Program, free_ports, program
 
 from kvtop.capture.control import running
+from kvtop.capture.tap.ended import Missed
 from kvtop.sources.discovery import DiscoverySource
 
 
@@ -76,6 +77,38 @@ def test_files_are_the_users_alone_and_the_log_tells_when(kvtop: Program, own_ho
     assert len(said) == 2
     assert said[0].endswith(f" info listens: http://127.0.0.1:{one} -> http://127.0.0.1:{up}")
     assert said[1].endswith(" info ended: 0 served, 0 cut")
+
+
+def test_what_was_missed_is_told(kvtop: Program) -> None:
+    one, up = free_ports(2)
+    way = ("--listen", f"127.0.0.1:{one}", "--upstream", f"http://127.0.0.1:{up}")
+    since = 1_750_000_000.0
+    missed = Missed(connections=201, bytes=41_943_040, first_at=since, last_at=since + 5, behind_since=since + 1)
+    none = {"connections": 0, "bytes": 0, "first_at": None, "last_at": None, "behind_since": None}
+    assert kvtop.run("tap", *way, "--detach", env={"TAP_MISSED": msgspec.json.encode(missed).decode()}).returncode == 0
+    while (row := status(kvtop)[0])["missed"] == none:  # it is written beside the traffic
+        pass
+    assert row["missed"] == {
+        "connections": 201,
+        "bytes": 41_943_040,
+        "first_at": "2025-06-15T15:06:40Z",
+        "last_at": "2025-06-15T15:06:45Z",
+        "behind_since": "2025-06-15T15:06:41Z",
+    }
+    said = "  not recorded: 41,943,040 bytes, of 201 connections, from 2025-06-15T15:06:40Z to 2025-06-15T15:06:45Z"
+    lines = kvtop.run("tap", "--status").stdout.splitlines()
+    assert lines[-1] == f"{said}; the recorder has not kept up since 2025-06-15T15:06:41Z"
+    end = "not recorded: 41,943,040 bytes, of 201 connections"
+    assert kvtop.run("tap", "--stop").stdout == f"127.0.0.1:{one} ended: nothing was cut; {end}\n"
+    assert Path(row["log"]).read_text().splitlines()[-1].endswith(f" info {end}")
+
+
+def test_a_tap_that_records_nothing_misses_nothing(kvtop: Program) -> None:
+    one, up = free_ports(2)
+    way = ("--listen", f"127.0.0.1:{one}", "--upstream", f"http://127.0.0.1:{up}")
+    assert kvtop.run("tap", *way, "--no-record", "--detach").returncode == 0
+    assert status(kvtop)[0]["missed"] is None
+    assert "not recorded" not in kvtop.run("tap", "--status").stdout
 
 
 def test_stop_says_which_were_cut(kvtop: Program, own_home: Path) -> None:

@@ -7,6 +7,7 @@ from capture_fakes import body_of, event, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvtop.capture.api import answers
 from kvtop.capture.api.answers import Answered, error_of, read_answer
 from kvtop.capture.api.canonical import encode
 from kvtop.capture.turn import Route
@@ -240,3 +241,27 @@ def test_any_documents(documents: list[dict[str, object]], route: Route) -> None
     stream(*(encode(one) and event(encode(one)) for one in documents), route=route)
     for one in documents:
         read_answer(route, 400, JSON, encode(one), False)
+
+
+@given(st.lists(st.sampled_from([b"data:", b'{"n":1}', b'{"n":2}', b" ", b"x", b"\r", b"\n", b"\n\n", b": ping\n"])))
+def test_data_lines_are_the_same_from_both_ends(parts: list[bytes]) -> None:
+    body = b"".join(parts)
+    lines = [line[5:].strip() for line in body.split(b"\n") if line.startswith(b"data:")]
+    ended = [line[5:].strip() for line in body.split(b"\n")[:-1] if line.startswith(b"data:")]
+    assert list(answers._forwards(body)) == lines
+    assert list(answers._backwards(body)) == ended[::-1]
+
+
+def test_lines_that_tell_nothing_are_not_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+
+    def count(data: bytes) -> None:
+        nonlocal looked
+        looked += 1
+
+    monkeypatch.setattr(answers, "event_of", count)
+    headers = [("content-type", "text/event-stream")]
+    answers.read_answer(Route.CHAT, 200, headers, b": ping\n\n" * 200_000, True)
+    assert looked == 0
+    answers.read_answer(Route.CHAT, 200, headers, b"data: x\n\n" * 200_000, True)
+    assert looked == 20_000

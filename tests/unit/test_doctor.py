@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvtop.capture.control.running import Mapped, Running
+from kvtop.capture.tap.ended import Missed
 from kvtop.cli.checks import Check, checks
 from kvtop.cli.doctor import COLUMNS, named, report
 from kvtop.cli.evidence import Asked, Evidence, Terminal, gather, problems
@@ -228,6 +230,14 @@ def test_the_tap() -> None:
     )
     made = rows(replace(EMPTY, taps=(runs,)))["tap"]
     assert made == Check("tap", True, "http://127.0.0.1:8001 -> http://127.0.0.1:8000 (process 77)")
+    whole = msgspec.structs.replace(runs, missed=Missed())
+    assert "turns recorded" not in rows(replace(EMPTY, taps=(runs, whole)))
+    some = msgspec.structs.replace(runs, missed=Missed(connections=1, bytes=2000, first_at=0.0, last_at=61.0))
+    made = rows(replace(EMPTY, taps=(some,)))["turns recorded"]
+    assert made.ok is False and made.because == (
+        "tap 127.0.0.1:8001 (process 77): not recorded: 2,000 bytes, of 1 connection, "
+        "from 1970-01-01T00:00:00Z to 1970-01-01T00:01:01Z"
+    )
 
 
 def test_nothing_raw_is_printed() -> None:

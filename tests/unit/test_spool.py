@@ -6,14 +6,17 @@ import itertools
 import socket
 import time
 from collections.abc import Callable
+from typing import cast
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvtop.capture.tap.ended import Missed
 from kvtop.capture.tap.reactor import Reactor
 from kvtop.capture.tap.spool import Spool, Track
+from kvtop.capture.tap.tally import Tally
 from kvtop.capture.tap.wire import Frame, Frames, Kind, Lost, Opened
 
 OPENED = Opened(upstream="http://127.0.0.1:8000", listen="127.0.0.1:8001", peer="127.0.0.1:5")
@@ -135,7 +138,9 @@ def play(reactor: Reactor, keeper: Keeper, actions: list[tuple[str, int, int]], 
     for track in tracks:
         track.close()
     finish(reactor, spool, keeper)
-    judge(keeper, passed, spool.lost_connections)
+    judge(keeper, passed, spool.untold)
+    if len(keeper.lives) == 1:
+        counted(list(Frames().feed(bytes(keeper.lives[0]))), spool.tally.missed)
     spool.abandon(0.0, lambda: None)
 
 
@@ -194,6 +199,94 @@ def whole(frames: list[Frame], passed: dict[int, dict[Kind, bytearray]], untold:
         assert mine[-1].kind is Kind.CLOSE
 
 
+def counted(frames: list[Frame], missed: Missed) -> None:
+    """What the gaps tell is what the tap tells of itself."""
+    gaps = [(f.conn, msgspec.json.decode(f.data, type=Lost)) for f in frames if f.kind is Kind.GAP]
+    lost = [(conn, gap.client_bytes + gap.server_bytes) for conn, gap in gaps]
+    assert missed.bytes == sum(size for _, size in lost)
+    assert missed.connections == len({conn for conn, size in lost if size})
+    assert (missed.first_at is None) == (missed.last_at is None) == (missed.connections == 0)
+
+
+class Clock:
+    """A reactor whose timers go off when they are told to, and the clock of what uses it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self._calls: list[tuple[float, Callable[[], None]]] = []
+        monkeypatch.setattr("kvtop.capture.tap.tally.monotonic", lambda: self.now)
+        monkeypatch.setattr("kvtop.capture.tap.tally.time", lambda: self.now)
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
+        self._calls.append((self.now + delay_s, call))
+
+    def go_on(self, seconds: float) -> None:
+        until = self.now + seconds
+        while due := sorted((at for at, _ in self._calls if at <= until)):
+            self.now = due[0]
+            [call, *_] = [call for at, call in self._calls if at == due[0]]
+            self._calls.remove((due[0], call))
+            call()
+        self.now = until
+
+
+def test_a_gap_is_one_line_when_it_is_over_and_further_ones_a_minute_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, notes, told, behind = Clock(monkeypatch), list[str](), list[Missed](), [True]
+    tally = Tally(cast("Reactor", clock), lambda: behind[0], notes.append, told.append)
+    clock.go_on(100)
+    assert (notes, told) == ([], [])
+    tally.add(1_000_000, 1)
+    tally.add(500, 0)
+    clock.go_on(3)
+    assert told == [Missed(connections=1, bytes=1_000_500, first_at=1100, last_at=1100, behind_since=1100)]
+    behind[0] = False
+    clock.go_on(1)
+    assert notes == ["the recorder did not keep up; not recorded: 1,000,500 bytes, of 1 connection"]
+    assert told[-1].behind_since is None and len(told) == 2
+    for _ in range(5):
+        tally.add(10, 1)
+        clock.go_on(5)
+    assert len(notes) == 1 and told[-1].connections == 6
+    clock.go_on(60)
+    line = "not recorded: 50 bytes, of 5 connections; 1,000,550 bytes since the tap began"
+    assert notes[1:] == [f"the recorder did not keep up; {line}"]
+    tally.add(7, 0)
+    tally.close()
+    assert len(notes) == 3
+
+
+def test_a_recorder_that_takes_nothing_is_told_of_while_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, notes = Clock(monkeypatch), list[str]()
+    tally = Tally(cast("Reactor", clock), lambda: True, notes.append, lambda _: None)
+    tally.add(1, 1)
+    clock.go_on(9.5)
+    assert notes == []
+    clock.go_on(100)
+    assert notes == ["the recorder has not kept up for 10 s; traffic goes on unrecorded"]
+    assert tally.missed.behind_since == 1000
+
+
+def test_a_connection_for_which_there_was_no_room_at_all_is_counted() -> None:
+    reactor, keeper = Reactor(), Keeper()
+    spool = Spool(reactor, keeper, 4000)
+    spool.start()
+    track = spool.open(OPENED)
+    for _ in range(40):
+        track.data(Kind.SERVER, 1, memoryview(bytes(1000)))
+    while not spool.full():
+        spool.open(OPENED)
+    spool.refused(OPENED)
+    other = spool.open(OPENED)
+    other.data(Kind.CLIENT, 1, memoryview(bytes(70)))
+    other.close()
+    missed = spool.tally.missed
+    assert (missed.connections, missed.bytes, spool.untold) == (3, 40_000 - 3000 + 70, 1)
+    assert missed.behind_since is not None
+    spool.abandon(0.0, lambda: None)
+    keeper.die()
+    reactor.close()
+
+
 @pytest.mark.parametrize("reads", [True, False])
 def test_what_is_abandoned_is_handed_over_as_far_as_it_is_taken_in_time(reads: bool) -> None:
     """A recorder that reads gets the ends too, though they are more than its socket holds; another one is not waited
@@ -219,6 +312,8 @@ def test_what_is_abandoned_is_handed_over_as_far_as_it_is_taken_in_time(reads: b
         pass
     kinds = [frame.kind for frame in Frames().feed(bytes(keeper.lives[0]))]
     assert kinds == ([Kind.OPEN, Kind.SERVER, Kind.CLOSE] if reads else [Kind.OPEN])
+    missed = spool.tally.missed
+    assert (missed.connections, missed.bytes) == ((0, 0) if reads else (1, 400_000))
     assert took_s < 20 if reads else took_s >= 0.1
     assert keeper.sock is not None and keeper.sock.recv(1) == b"", "hung up"
     keeper.die()

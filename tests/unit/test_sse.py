@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from collections.abc import Iterator
+
 import pytest
 from capture_fakes import body_of, event, recorded
 from hypothesis import given
@@ -161,6 +165,72 @@ def test_the_number_of_events_does_not_depend_on_the_reads(events: list[bytes], 
     assert (found.first_ns is not None) == (n > 0)
     if not found.coalesced:
         assert len(found.gaps()) == max(0, n - 1)
+
+
+@contextlib.contextmanager
+def cpu_seconds(limit: float) -> Iterator[None]:
+    """Fails what takes more, of this process's own time."""
+
+    def over(*_: object) -> None:
+        raise AssertionError(f"more than {limit:g} s of CPU")
+
+    before = signal.signal(signal.SIGVTALRM, over)
+    signal.setitimer(signal.ITIMER_VIRTUAL, limit)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+SOME = {
+    Route.CHAT: chat(content="a"),
+    Route.COMPLETIONS: event({"choices": [{"text": "x"}]}),
+    Route.MESSAGES: event({"delta": {"text": "a"}}),
+    Route.RESPONSES: event({"delta": "a"}),
+}
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b""])
+@pytest.mark.parametrize(
+    "route, again",
+    [
+        (Route.CHAT, b'"delta": {'),
+        (Route.CHAT, b'"delta":' + b" " * 200),
+        (Route.CHAT, b'"delta": {"content":' + b" " * 200),
+        (Route.COMPLETIONS, b'"text":'),
+        (Route.COMPLETIONS, b'"text":' + b" " * 200),
+        (Route.MESSAGES, b'"delta": {'),
+        (Route.MESSAGES, b'"content_block": {'),
+        (Route.MESSAGES, b'"content_block": {"type": "'),
+        (Route.RESPONSES, b'"delta": '),
+        (Route.RESPONSES, b'output_item.added"'),
+        (Route.RESPONSES, b"output_item.added\ndata:"),
+        (Route.RESPONSES, b'output_item.added"type":"call_call_'),
+    ],
+)
+def test_a_line_that_repeats_itself_costs_its_length(route: Route, again: bytes, end: bytes) -> None:
+    data = again * (1_000_000 // len(again)) + end
+    found = Stream(route)
+    with cpu_seconds(20):  # the square of 1 MB would be minutes to hours
+        for at in range(0, len(data), 16_384):
+            found.feed(data[at : at + 16_384], at + 1)
+        assert found.gaps() == []  # one event at most
+        late = times(route, SOME[route], data)
+        assert (late.first_ns, len(late.gaps()) <= 1) == (10 * MS, True)
+
+
+@pytest.mark.parametrize(
+    "route, head, content",
+    [
+        (Route.CHAT, b'"delta": {', chat(content="a")),
+        (Route.MESSAGES, b'"content_block": {', event({"delta": {"text": "a"}})),
+        (Route.RESPONSES, b'output_item.added"', event({"delta": "a"})),
+    ],
+)
+def test_content_after_a_line_that_has_none_is_found(route: Route, head: bytes, content: bytes) -> None:
+    found = times(route, head * 3 + b"\n" + head + b"\n\n" + content, head + b"\n\n", content)
+    assert (found.first_ns, found.gaps()) == (10 * MS, [0.02])
 
 
 @given(st.lists(st.binary(max_size=50), max_size=20))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from kvtop import __version__
 from kvtop.cli.evidence import Asked, Evidence
+from kvtop.cli.tap_jobs import missed_line
 from kvtop.model.box import Window
 from kvtop.model.here import server_of
 from kvtop.model.window import since_start
@@ -43,6 +44,7 @@ def checks(seen: Evidence) -> Iterator[Check]:
         for check in _of_server(one, server_of(one.target.shown, seen.host)):
             yield replace(check, about=about)
     yield _tap(seen)
+    yield from _missed(seen)
     yield _gpu(seen)
     yield from _machine(seen)
 
@@ -137,6 +139,15 @@ def _tap(seen: Evidence) -> Check:
         return Check("tap", False, "none runs: who asked, and what, is not known", fix)
     ways = [f"{mapped.line} (process {tap.pid})" for tap in seen.taps for mapped in tap.mappings]
     return Check("tap", True, ", ".join(ways))
+
+
+def _missed(seen: Evidence) -> Iterator[Check]:
+    """What a tap passed on and could not record."""
+    for tap in seen.taps:
+        line = missed_line(tap.missed)
+        if line is not None:
+            fix = "more CPU or a faster disk for the recorder; kvtop tap --status shows whether the numbers grow"
+            yield Check("turns recorded", False, f"tap {tap.name} (process {tap.pid}): {line}", fix)
 
 
 def _has(scrape: Scrape, *families: str) -> bool:

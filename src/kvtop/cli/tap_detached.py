@@ -86,6 +86,8 @@ def child(args: argparse.Namespace) -> int:
             say(Ready(what=f"the tap ended with {type(error).__name__}", fix=f"where, is in its log: {log}"))
             raise SystemExit(1) from error
     _log.info("ended: %s served, %s cut", ending.served, ending.cut)
+    if ending.missed is not None and ending.missed.connections:
+        _log.info("%s", ending.missed.line)
     for cut in ending.cuts:
         _log.info("cut: %s -> %s, %.1f s after it asked", cut.peer, cut.upstream, cut.ran_s)
     if ending.lost_turns:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kvtop.capture.control import running
 from kvtop.capture.control.running import Running
+from kvtop.capture.tap.ended import Missed
 from kvtop.cli import stdio, tap_cut, tap_run
 from kvtop.cli.tap_run import count
 from kvtop.errors import KvtopError, UsageError, printable
@@ -22,13 +24,17 @@ _NONE = "no tap runs"
 
 def status(as_json: bool) -> int:
     """Print the taps that run; 1 where none does."""
-    rows = [_row(record) for record in running.alive()]
+    here = running.alive()
+    rows = [_row(record) for record in here]
     if as_json:
         print(json.dumps(rows))
     elif not rows:
         print(f"{_NONE}; {START}")
-    for row in () if as_json else rows:
+    for record, row in () if as_json else zip(here, rows, strict=True):
         _print(row)
+        missed = missed_line(record.missed)
+        if missed is not None:
+            print(f"  {missed}")
     return 0 if rows else 1
 
 
@@ -43,8 +49,33 @@ def _row(record: Running) -> dict[str, Any]:
         "detached": record.log is not None,
         "store": record.store,
         "store_problem": tap_run.not_recorded(Path(record.store) if record.store else None) or None,
+        "missed": None if record.missed is None else _missed(record.missed),
         "log": record.log,
     }
+
+
+def _missed(missed: Missed) -> dict[str, Any]:
+    return {
+        "connections": missed.connections,
+        "bytes": missed.bytes,
+        "first_at": _iso(missed.first_at),
+        "last_at": _iso(missed.last_at),
+        "behind_since": _iso(missed.behind_since),
+    }
+
+
+def _iso(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def missed_line(missed: Missed | None) -> str | None:
+    """What a tap did not record, and when; None where it missed nothing, or records nothing."""
+    if missed is None or not missed.connections:
+        return None
+    line = f"{missed.line}, from {_iso(missed.first_at)} to {_iso(missed.last_at)}"
+    if missed.behind_since is not None:
+        line += f"; the recorder has not kept up since {_iso(missed.behind_since)}"
+    return line
 
 
 def _print(row: dict[str, Any]) -> None:
@@ -118,5 +149,7 @@ def _end(record: Running, drain_s: float | None) -> bool:
         cut = "it said nothing of its connections"
     else:
         cut = f"{count(ending.cut, 'open connection')} cut" if ending.cut else "nothing was cut"
+        if ending.missed is not None and ending.missed.connections:
+            cut += f"; {ending.missed.line}"
     print("\n".join([f"{name} ended: {cut}", *(tap_cut.lines(ending, record.store) if ending else ())]), flush=True)
     return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import queue
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from kvtop.capture.control import running
 from kvtop.capture.control.plan import Leg
 from kvtop.capture.control.running import Mapped, Running
 from kvtop.capture.store import header
-from kvtop.capture.tap.ended import Ended
+from kvtop.capture.tap.ended import Ended, Missed
 from kvtop.cli import stdio, tap_cut
 from kvtop.errors import UsageError, printable
 
@@ -28,6 +30,8 @@ def foreground(name: str, ways: Sequence[Leg], store: Path | None, drain_s: floa
 
     ending = serve(name, ways, store=store, drain_s=drain_s, log=None, on_listening=listening)
     stdio.tell(f"kvtop tap ended: {count(ending.served, 'connection')} served, {ending.cut} cut")
+    if ending.missed is not None and ending.missed.connections:
+        stdio.tell(f"  {ending.missed.line}")
     for cut in tap_cut.lines(ending, str(store) if store else None):
         stdio.tell(cut)
     return 0
@@ -70,7 +74,9 @@ def serve(
     def listening(_: Sequence[tuple[str, int]]) -> None:
         on_listening(record, "; ".join(filter(None, (_claimed(record), not_recorded(store)))))
 
-    ending = tap.serve(mappings, store=store, name=name, on_listening=listening, drain_s=drain_s, note=note)
+    ending = tap.serve(
+        mappings, store=store, name=name, on_listening=listening, drain_s=drain_s, note=note, tell=_Teller(record)
+    )
     with contextlib.suppress(OSError, UsageError):
         running.ended(record, ending)
     return ending
@@ -80,6 +86,27 @@ def not_recorded(store: Path | None) -> str:
     """Why nothing can be recorded in that store, as far as the file's beginning tells: traffic does not wait for it."""
     problem = header.problem(store) if store is not None else None
     return "" if problem is None else f"nothing is recorded: {problem.what}; {problem.fix}"
+
+
+class _Teller:
+    """Keeps the state file's numbers, beside the tap: traffic waits neither for the disk nor for the files' lock."""
+
+    def __init__(self, record: Running) -> None:
+        self._record = record
+        self._queue: queue.SimpleQueue[Missed] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, missed: Missed) -> None:
+        self._queue.put(missed)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, daemon=True)
+            self._thread.start()
+
+    def _write(self) -> None:
+        while True:
+            missed = self._queue.get()
+            with contextlib.suppress(OSError, UsageError):
+                running.missed(self._record, missed)
 
 
 def _claimed(record: Running) -> str:

@@ -6,6 +6,7 @@ Of a stream only the events that can tell are parsed: the first ones, and the la
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -21,6 +22,8 @@ MOST_TOKENS = 10**10
 """A larger count is nonsense."""
 
 _HEAD_EVENTS, _TAIL_EVENTS = 3, 24
+_MOST_LINES = 10_000
+"""That are looked at from either end for these, where they are no JSON objects."""
 _FAILED = ("response.failed", "error")
 
 
@@ -78,10 +81,11 @@ def read_answer(
 
 
 def _from_events(route: Route, status: int | None, body: bytes) -> Answered:
-    head = [event for _, event in zip(range(_HEAD_EVENTS), events(body), strict=False)]
+    first = (event_of(data) for data in islice(_forwards(body), _MOST_LINES))
+    head = list(islice((event for event in first if event is not None), _HEAD_EVENTS))
     tail: list[dict[str, Any]] = []
     done = False
-    for data in _backwards(body):
+    for data in islice(_backwards(body), _MOST_LINES):
         if data == b"[DONE]":
             done = True
         elif (event := event_of(data)) is not None:
@@ -235,25 +239,29 @@ def _line(text: str) -> str:
 
 def events(body: bytes) -> Iterator[dict[str, Any]]:
     """The events' JSON objects, from the first one on."""
-    at = 0
+    return (event for data in _forwards(body) if (event := event_of(data)) is not None)
+
+
+def _forwards(body: bytes) -> Iterator[bytes]:
+    """The data lines from the first one on. Lines of another kind are skipped all at once: millions of them may keep a
+    stream alive."""
+    at = 0 if body.startswith(b"data:") else body.find(b"\ndata:") + 1 or len(body)
     while at < len(body):
         end = body.find(b"\n", at)
         end = len(body) if end < 0 else end
-        line = body[at:end].rstrip(b"\r")
-        if line.startswith(b"data:") and (event := event_of(line[5:].strip())) is not None:
-            yield event
-        at = end + 1
+        yield body[at + 5 : end].strip()
+        at = body.find(b"\ndata:", end) + 1 or len(body)
 
 
 def _backwards(body: bytes) -> Iterator[bytes]:
     """The data lines from the last one back. A last line without an end is cut and not told."""
     end = body.rfind(b"\n")
     while end > 0:
-        start = body.rfind(b"\n", 0, end) + 1
-        line = body[start:end].rstrip(b"\r")
-        if line.startswith(b"data:"):
-            yield line[5:].strip()
-        end = start - 1
+        start = body.rfind(b"\ndata:", 0, end)
+        if start < 0 and not body.startswith(b"data:"):
+            return
+        yield body[start + 6 : body.find(b"\n", start + 1)].strip()
+        end = start
 
 
 def event_of(data: bytes) -> dict[str, Any] | None:

@@ -18,23 +18,34 @@ from kvtop.capture.turn import Route
 MAX_READS = 200_000
 """Of one stream, whose times are kept; what comes later counts as of the last of them."""
 
+
+def _later_in_line(head: bytes, tail: bytes) -> re.Pattern[bytes]:
+    """`tail` anywhere after the line's first `head`, as group 1; without it the match takes the rest of the line.
+
+    A head that nothing follows must not be a failure: from each further head of the line the same rest would be read
+    again, and a line that repeats it would cost the square of its length.
+    """
+    return re.compile(head + rb"[^\n]*?(?:(" + tail + rb")|\n|\Z)")
+
+
 _CONTENT = {
     Route.CHAT: (
-        re.compile(
-            rb'"delta":\s*\{[^\n]*?(?:"(?:content|reasoning|reasoning_content|refusal)":\s*"(?!")|"tool_calls":\s*\[\s*\{)'
+        _later_in_line(
+            rb'"delta":\s*\{',
+            rb'"(?:content|reasoning|reasoning_content|refusal)":\s*"(?!")|"tool_calls":\s*\[\s*\{',
         ),
     ),
-    Route.COMPLETIONS: (re.compile(rb'"text":\s*"(?!")'),),
+    Route.COMPLETIONS: (re.compile(rb'"text":\s*(")(?!")'),),
     Route.MESSAGES: (
-        re.compile(rb'"delta":\s*\{[^\n]*?"(?:text|thinking|partial_json)":\s*"(?!")'),
-        re.compile(rb'"content_block":\s*\{[^\n]*?"type":\s*"(?:tool_use|server_tool_use|redacted_thinking)"'),
+        _later_in_line(rb'"delta":\s*\{', rb'"(?:text|thinking|partial_json)":\s*"(?!")'),
+        _later_in_line(rb'"content_block":\s*\{', rb'"type":\s*"(?:tool_use|server_tool_use|redacted_thinking)"'),
     ),
     Route.RESPONSES: (
-        re.compile(rb'"delta":\s*"(?!")'),
-        re.compile(rb'output_item\.added(?:"|\r?\ndata:)[^\n]*"type":\s*"[a-z_]+_call"'),
+        re.compile(rb'"delta":\s*(")(?!")'),
+        _later_in_line(rb'output_item\.added(?:"|\r?\ndata:)', rb'"type":\s*"[a-z_]+_call"'),
     ),
 }
-"""What an event with content holds. Each begins with fixed bytes, so that it is found fast."""
+"""What an event with content holds: a match with a group. Each begins with fixed bytes, so that it is found fast."""
 
 
 class EventTimes:
@@ -61,7 +72,7 @@ class EventTimes:
         end = _boundary(body, max(self._seen, before - 3))
         if end <= self._seen:
             return False
-        found = any(pattern.search(body, self._seen, end) for pattern in self._content)
+        found = any(m.lastindex for pattern in self._content for m in pattern.finditer(body, self._seen, end))
         self._seen = end
         if found:
             self.first_ns = at_ns
@@ -88,7 +99,7 @@ class EventTimes:
 
     def _event_times(self, body: bytes) -> list[int]:
         """When each event with content was complete."""
-        if not self._ends:
+        if self.first_ns is None:
             return []
         apart = b"\r\n\r\n" if b"\r\n\r\n" in body[:65_536] else b"\n\n"
         width = len(apart)
@@ -96,7 +107,7 @@ class EventTimes:
         for pattern in self._content:
             at = 0
             for match in pattern.finditer(body):
-                if match.start() < at:
+                if match.lastindex is None or match.start() < at:
                     continue
                 at = body.find(apart, match.end()) + width
                 if at < width:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import msgspec
 
 from kvtop import paths
-from kvtop.capture.tap.ended import Ended
+from kvtop.capture.tap.ended import Ended, Missed
 from kvtop.files import read_start
 
 STOP_GRACE_S = 5.0
@@ -58,6 +58,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     """None: it records nothing."""
     log: str | None = None
     """None: it runs in the foreground."""
+    missed: Missed | None = None
+    """What its recorder was not given so far. None: it records nothing."""
     ended: Ended | None = None
 
 
@@ -108,6 +110,7 @@ def myself(name: str, mappings: list[Mapped], *, drain_s: float, store: Path | N
         drain_s=drain_s,
         store=str(store) if store else None,
         log=str(log) if log else None,
+        missed=Missed() if store else None,
     )
 
 
@@ -123,10 +126,19 @@ def claim(record: Running) -> None:
 
 def ended(record: Running, ending: Ended) -> None:
     """Note how this process's tap ended, for whoever stops it. Raises OSError."""
+    _change(record, ended=ending)
+
+
+def missed(record: Running, what: Missed) -> None:
+    """Note what this process's recorder was not given so far. Raises OSError."""
+    _change(record, missed=what)
+
+
+def _change(record: Running, **fields: object) -> None:
     with _locked():
         mine = _read(state_path(record.name))
         if mine is not None and (mine.pid, mine.birth) == (record.pid, record.birth):
-            _write(msgspec.structs.replace(record, ended=ending))
+            _write(msgspec.structs.replace(mine, **fields))
 
 
 def alive() -> list[Running]:

@@ -1,4 +1,6 @@
-"""What a tap says of its connections as it ends. It stands in the tap's state file until somebody has read it."""
+"""What a tap says of its connections: as it ends, and of what it could not hand to its recorder also while it runs.
+
+It stands in the tap's state file."""
 
 from __future__ import annotations
 
@@ -21,6 +23,24 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     """From then to the cut."""
 
 
+class Missed(msgspec.Struct, frozen=True, kw_only=True):
+    """What passed, but was not handed to the recorder, since the tap began."""
+
+    connections: int = 0
+    """Of which something is missing. Those that began and ended meanwhile are not in the store at all."""
+    bytes: int = 0
+    """Of both directions."""
+    first_at: float | None = None
+    """Unix time; None: nothing was missed."""
+    last_at: float | None = None
+    behind_since: float | None = None
+    """Unix time since which the recorder has not taken what there is. None: it keeps up."""
+
+    @property
+    def line(self) -> str:
+        return f"not recorded: {self.bytes:,} bytes, of {self.connections} connection{'s'[: self.connections != 1]}"
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the connections."""
 
@@ -28,9 +48,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """Reset while they were in use, because the time to drain was over or a second signal came."""
     served: int
     """All that there were, the cut ones too."""
-    lost_bytes: int = 0
-    """Passed, but not handed to the recorder, and told to it as gaps."""
     lost_turns: int = 0
     """That the recorder could not write, as far as it said so."""
+    missed: Missed | None = None
+    """None: it recorded nothing."""
     cuts: list[Cut] = []
     """The first ones of those that were cut."""

@@ -18,7 +18,7 @@ from types import FrameType
 
 from kvtop.capture.tap.child import Child, Command
 from kvtop.capture.tap.door import Door, Mapping, resolve
-from kvtop.capture.tap.ended import MOST_CUTS, Cut, Ended
+from kvtop.capture.tap.ended import MOST_CUTS, Cut, Ended, Missed
 from kvtop.capture.tap.reactor import Reactor
 from kvtop.capture.tap.splice import Link
 from kvtop.capture.tap.spool import CAP_BYTES, Spool
@@ -55,18 +55,20 @@ def serve(
     note: Callable[[str], None] | None = None,
     command: Command | None = None,
     cap_bytes: int = CAP_BYTES,
+    tell: Callable[[Missed], None] = lambda _: None,
 ) -> Ended:
     """Run the tap in this process, in its main thread, until SIGTERM, SIGINT or the terminal's SIGHUP.
 
     `on_listening` gets the addresses, one for each mapping. The first signal stops listening and waits for open streams
     up to `drain_s`, a second one ends at once. Without a `store` nothing is recorded. `note` takes lines for the log
-    (default: stderr); `command` and `cap_bytes` are for the recorder and the queue before it.
+    (default: stderr), `tell` what the recorder has missed whenever that changed, which it must take without waiting;
+    `command` and `cap_bytes` are for the recorder and the queue before it.
     Raises UsageError where an address cannot be listened on, or is its own upstream.
     """
     note = note or (lambda text: print(f"kvtop tap: {printable(text, 300)}", file=sys.stderr, flush=True))
     if command is None and store is not None:
         command = recorder(store, name)
-    tap = Tap(mappings, command=command, cap_bytes=cap_bytes, drain_s=drain_s, note=note)
+    tap = Tap(mappings, command=command, cap_bytes=cap_bytes, drain_s=drain_s, note=note, tell=tell)
     with _signals(tap):
         on_listening(tap.addresses)
         return tap.run()
@@ -101,6 +103,7 @@ class Tap:
         cap_bytes: int = CAP_BYTES,
         drain_s: float = DRAIN_S,
         note: Callable[[str], None] = lambda _: None,
+        tell: Callable[[Missed], None] = lambda _: None,
     ) -> None:
         self._reactor = Reactor(note)
         self._drain_s = drain_s
@@ -112,7 +115,7 @@ class Tap:
         self._child: Child | None = None
         if command is not None:
             self._child = Child(self._reactor, command, note)
-            self.spool = Spool(self._reactor, self._child, cap_bytes)
+            self.spool = Spool(self._reactor, self._child, cap_bytes, note, tell)
         self._doors: list[Door] = []
         try:
             for mapping in mappings:
@@ -144,9 +147,9 @@ class Tap:
             gc.unfreeze()
             self._reactor.close()
         served = sum(door.served for door in self._doors)
-        lost_bytes = self.spool.lost_bytes if self.spool is not None else 0
         lost_turns = self._child.lost_turns if self._child is not None else 0
-        return Ended(cut=self._cut, served=served, lost_bytes=lost_bytes, lost_turns=lost_turns, cuts=self._cuts)
+        missed = self.spool.tally.missed if self.spool is not None else None
+        return Ended(cut=self._cut, served=served, lost_turns=lost_turns, missed=missed, cuts=self._cuts)
 
     def stop(self) -> None:
         """End after a drain; when called again, at once. From a signal handler or another thread."""

@@ -17,7 +17,10 @@ from typing import Protocol
 
 import msgspec
 
+from kvtop.capture.tap.batches import not_begun, not_whole
+from kvtop.capture.tap.ended import Missed
 from kvtop.capture.tap.reactor import ERR, HUP, OUT, Reactor
+from kvtop.capture.tap.tally import Tally
 from kvtop.capture.tap.wire import HEADER, Kind, Lost, Opened
 
 CAP_BYTES = 32 << 20
@@ -49,7 +52,19 @@ class Recorder(Protocol):
 class Track:
     """A connection as the recorder is to know it."""
 
-    __slots__ = ("batch", "behind", "conn", "lost_client", "lost_server", "marks", "opened", "over", "spool", "told")
+    __slots__ = (
+        "batch",
+        "behind",
+        "conn",
+        "lost_client",
+        "lost_server",
+        "marks",
+        "opened",
+        "over",
+        "short",
+        "spool",
+        "told",
+    )
 
     def __init__(self, spool: Spool, conn: int, opened: Opened) -> None:
         self.spool = spool
@@ -61,6 +76,8 @@ class Track:
         """In which batch."""
         self.behind = False
         """Something of it was not kept and not yet told."""
+        self.short = False
+        """Bytes of it were not kept, now or before."""
         self.over = False
         self.lost_client = 0
         self.lost_server = 0
@@ -78,6 +95,7 @@ class Track:
                 self.lost_client += size
             else:
                 self.lost_server += size
+            spool.missed(self, size)
             return
         batch += _pack(self.conn, kind, at_ns, size)
         batch += data
@@ -106,7 +124,15 @@ class Track:
 class Spool:
     """The queue, and the recorder at its end."""
 
-    def __init__(self, reactor: Reactor, recorder: Recorder, cap_bytes: int = CAP_BYTES) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        recorder: Recorder,
+        cap_bytes: int = CAP_BYTES,
+        note: Callable[[str], None] = lambda _: None,
+        tell: Callable[[Missed], None] = lambda _: None,
+    ) -> None:
+        """`note` and `tell`: as of `Tally`."""
         self._reactor = reactor
         self._recorder = recorder
         recorder.on_start = self._connected
@@ -131,10 +157,9 @@ class Spool:
         self._closed: deque[tuple[int, Track]] = deque()
         """Tracks that are over, while the batch with their CLOSE is here."""
         self._behind: dict[int, Track] = {}
-        self.lost_bytes = 0
-        """Told in GAP frames."""
-        self.lost_connections = 0
-        """That nobody was told of."""
+        self.untold = 0
+        """Connections of which the recorder never hears."""
+        self.tally = Tally(reactor, lambda: bool(self._behind), note, tell)
 
     def start(self) -> None:
         self._recorder.start()
@@ -153,7 +178,8 @@ class Spool:
     def refused(self, opened: Opened) -> None:
         """The upstream took no connection."""
         if self.full():
-            self.lost_connections += 1
+            self.untold += 1
+            self.tally.add(0, 1)
             return
         text = _encode(opened)
         self.batch += _pack(next(self._conns) & 0xFFFFFFFF, Kind.REFUSED, monotonic_ns(), len(text)) + text
@@ -167,7 +193,7 @@ class Spool:
             self._recorder.start()
             self.flush()
             if not (self._queue or self.batch or self._behind) or monotonic() > deadline:
-                self._hang_up()
+                self._give_up_rest()
                 self._recorder.end(wait_s, then)
             else:
                 self._reactor.call_later(BATCH_S, look)
@@ -184,7 +210,7 @@ class Spool:
             if self._sock is not None and (self._queue or self.batch or self._behind) and monotonic() < deadline:
                 self._reactor.call_later(BATCH_S, look)
             else:
-                self._hang_up()
+                self._give_up_rest()
                 then()
 
         look()
@@ -212,7 +238,13 @@ class Spool:
             self._closed.append((self._number, track))
         elif not track.told and len(self._behind) > _UNTOLD:
             del self._behind[track.conn]
-            self.lost_connections += 1
+            self.untold += 1
+            self.missed(track, 0)
+
+    def missed(self, track: Track, size: int) -> None:
+        """So many bytes of it were not kept."""
+        self.tally.add(size, not track.short)
+        track.short = True
 
     def seal(self) -> None:
         """Close the batch. It is sent when it is due: just now there may be more of a large body to pass on."""
@@ -302,7 +334,6 @@ class Spool:
         self.arm()
 
     def _gap(self, conn: int, lost: Lost, at_ns: int) -> bytes:
-        self.lost_bytes += lost.client_bytes + lost.server_bytes
         text = _encode(lost)
         return _pack(conn, Kind.GAP, at_ns, len(text)) + text
 
@@ -318,6 +349,23 @@ class Spool:
         if sock is not None:
             self._reactor.remove(sock.fileno())
             sock.close()
+
+    def _give_up_rest(self) -> None:
+        """Nothing more is handed over."""
+        self._hang_up()
+        self.seal()
+        tracks = {track.conn: track for track in (*self._live.values(), *(t for _, t in self._closed))}
+        sent, self._sent = self._sent, 0
+        for _, batch in self._queue:
+            for conn, kind, size in not_whole(batch, sent):
+                if kind in (Kind.CLIENT, Kind.SERVER) and conn in tracks:
+                    self.missed(tracks[conn], size)
+                elif kind == Kind.REFUSED:
+                    self.tally.add(0, 1)
+            sent = 0
+        self._queue.clear()
+        self.held = 0
+        self.tally.close()
 
     def _lost(self) -> None:
         """The recorder is gone: prepare the queue for the next one."""
@@ -336,7 +384,7 @@ class Spool:
         if self._sent:
             number, batch = self._queue.popleft()
             self.held -= len(batch)
-            rest, begun, cut = self._not_begun(batch)
+            rest, begun, cut = not_begun(batch, self._sent)
         elif self._queue:
             number = self._queue[0][0] - 1
         self._sent = 0
@@ -348,30 +396,12 @@ class Spool:
                 text = _encode(msgspec.structs.replace(track.opened, resumed=True))
                 front += _pack(track.conn, Kind.OPEN, now, len(text)) + text
                 # What a track that is behind lost comes after what is still in the queue.
-                front += self._gap(track.conn, cut.get(track.conn, Lost()), now)
+                lost = cut.get(track.conn, Lost())
+                front += self._gap(track.conn, lost, now)
+                if lost != Lost():
+                    self.missed(track, lost.client_bytes + lost.server_bytes)
                 track.batch = number
         front += rest
         if front:
             self._queue.appendleft((number, front))
             self.held += len(front)
-
-    def _not_begun(self, batch: bytearray) -> tuple[bytearray, set[int], dict[int, Lost]]:
-        """The frames of the first batch of which no byte was sent, the connections that open in them, and what the one
-        frame held that was cut."""
-        at = 0
-        cut: dict[int, Lost] = {}
-        while at < self._sent:
-            conn, kind, _, size = HEADER.unpack_from(batch, at)
-            at += HEADER.size + size
-            if at > self._sent and kind == Kind.CLIENT:
-                cut[conn] = Lost(client_bytes=size)
-            elif at > self._sent and kind == Kind.SERVER:
-                cut[conn] = Lost(server_bytes=size)
-        rest, opens = batch[at:], set()
-        at = 0
-        while at < len(rest):
-            conn, kind, _, size = HEADER.unpack_from(rest, at)
-            at += HEADER.size + size
-            if kind == Kind.OPEN:
-                opens.add(conn)
-        return rest, opens, cut
