@@ -22,7 +22,8 @@ def main() -> None:
         drain_s=1.0,
         cap_bytes=cap,
     )
-    print(json.dumps({"cut": ended.cut, "served": ended.served, "lost_bytes": ended.missed.bytes if ended.missed else 0}), flush=True)
+    lost_bytes = ended.missed.bytes if ended.missed is not None else 0
+    print(json.dumps({"cut": ended.cut, "served": ended.served, "lost_bytes": lost_bytes}), flush=True)
 
 
 if __name__ == "__main__":
