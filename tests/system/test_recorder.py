@@ -69,7 +69,7 @@ def module(name, **members):
 
 module("kvtop.capture.store.store", Store=Store)
 module("kvtop.capture.conversations.linker", Linker=Linker)
-module("kvtop.capture.conversations.agents", name_of=lambda headers, hints, program: ("agent", None))
+module("kvtop.capture.conversations.agents", UNKNOWN="unknown", name_of=lambda headers, hints, program: ("agent", None))
 from kvtop.capture.recorder import process as recorder
 sys.exit(recorder.main(sys.argv[1:]))
 """

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.capture.api.answer_text import pieces
@@ -155,13 +155,11 @@ def asked(route: Route, body: object) -> Captured:
 
 
 @given(st.sampled_from(list(Route)), objects(ASKED))
-@settings(max_examples=300)
 def test_a_request(route: Route, body: dict[str, Any]) -> None:
     asked(route, body)
 
 
 @given(st.sampled_from(list(Route)), st.sampled_from(["messages", "input", "system", "tools"]), st.data())
-@settings(max_examples=300)
 def test_what_a_prompt_consists_of(route: Route, key: str, data: st.DataObject) -> None:
     block = data.draw(objects(ASKED))
     message = {"role": "user", "content": [{"type": "text", "text": "x"} | block]} | data.draw(objects(ASKED))
@@ -169,7 +167,6 @@ def test_what_a_prompt_consists_of(route: Route, key: str, data: st.DataObject) 
 
 
 @given(st.sampled_from(list(Route)), st.lists(objects(TOLD), max_size=3), st.sampled_from([None, 200, 500]))
-@settings(max_examples=300)
 def test_an_answer(route: Route, documents: list[dict[str, Any]], status: int | None) -> None:
     stream = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in documents)
     read_answer(route, status, [("content-type", "text/event-stream")], stream, True)
