@@ -140,7 +140,7 @@ Made by `./benchmarks/run --tap --write`.
 
 {cpu}
 
-64 streams of 50 chunks a second for {seconds:.0f} s a way and round, each stream in its own phase, 240 bytes a chunk.
+64 streams of 50 chunks a second for {seconds:.0f} s a way and round, each stream in its own phase, 229 bytes a chunk.
 In bursts all 64 streams get a chunk at once and the next when the client has them all, so the way is never idle and no
 two chunks come in one read.
 
