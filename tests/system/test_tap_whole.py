@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,15 +44,21 @@ def port(own_home: Path) -> int:
     return port
 
 
-def test_stop_says_which_turns_were_cut(port: int) -> None:
-    done = threading.Event()
+def stays(done: threading.Event) -> Callable[[Talk], None]:
+    """A server that begins a stream and goes on with it until `done`."""
 
     def server(talk: Talk) -> None:
         talk.until(ASK)
         talk.send(STREAM)
         done.wait(30)
 
-    with upstream(server) as box:
+    return server
+
+
+def test_stop_says_which_turns_were_cut(port: int) -> None:
+    done = threading.Event()
+
+    with upstream(stays(done)) as box:
         began = kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach", "--drain", "0.2")
         assert began.returncode == 0, began.stderr
         with connect(port) as talk:
@@ -87,12 +94,7 @@ def test_a_stream_that_the_stop_cut_has_its_end_and_its_time(port: int, drain: t
     """With --drain a second signal ends the tap, which waits for nobody then."""
     done = threading.Event()
 
-    def server(talk: Talk) -> None:
-        talk.until(ASK)
-        talk.send(STREAM)
-        done.wait(30)
-
-    with upstream(server) as box:
+    with upstream(stays(done)) as box:
         kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach", "--drain", "20" if drain else "0.2")
         with connect(port) as talk:
             talk.send(ASK)
@@ -110,12 +112,7 @@ def test_a_stream_that_the_stop_cut_has_its_end_and_its_time(port: int, drain: t
 def test_of_a_stream_that_went_on_when_the_tap_was_killed_the_record_is_cut(port: int) -> None:
     done = threading.Event()
 
-    def server(talk: Talk) -> None:
-        talk.until(ASK)
-        talk.send(STREAM)
-        done.wait(30)
-
-    with upstream(server) as box:
+    with upstream(stays(done)) as box:
         kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach")
         with connect(port) as talk:
             talk.send(ASK)
