@@ -7,7 +7,7 @@ import socket
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rawtalk import GET, Heard, Script, Talk, answers, asks, both_ways, head, play, tapped, upstream
 
@@ -189,10 +189,10 @@ def test_ipv6() -> None:
 pieces = st.lists(st.binary(min_size=1, max_size=3000), max_size=8)
 
 
+@pytest.mark.fuzz
 def test_any_bytes_in_any_pieces_pass_both_ways() -> None:
     with upstream(Talk.rest) as box, tapped(box.port) as tap:
 
-        @settings(max_examples=150, deadline=None)
         @given(there=pieces, back=pieces)
         def check(there: list[bytes], back: list[bytes]) -> None:
             box.script = says(back)

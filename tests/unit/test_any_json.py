@@ -154,11 +154,13 @@ def asked(route: Route, body: object) -> Captured:
     return turn
 
 
+@pytest.mark.fuzz
 @given(st.sampled_from(list(Route)), objects(ASKED))
 def test_a_request(route: Route, body: dict[str, Any]) -> None:
     asked(route, body)
 
 
+@pytest.mark.fuzz
 @given(st.sampled_from(list(Route)), st.sampled_from(["messages", "input", "system", "tools"]), st.data())
 def test_what_a_prompt_consists_of(route: Route, key: str, data: st.DataObject) -> None:
     block = data.draw(objects(ASKED))
@@ -166,6 +168,7 @@ def test_what_a_prompt_consists_of(route: Route, key: str, data: st.DataObject) 
     asked(route, {"model": "m", key: [message, {"role": "user", "content": [block]}, block]})
 
 
+@pytest.mark.fuzz
 @given(st.sampled_from(list(Route)), st.lists(objects(TOLD), max_size=3), st.sampled_from([None, 200, 500]))
 def test_an_answer(route: Route, documents: list[dict[str, Any]], status: int | None) -> None:
     stream = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in documents)

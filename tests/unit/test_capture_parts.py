@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.capture.store import parts
@@ -111,7 +111,7 @@ envelopes = st.dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.fuzz
 @given(envelopes, st.sampled_from([None, 1]), st.booleans(), st.binary(max_size=3), st.integers(0, 400))
 def test_any_body_comes_back(made: dict[str, Any], indent: int | None, ascii_: bool, junk: bytes, at: int) -> None:
     body = json.dumps(made, indent=indent, ensure_ascii=ascii_).encode("utf-8", "surrogatepass")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from capture_fakes import Seen, answer, chunk, post, stream_head
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.capture.recorder.connection import Connection, End
@@ -213,7 +213,7 @@ payloads = st.one_of(
 @given(
     st.lists(st.tuples(kinds, payloads, st.sampled_from([1, 2_000_000_000])), max_size=40), st.booleans(), st.booleans()
 )
-@settings(max_examples=400)
+@pytest.mark.fuzz
 def test_whatever_comes_nothing_raises_and_each_exchange_ends_once(
     frames: list[tuple[Kind, bytes, int]], resumed: bool, late: bool
 ) -> None:

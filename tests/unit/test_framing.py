@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import httptools
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.capture.recorder import framing
@@ -150,7 +150,7 @@ def test_late_is_the_same_as_one_by_one(chunks: list[bytes], cuts: list[int], ev
 
 
 @given(st.binary(max_size=300), cuts, st.booleans())
-@settings(max_examples=300)
+@pytest.mark.fuzz
 def test_arbitrary_bytes_raise_nothing_but_broken(data: bytes, cuts: list[int], answers: bool) -> None:
     try:
         fed(data, cuts, answers=answers)
@@ -159,6 +159,7 @@ def test_arbitrary_bytes_raise_nothing_but_broken(data: bytes, cuts: list[int], 
 
 
 @given(st.sampled_from([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"]), st.binary(max_size=200), cuts)
+@pytest.mark.fuzz
 def test_arbitrary_bytes_after_a_head_raise_nothing_but_broken(head: bytes, data: bytes, cuts: list[int]) -> None:
     try:
         fed(head + data, cuts, answers=True)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.capture.api.routes import Asked, may_be_turn, read_request, route_of
@@ -320,11 +320,12 @@ messages = st.fixed_dictionaries(
 
 
 @given(st.dictionaries(keys, json_values | st.lists(messages, max_size=4), max_size=6), st.sampled_from(list(Route)))
-@settings(max_examples=300)
+@pytest.mark.fuzz
 def test_any_json(body: dict[str, object], route: Route) -> None:
     read(body, {Route.CHAT: "/chat/completions", Route.MESSAGES: "/messages"}.get(route, f"/{route.value}"))
 
 
+@pytest.mark.fuzz
 @given(st.lists(messages, min_size=1, max_size=5))
 def test_digests_do_not_depend_on_the_formatting(given: list[dict[str, object]]) -> None:
     plain = read(json.dumps({"messages": given}).encode())
@@ -332,6 +333,7 @@ def test_digests_do_not_depend_on_the_formatting(given: list[dict[str, object]])
     assert digests(plain) == digests(other)
 
 
+@pytest.mark.fuzz
 @given(st.binary(max_size=200))
 def test_any_bytes(body: bytes) -> None:
     read(body)

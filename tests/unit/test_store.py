@@ -404,11 +404,8 @@ any_body = st.one_of(
 )
 
 
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@pytest.mark.fuzz
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(any_body, min_size=1, max_size=12), st.lists(st.integers(1, 12), max_size=6), st.integers(0, 3))
 def test_any_bodies_come_back(tmp_path: Path, texts: list[bytes], gone: list[int], deepest: int) -> None:
     for name in tmp_path.glob("any.db*"):
