@@ -194,6 +194,25 @@ async def test_numbers_that_come_back_get_their_colour_back() -> None:
         assert blue in {segment.style.color for segment in app.dashboard.query_one("#cache").render_line(4)}
 
 
+@pytest.mark.parametrize(("w", "h"), [(200, 50), (120, 36), (80, 24), (40, 15)])
+async def test_old_numbers_of_cards_and_machine_say_their_age_too(w: int, h: int) -> None:
+    view = boxes.healthy()
+    gpu = replace(view.gpu, error="the NVIDIA driver does not answer", at=boxes.NOW - 77)
+    host = replace(view.host, error="/proc does not answer", at=boxes.NOW - 66)
+    async with shown(replace(view, gpu=gpu, host=host), w, h) as (app, _, _):
+        screen = text(app)
+        assert "77 s old" in screen
+        assert ("66 s old" in screen) is (w >= 80)
+        panels = [app.dashboard.query_one(f"#{name}") for name in ("gpu", "facts")]
+        strips = [panel.render_line(y) for panel in panels if panel.display for y in range(panel.size.height)]
+        of_cards = [
+            segment for strip in strips for segment in strip if "98" in segment.text and "97" not in segment.text
+        ]
+        live = Color.parse(app.current_theme.variables["text"]).rich_color
+        assert w == 40 or of_cards
+        assert live not in {segment.style.color for segment in of_cards if segment.style}
+
+
 async def test_without_a_gpu_one_line_says_why() -> None:
     for size in ((80, 24), (120, 36), (40, 15)):
         screen = await look(boxes.no_gpu(), *size)

@@ -325,6 +325,8 @@ def host_words(reading: HostReading | None) -> str:
     """`125.6 GiB RAM, 104.2 GiB available; /dev/shm 62.8 GiB, 62.1 GiB free`."""
     if reading is None:
         return "not read yet"
+    if reading.error:
+        return reading.error
     ram = f"{gib(reading.memory_total_bytes)} RAM, {gib(reading.memory_available_bytes)} available"
     total, used = reading.shm_total_bytes, reading.shm_used_bytes
     free = None if total is None or used is None else total - used

@@ -9,7 +9,7 @@ from kvtop.ui.numbers import DASH, exact, of_gib, pct, short
 from kvtop.ui.scene import age, window_words
 from kvtop.ui.widgets.box import BoxPanel
 from kvtop.ui.widgets.cache import share_rows, share_tone
-from kvtop.ui.widgets.gpu import degrees, why_none
+from kvtop.ui.widgets.gpu import degrees, how_old, why_none
 from kvtop.ui.widgets.offload import ways
 from kvtop.ui.widgets.ttft import estimate
 
@@ -103,6 +103,10 @@ class Facts(BoxPanel):
         warm = " ".join(degrees(card).removesuffix(" °C") for card in cards)
         known = any(card.util_share is not None for card in cards)
         options = [f"{busy} %  {warm} °C  {memory}", f"{busy} %  {memory}", f"{busy} %", f"{len(cards)} cards"]
+        if old := how_old(reading, self.at):
+            return pick_line(
+                [[*label, (old, "warn"), (f": {said}", "d")] for said in options] + [[*label, (old, "warn")]], w
+            )
         return [*label, (pick(options, w - 7) if known else memory if memory != DASH else DASH, "t")]
 
 

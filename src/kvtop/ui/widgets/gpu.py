@@ -8,7 +8,7 @@ from dataclasses import replace
 from kvtop.model.here import is_local
 from kvtop.readings import Gpu, GpuReading
 from kvtop.ui.draw import SUPER, Line, clip, fit, meter, pick, rj, safe, width
-from kvtop.ui.numbers import DASH, gib, of_gib, pct, per_second
+from kvtop.ui.numbers import DASH, gib, lasted, of_gib, pct, per_second
 from kvtop.ui.scene import Scene
 from kvtop.ui.widgets.box import BoxPanel
 
@@ -82,6 +82,13 @@ def why_none(reading: GpuReading | None) -> list[str]:
     return [f"{error}. Everything else works; kvtop doctor says more", error, "no NVIDIA driver here", "none"]
 
 
+def how_old(reading: GpuReading | None, at: float) -> str:
+    """'12 s old' where the driver has told nothing since, else nothing."""
+    if reading is None or not reading.gpus or not reading.error or reading.at is None:
+        return ""
+    return f"{lasted(at - reading.at)} old"
+
+
 class GpuPanel(BoxPanel):
     NUMBER, NAME = 5, "GPU"
 
@@ -100,7 +107,12 @@ class GpuPanel(BoxPanel):
 
     def depends(self) -> object:
         reading = self._reading()
-        return (reading.gpus, reading.error, self.server.url if self.server else "") if reading else None
+        if reading is None:
+            return None
+        return reading.gpus, reading.error, how_old(reading, self.at), self.server.url if self.server else ""
+
+    def grey(self) -> bool:
+        return bool(how_old(self._reading(), self.at))
 
     def _reading(self) -> GpuReading | None:
         """The newest one, with the reasons that a card was held back for in the last seconds."""
@@ -114,6 +126,8 @@ class GpuPanel(BoxPanel):
         reading = self._reading()
         if reading is None or not reading.gpus:
             return []
+        if old := how_old(reading, self.at):
+            return [(pick([f"{old}: {safe(reading.error or '')}", old], w), "warn")]
         name = names(reading)
         sizes = {g.memory_total_bytes for g in reading.gpus}
         each = f", {gib(sizes.pop(), 0)}" + (" each" if len(reading.gpus) > 1 else "") if len(sizes) == 1 else ""
@@ -132,11 +146,16 @@ class GpuPanel(BoxPanel):
         left: Line = [(SUPER[5], "d"), ("GPU ", "t bold")]
         if reading is None or not reading.gpus:
             return [*left, (pick(why_none(reading), w - 5), "d")]
+        old = how_old(reading, self.at)
+        if old:
+            left.append((f"{old}  ", "warn"))
         for i, card in enumerate(reading.gpus):
             part: Line = [(f"{card.index}", "d"), *rj(pct(card.util_share), 6), (" ", "t")]
             part += [(of_gib(card.memory_used_bytes, card.memory_total_bytes), "t"), (f" {degrees(card)}   ", "t")]
             if card.lost:
                 part = [(f"{card.index} lost   ", "bad")]
+            if old:
+                part = [(text, "d") for text, _ in part]
             rest = len(reading.gpus) - i
             if width(left) + width(part) > w and rest:
                 return [*left, (pick([f"and {rest} more", f"+{rest}"], max(0, w - width(left))), "d")]

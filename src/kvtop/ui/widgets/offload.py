@@ -8,7 +8,7 @@ from kvtop.model.box import Offload
 from kvtop.model.here import is_local
 from kvtop.readings import HostReading, OffloadFile
 from kvtop.ui.draw import Line, area, columns, fit, lj, meter, nice, peak, pick, pick_line, rj, safe, width
-from kvtop.ui.numbers import DASH, exact, flow, gib, of_gib, pct, per_hour, per_second, tok, traffic
+from kvtop.ui.numbers import DASH, exact, flow, gib, lasted, of_gib, pct, per_hour, per_second, tok, traffic
 from kvtop.ui.scene import second_row, window_words
 from kvtop.ui.widgets.box import BoxPanel
 
@@ -61,6 +61,11 @@ def _copies(n: int | None) -> str:
     return exact(n) if n is None or n < 10_000_000 else tok(n)
 
 
+def how_old(host: HostReading | None, at: float) -> str:
+    """'12 s old' where this machine has told nothing since, else nothing."""
+    return f"{lasted(at - host.at)} old" if host is not None and host.error and host.at is not None else ""
+
+
 def never_read(life: Offload) -> bool:
     """The tier was written since the server's start, and nothing ever came back from it."""
     if life.unit == "blocks":
@@ -103,7 +108,7 @@ class OffloadPanel(BoxPanel):
     def depends(self) -> object:
         server, view = self.server, self.scene.view if self.scene else None
         charts = (server.store_chart, server.load_chart) if server else ()
-        machine = (view.host, self._pcie()) if view else ()
+        machine = (view.host, how_old(view.host, self.at), self._pcie()) if view else ()
         return *self.state(), self._ways(), self._share(), self.life.offload, charts, machine
 
     def note(self, w: int) -> Line:
@@ -158,6 +163,8 @@ class OffloadPanel(BoxPanel):
         else:
             out.append(pick_line(_totals(store, load), w))
         host = self.scene.view.host if self.scene else None
+        if old := how_old(host, self.at):
+            return [*out, [("shm, RAM: ", "d"), (old, "warn")]]
         shm, ram = _shares(host)
         gap = "   " if w >= 37 else " "
         bar = max(3, min(12, (w - 23) // 2))
@@ -213,8 +220,9 @@ class OffloadPanel(BoxPanel):
         return pct(sum(known) / cached.prompt_tokens, 1) if known and cached.prompt_tokens else DASH
 
     def _pcie(self) -> tuple[str, str]:
-        """(GPU to host, host to GPU) of all cards, of now."""
+        """(GPU to host, host to GPU) of all cards, of now: not where the last reading is old."""
         gpu = self.scene.view.gpu if self.scene else None
+        gpu = None if gpu is not None and gpu.error else gpu
         out = [g.pcie_tx_bytes_per_s for g in gpu.gpus if g.pcie_tx_bytes_per_s is not None] if gpu else []
         back = [g.pcie_rx_bytes_per_s for g in gpu.gpus if g.pcie_rx_bytes_per_s is not None] if gpu else []
         return (per_second(sum(out)) if out else DASH, per_second(sum(back)) if back else DASH)
@@ -264,6 +272,9 @@ class OffloadPanel(BoxPanel):
             ],
             [half, half],
         )
+        if host is not None and (old := how_old(host, self.at)):
+            said = pick([f"{old}: {safe(host.error or '')}", old], w)
+            return [[(text, "d") for text, _ in row], [(said, "warn")]]
         words, tone = tier_words(host, self._tier_bytes(), self._here())
         line: Line = [("tier ", "d"), (pick(words, w - 5), tone)]
         extra: list[str] = []
