@@ -213,6 +213,19 @@ async def test_old_numbers_of_cards_and_machine_say_their_age_too(w: int, h: int
         assert live not in {segment.style.color for segment in of_cards if segment.style}
 
 
+async def test_a_server_at_an_address_of_this_box_has_these_cards_and_this_tier() -> None:
+    url, elsewhere = "http://10.0.0.5:8000", "of this box, not of the server's"
+    bound = replace(boxes.HOST, processes=(replace(boxes.HOST.processes[0], host="10.0.0.5"),))
+    for server, host, here in (
+        (boxes.server(url=url), boxes.HOST, False),
+        (boxes.server(url=url), bound, True),
+        (boxes.server(url="http://mybox:8000", pid=41233), boxes.HOST, True),
+    ):
+        screen = await look(boxes.box(servers=(server,), host=host), 200, 50)
+        assert (elsewhere in screen) is not here
+        assert ("48.0 GiB, mapped by 3 processes" in screen) is here
+
+
 async def test_without_a_gpu_one_line_says_why() -> None:
     for size in ((80, 24), (120, 36), (40, 15)):
         screen = await look(boxes.no_gpu(), *size)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from kvtop.config import Thresholds
 from kvtop.model.box import EngineWindow
-from kvtop.model.here import server_of
+from kvtop.model.here import is_here, server_of
 from kvtop.model.view import WINDOWS, BoxView, ServerView, Turn, TurnKey
 from kvtop.readings import State, VllmProcess
 from kvtop.ui.filter import matches
@@ -84,6 +84,13 @@ class Scene:
         """The turn under the cursor."""
         place = self.table.place(self.cursor)
         return None if place is None else self.rows[place]
+
+    @property
+    def here(self) -> bool:
+        """The chosen server runs on this machine: by its address, or because a process of this machine was seen to
+        serve it."""
+        server = self.server
+        return server is not None and (server.pid is not None or is_here(server.url, self.view.host))
 
     @property
     def process(self) -> VllmProcess | None:

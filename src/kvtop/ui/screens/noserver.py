@@ -14,7 +14,7 @@ from textual.binding import BindingType
 from textual.widgets import Input
 
 from kvtop.errors import UsageError
-from kvtop.model.here import is_local
+from kvtop.model.here import is_here
 from kvtop.model.view import BoxView, Sentence
 from kvtop.readings import HostReading
 from kvtop.sources.url import parse
@@ -173,7 +173,8 @@ class NoServerScreen(Page):
             self._say("no password here: api_key_env or api_key_file in config.toml names a key")
             return
         url = server.url
-        if not is_local(url) and self.asked != url:
+        view = self.view()
+        if self.asked != url and not is_here(url, view.host if view is not None else None):
             self.asked = url
             self._say(
                 f"{url} is not this box: kvtop would read it over the network. enter again watches it, esc leaves it"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from kvtop.model.here import is_local
 from kvtop.readings import Gpu, GpuReading
 from kvtop.ui.draw import SUPER, Line, clip, fit, meter, pick, rj, safe, width
 from kvtop.ui.numbers import DASH, gib, lasted, of_gib, pct, per_second
@@ -109,7 +108,11 @@ class GpuPanel(BoxPanel):
         reading = self._reading()
         if reading is None:
             return None
-        return reading.gpus, reading.error, how_old(reading, self.at), self.server.url if self.server else ""
+        return reading.gpus, reading.error, how_old(reading, self.at), self._elsewhere()
+
+    def _elsewhere(self) -> bool:
+        """The chosen server does not run on these cards."""
+        return self.server is not None and self.scene is not None and not self.scene.here
 
     def grey(self) -> bool:
         return bool(how_old(self._reading(), self.at))
@@ -131,7 +134,7 @@ class GpuPanel(BoxPanel):
         name = names(reading)
         sizes = {g.memory_total_bytes for g in reading.gpus}
         each = f", {gib(sizes.pop(), 0)}" + (" each" if len(reading.gpus) > 1 else "") if len(sizes) == 1 else ""
-        here = "" if self.server is None or is_local(self.server.url) else ", of this box, not of the server's"
+        here = ", of this box, not of the server's" if self._elsewhere() else ""
         held = [f"{name}, held back: {words}" for words in held_back(reading)]
         options = [f"{name}{here}"] if here else [*held, f"{name}{each}" if not held else name]
         return [(pick([*options, name, f"{len(reading.gpus)} cards", ""], w), "d")]

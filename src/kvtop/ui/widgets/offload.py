@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtop.model.box import Offload
-from kvtop.model.here import is_local
 from kvtop.readings import HostReading, OffloadFile
 from kvtop.ui.draw import Line, area, columns, fit, lj, meter, nice, peak, pick, pick_line, rj, safe, width
 from kvtop.ui.numbers import DASH, exact, flow, gib, lasted, of_gib, pct, per_hour, per_second, tok, traffic
@@ -108,7 +107,7 @@ class OffloadPanel(BoxPanel):
     def depends(self) -> object:
         server, view = self.server, self.scene.view if self.scene else None
         charts = (server.store_chart, server.load_chart) if server else ()
-        machine = (view.host, how_old(view.host, self.at), self._pcie()) if view else ()
+        machine = (view.host, self._here(), how_old(view.host, self.at), self._pcie()) if view else ()
         return *self.state(), self._ways(), self._share(), self.life.offload, charts, machine
 
     def note(self, w: int) -> Line:
@@ -141,7 +140,7 @@ class OffloadPanel(BoxPanel):
         return sum(f.bytes for f in files) if files else None
 
     def _here(self) -> bool:
-        return self.server is not None and is_local(self.server.url)
+        return self.scene is not None and self.scene.here
 
     def body(self, w: int, h: int) -> list[Line]:
         return (self._small if h <= 5 or w < 46 else self._large)(w, h)[:h]
