@@ -20,7 +20,7 @@ import kvtop.ui.app
 from kvtop.config import Settings
 from kvtop.errors import Problem
 from kvtop.model.box import BySource, Cached, Latency, Quantile, Window
-from kvtop.model.view import BoxView, EngineLine, Sentence
+from kvtop.model.view import BoxView, EngineLine, Sentence, TapView
 from kvtop.readings import Discovery, GpuReading, State
 from kvtop.ui.app import KvtopApp
 from kvtop.ui.layout import PANELS
@@ -224,6 +224,23 @@ async def test_a_server_at_an_address_of_this_box_has_these_cards_and_this_tier(
         screen = await look(boxes.box(servers=(server,), host=host), 200, 50)
         assert (elsewhere in screen) is not here
         assert ("48.0 GiB, mapped by 3 processes" in screen) is here
+
+
+@pytest.mark.parametrize(("usage", "waiting", "warns"), [(0.95, 1, True), (0.94, 1, False), (0.99, 0, False)])
+async def test_a_full_pool_is_worth_a_look_where_something_waits(usage: float, waiting: int, warns: bool) -> None:
+    requests = replace(boxes.engine_window().requests, waiting=waiting, kv_cache_usage_share=usage)
+    window = boxes.engine_window(requests=requests)
+    server = boxes.server(window=Window(State.UP, at=boxes.NOW, window_s=300.0, all=window))
+    async with shown(boxes.box(servers=(server,)), 120, 36) as (app, _, _):
+        panel = app.dashboard.query_one("#queue")
+        amber = Color.parse(app.current_theme.variables["warn"]).rich_color
+        row = next(strip for y in range(panel.size.height) if "KV pool " in (strip := panel.render_line(y)).text and y)
+        assert (amber in {s.style.color for s in row if s.style and "━" in s.text}) is warns
+
+
+async def test_a_tap_that_was_says_that_there_are_no_turns_yet() -> None:
+    server = boxes.server(turns=(), turns_total=0, tap=TapView(0, problem=""))
+    assert "no turns yet" in (await look(boxes.box(servers=(server,)), 120, 36))
 
 
 async def test_without_a_gpu_one_line_says_why() -> None:
