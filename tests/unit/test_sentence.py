@@ -584,7 +584,7 @@ def test_another_server_that_is_idle_or_has_no_cache_does_not_speak() -> None:
 def test_no_server() -> None:
     assert sentence.make([], 0, AROUND).chip == "NO SERVER"
     made = sentence.make([], 0, AROUND, Discovery())
-    assert plain(made) == "No vLLM server found on this box. Looking again every 2 s."
+    assert plain(made) == "No vLLM server found on this box. kvtop goes on looking."
 
 
 @settings(max_examples=200, derandomize=True, deadline=None)

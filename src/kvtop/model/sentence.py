@@ -65,7 +65,7 @@ def no_server(discovery: Discovery | None) -> Sentence:
     """No endpoint is known."""
     if discovery is None:
         return Sentence("NO SERVER", "dim", "Looking for vLLM servers on this box.")
-    return Sentence("NO SERVER", "warn", "No vLLM server found on this box.", f"Looking again every {nb('2 s')}.")
+    return Sentence("NO SERVER", "warn", "No vLLM server found on this box.", "kvtop goes on looking.")
 
 
 def _judge(view: ServerView, around: Around, other: bool = False) -> tuple[int, str, str, list[Wording]]:

@@ -15,6 +15,7 @@ from textual.widgets import Input
 
 from kvtop.errors import UsageError
 from kvtop.model.here import is_here
+from kvtop.model.sentence import no_server
 from kvtop.model.view import BoxView, Sentence
 from kvtop.readings import HostReading
 from kvtop.sources.url import parse
@@ -190,24 +191,19 @@ class NoServerScreen(Page):
     # ---- painting
     def head(self, w: int) -> list[Line]:
         view = self.view()
-        contexts: list[str]
-        looked = view.discovery.at if view and view.discovery else None
+        contexts: list[str] = []
         if view is not None and view.servers:
             if any(server.url == self.url and nothing_yet(server) for server in view.servers):
                 said = f"{self.url} has never answered."
                 sentence = Sentence("NO ANSWER", "warn", said, "Another URL takes its place.")
             else:
                 sentence = Sentence("OK", "ok", "Another server is there now.", "esc shows it.")
-            contexts = []
-        elif view is None or looked is None:
-            sentence = Sentence("NO SERVER", "warn", "Looking for a vLLM server on this box.")
-            contexts = []
         else:
-            sentence = Sentence("NO SERVER", "warn", "No vLLM server found on this box.", "kvtop goes on looking.")
-            ago = span(max(0.0, self.now() - looked))
-            contexts = [f"last looked {ago} ago", f"{ago} ago"]
-            if view.looks > 1:
-                contexts.insert(0, f"looked {exact(view.looks)} times, last {ago} ago")
+            sentence = no_server(view.discovery if view is not None else None)
+            if view is not None and view.discovery is not None and view.discovery.at is not None:
+                ago = span(max(0.0, self.now() - view.discovery.at))
+                often = [f"looked {exact(view.looks)} times, last {ago} ago"] if view.looks > 1 else []
+                contexts = [*often, f"last looked {ago} ago", f"{ago} ago"]
         return headline(sentence, contexts, w)
 
     def lines(self, w: int, h: int) -> list[Line]:
