@@ -110,12 +110,11 @@ class ServerHistory:
         self._state, self._down = down.state, down
 
     def facts(self, facts: ServerFacts) -> None:
-        """What changes seldom. A field that is unknown this time keeps what was known."""
+        """What changes seldom. A version and models that are unknown this time stay what was known; whether it sleeps
+        does not."""
         self.version += 1
         known = self._facts
-        self._facts = replace(
-            facts, version=facts.version or known.version, models=facts.models or known.models, sleeping=facts.sleeping
-        )
+        self._facts = replace(facts, version=facts.version or known.version, models=facts.models or known.models)
 
     def served_by(self, pid: int) -> None:
         """The API process on this machine that serves this URL."""

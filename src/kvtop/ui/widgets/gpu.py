@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 from kvtop.readings import Gpu, GpuReading
@@ -170,24 +171,12 @@ class GpuPanel(BoxPanel):
         assert reading is not None
         cards = reading.gpus
         if w >= 74 and h <= len(cards) + 1:
-            return self._rows(reading, w, h, self._full_row)
+            return _rows(reading, w, h, self._full_row)
         if w >= 60 and h >= 2 * len(cards) + 3:
             return self._tables(reading, w)[:h]
         if h >= 2 * len(cards):
             return self._pairs(reading, w, h)[:h]
-        return self._rows(reading, w, h, self._short_row)
-
-    def _rows(self, reading: GpuReading, w: int, h: int, row: object) -> list[Line]:
-        """One row a card; where they do not fit, the last row counts the rest."""
-        cards = reading.gpus
-        make = self._full_row if row == self._full_row else self._short_row
-        if len(cards) <= h:
-            return [make(card, w) for card in cards]
-        shown = [make(card, w) for card in cards[: h - 1]]
-        rest = cards[h - 1 :]
-        busy = " ".join(pct(card.util_share).removesuffix(" %") for card in rest)
-        options = [f"{len(rest)} more: {busy} %", f"{len(rest)} more"]
-        return [*shown, [(pick(options, w), "d")]]
+        return _rows(reading, w, h, self._short_row)
 
     def _lost(self, card: Gpu, w: int) -> Line | None:
         if not card.lost:
@@ -258,7 +247,7 @@ class GpuPanel(BoxPanel):
         out: list[Line] = [
             [
                 ("  ", "d"), *rj("util", 5, "d"), (" " * (bar + 1), "d"), *rj("memory", 15, "d"),
-                (" " * (bar + 1), "d"),                *rj("power", 12, "d"), *rj("temp", 7, "d"),
+                (" " * (bar + 1), "d"), *rj("power", 12, "d"), *rj("temp", 7, "d"),
             ]
         ]  # fmt: skip
         for card in reading.gpus:
@@ -283,6 +272,17 @@ class GpuPanel(BoxPanel):
             line += [*rj(per_second(card.pcie_tx_bytes_per_s), 11), ("   ", "t")]
             out.append(fit([*line, (reason, "t" if card.throttle else "d")], w))
         return out
+
+
+def _rows(reading: GpuReading, w: int, h: int, row: Callable[[Gpu, int], Line]) -> list[Line]:
+    """One row a card; where they do not fit, the last row counts the rest."""
+    cards = reading.gpus
+    if len(cards) <= h:
+        return [row(card, w) for card in cards]
+    rest = cards[h - 1 :]
+    busy = " ".join(pct(card.util_share).removesuffix(" %") for card in rest)
+    options = [f"{len(rest)} more: {busy} %", f"{len(rest)} more"]
+    return [*(row(card, w) for card in cards[: h - 1]), [(pick(options, w), "d")]]
 
 
 def _both(card: Gpu) -> float | None:
