@@ -12,7 +12,7 @@ from kvtop.model.archive import Archive
 from kvtop.model.box import EngineWindow, Window
 from kvtop.model.traces import LEVEL_GAP_S, Traces
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import WINDOWS, Savings, ServerView, Turn
+from kvtop.model.view import Savings, ServerView, Turn, seconds_of
 from kvtop.model.window import Glance, between, glance, since_start
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State
 
@@ -288,7 +288,7 @@ class ServerHistory:
             return Window(self._state)
         known = self._windows.get(key)
         if known is None:
-            seconds = next((s for name, s, _ in WINDOWS if name == key), 300.0)
+            seconds = seconds_of(key)
             if seconds is None:
                 known = since_start(self._last)
             else:

@@ -8,7 +8,7 @@ from kvtop.model.box import Offload
 from kvtop.readings import HostReading, OffloadFile
 from kvtop.ui.draw import Line, area, columns, fit, lj, meter, nice, peak, pick, pick_line, rj, safe, width
 from kvtop.ui.numbers import DASH, exact, flow, gib, lasted, of_gib, pct, per_hour, per_second, tok, traffic
-from kvtop.ui.scene import second_row, window_words
+from kvtop.ui.scene import second_row
 from kvtop.ui.widgets.box import BoxPanel
 
 
@@ -180,7 +180,7 @@ class OffloadPanel(BoxPanel):
         left_w = name_w + 10 + load_w + 3
         store, load = self._ways()
         life = self.life.offload
-        span = window_words(self.server) if self.server else "5 min"
+        span = self.server.window_words if self.server else "5 min"
 
         def row(name: str, a: str, b: str, a_style: str = "t", b_style: str = "t") -> Line:
             return [*lj(name, name_w, "d"), *rj(a, 10, a_style), *rj(b, load_w, b_style)]
