@@ -510,6 +510,12 @@ def test_a_10_second_window_is_told_in_seconds() -> None:
     )
 
 
+def test_what_came_back_from_the_tier_is_unknown_and_not_0() -> None:
+    unknown = replace(WELL.all.offload, load_bytes=None, load_bytes_per_s=None)
+    window = replace(WELL, all=replace(WELL.all, offload=unknown))
+    assert "tier 3.1 GB/h out, – back" in plain(said(replace(UP, window=window)))
+
+
 def test_a_request_that_waits_one_step_is_no_queue() -> None:
     assert said(replace(QUEUED, waiting_since=NOW - 1)).chip == "OK"
 

@@ -234,10 +234,10 @@ def _tier_words(view: ServerView) -> list[str]:
         return [f"tier {nb(f'{exact(now.stores)} blocks out')}, {nb(f'{exact(now.loads)} back')}"]
     if now.store_bytes_per_s is None or not (life.store_bytes_total or now.store_bytes or now.load_bytes):
         return []
-    out = "0" if not now.store_bytes else flow(now.store_bytes_per_s, view.window_key)
+    out = "0" if now.store_bytes == 0 else flow(now.store_bytes_per_s, view.window_key)
     if life.load_bytes_total == 0:
         return [f"tier {nb(f'{out} out')}, {nb('never read')}"]
-    back = "0" if not now.load_bytes else flow(now.load_bytes_per_s, view.window_key)
+    back = "0" if now.load_bytes == 0 else flow(now.load_bytes_per_s, view.window_key)
     return [f"tier {nb(f'{out} out')}, {nb(f'{back} back')}"]
 
 
