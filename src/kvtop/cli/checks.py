@@ -275,7 +275,7 @@ def _gpu(seen: Evidence) -> Check:
 def _machine(seen: Evidence) -> Iterator[Check]:
     host = seen.host
     if host.memory_total_bytes is None:
-        yield Check("host memory", False, "/proc/meminfo cannot be read", "kvtop reads Linux only")
+        yield Check("host memory", False, host.error or "/proc/meminfo cannot be read", "kvtop reads Linux only")
     else:
         pressure = "no memory pressure figures" if host.pressure is None else f"memory pressure {pct(host.pressure)}"
         free = f"{gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} available"

@@ -152,7 +152,9 @@ def _machine(look: Look) -> Iterable[tuple[str, str]]:
             why = f", held back by {', '.join(gpu.throttle)}" if gpu.throttle else ""
             yield f"GPU {gpu.index}", f"{gpu.name}  {pct(gpu.util_share)}  {memory}  {watts}  {heat}{why}"
     host = look.host
-    if host is not None:
+    if host is not None and host.error:
+        yield "host", host.error
+    elif host is not None:
         free = f"{gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} available"
         yield "host", f"{free}; /dev/shm {gib(host.shm_used_bytes)} of {gib(host.shm_total_bytes)} used"
         for tier in host.offload_files:
