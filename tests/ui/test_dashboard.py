@@ -238,6 +238,12 @@ async def test_a_full_pool_is_worth_a_look_where_something_waits(usage: float, w
         assert (amber in {s.style.color for s in row if s.style and "━" in s.text}) is warns
 
 
+async def test_what_is_in_flight_is_not_known_of_a_server_that_cannot_be_read() -> None:
+    assert "– in flight, 812 done" in await look(boxes.down(), 120, 36)
+    done = tuple(turn for turn in boxes.turns() if turn.state != "in_flight")
+    assert "0 in flight, 812 done" in await look(boxes.box(servers=(boxes.server(turns=done),)), 120, 36)
+
+
 async def test_a_tap_that_was_says_that_there_are_no_turns_yet() -> None:
     server = boxes.server(turns=(), turns_total=0, tap=TapView(0, problem=""))
     assert "no turns yet" in (await look(boxes.box(servers=(server,)), 120, 36))

@@ -65,13 +65,15 @@ def usage_words(tap: TapView) -> list[str]:
     return [f"{streams}: the client does not set {OPTION}", f"{streams}: no {OPTION}", streams]
 
 
-def _in_flight(server: ServerView) -> int:
+def _in_flight(server: ServerView) -> int | None:
+    """None where none is seen and the server does not tell: it cannot be read, or its gauges are not there."""
     n = 0
     for turn in server.turns:  # they stand first
         if not flying(turn):
             break
         n += turn.n
-    return n
+    told = server.state.good and server.window.all.requests.running is not None
+    return n if n or told else None
 
 
 def _caches(server: ServerView) -> bool:
