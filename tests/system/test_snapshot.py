@@ -7,13 +7,14 @@ import gzip
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from loopback import METRICS, Exchange, Handler, routes, serving, vllm
 
-from kvtop.cli import target, words
+from kvtop.cli import once, target, words
 from kvtop.cli.main import main
 from kvtop.model.box import (
     Cached,
@@ -85,6 +86,22 @@ async def test_the_document_is_printed_in_every_state(
     assert made["detail"]
     assert made["age_s"] is None
     assert made["cached"]["prompt_tokens"] is None  # type: ignore[index]
+
+
+async def test_a_driver_that_hangs_holds_nothing_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(once, "READ_S", 0.1)
+    monkeypatch.setattr(once, "_read_gpu", hangs.wait)
+    monkeypatch.setattr(once, "_read_host", hangs.wait)
+    async with serving(vllm()) as box:
+        assert await run(box.url, "--seconds", "0.1", "--json") == 0
+        made = document(capsys)
+        assert made["gpu_error"] == "the NVIDIA driver has not answered for 0.1 s"
+        assert await run(box.url, "--seconds", "0.1") == 0
+    assert "/proc has not answered for 0.1 s" in capsys.readouterr().out
+    hangs.set()
 
 
 async def test_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from kvtop.capture.control import running
 from kvtop.capture.control.running import Running
 from kvtop.cli.dashboard import named as named_files
-from kvtop.cli.once import read_gpu, read_host, source
+from kvtop.cli.once import gpu_now, host_now, source
 from kvtop.cli.target import Target, all_named, discovered
 from kvtop.config import Loaded, Settings, load
 from kvtop.errors import Problem
@@ -69,7 +69,7 @@ async def gather(urls: Sequence[str]) -> Evidence:
     """Look at everything once. Raises UsageError for a bad URL."""
     config = load()
     targets = all_named(urls, config.settings)
-    host, gpu = await asyncio.gather(asyncio.to_thread(read_host), asyncio.to_thread(read_gpu))
+    host, gpu = await asyncio.gather(host_now(), gpu_now())
     discovery = await DiscoverySource(configured=len(config.settings.server)).read(host)
     targets = targets or discovered(discovery, config.settings)
     size = shutil.get_terminal_size()

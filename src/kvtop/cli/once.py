@@ -13,6 +13,10 @@ from kvtop.model.states import explain
 from kvtop.model.window import between
 from kvtop.readings import GpuReading, HostReading, Scrape, ServerFacts, SourceDown, State
 from kvtop.sources.vllm import VllmSource
+from kvtop.worker import Worker
+
+READ_S = 15.0
+"""NVML may take seconds to start where nothing else holds the driver."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,23 @@ def source(target: Target, have: Settings) -> VllmSource:
     )
 
 
-def read_gpu() -> GpuReading:
+async def gpu_now() -> GpuReading:
+    """The cards, or that the driver does not answer. A read that hangs is left behind."""
+    try:
+        return await Worker("gpu").call(_read_gpu, READ_S)
+    except TimeoutError:
+        return GpuReading(error=f"the NVIDIA driver has not answered for {READ_S:g} s")
+
+
+async def host_now() -> HostReading:
+    """This machine; nothing of it is known where /proc does not answer."""
+    try:
+        return await Worker("host").call(_read_host, READ_S)
+    except TimeoutError:
+        return HostReading(error=f"/proc has not answered for {READ_S:g} s")
+
+
+def _read_gpu() -> GpuReading:
     from kvtop.sources.nvml import NvmlSource
 
     nvml = NvmlSource()
@@ -46,7 +66,7 @@ def read_gpu() -> GpuReading:
         nvml.close()
 
 
-def read_host() -> HostReading:
+def _read_host() -> HostReading:
     from kvtop.sources.host import HostSource
 
     return HostSource().read()
@@ -56,8 +76,8 @@ async def look(target: Target, have: Settings, seconds: float, *, machine: bool 
     """Two scrapes `seconds` apart. Without `machine` NVML is left out, and the host too unless the server is silent."""
     server = source(target, have)
     try:
-        gpu_task = asyncio.create_task(asyncio.to_thread(read_gpu)) if machine else None
-        host_task = asyncio.create_task(asyncio.to_thread(read_host)) if machine else None
+        gpu_task = asyncio.create_task(gpu_now()) if machine else None
+        host_task = asyncio.create_task(host_now()) if machine else None
         first, facts = await _first(server)
         second = first
         if isinstance(first, Scrape):
@@ -67,7 +87,7 @@ async def look(target: Target, have: Settings, seconds: float, *, machine: bool 
         gpu = await gpu_task if gpu_task else None
         host = await host_task if host_task else None
         if isinstance(second, SourceDown):
-            host = host or await asyncio.to_thread(read_host)
+            host = host or await host_now()
             return Look(_silent(explain(second, target.shown, host)), facts, gpu, host if machine else None)
         assert isinstance(first, Scrape)
         span = round((second.at or began) - began, 3)

@@ -97,7 +97,7 @@ def _saved(args: argparse.Namespace) -> int:
 
 
 async def _live(args: argparse.Namespace) -> int:
-    from kvtop.cli.once import Look, look, read_gpu, read_host
+    from kvtop.cli.once import Look, gpu_now, host_now, look
     from kvtop.cli.target import find, named, settings
     from kvtop.model.box import Window
     from kvtop.readings import State
@@ -105,7 +105,7 @@ async def _live(args: argparse.Namespace) -> int:
     have = settings()
     target = named(args.url, have)
     if target is None:
-        host = await asyncio.to_thread(read_host)
+        host = await host_now()
         try:
             target = await find(have, host)
         except KvtopError as error:
@@ -114,7 +114,7 @@ async def _live(args: argparse.Namespace) -> int:
                 return error.exit_code
             if args.json:
                 nothing = Window(State.REFUSED, error.what, at=time.time())
-                _tell(args, Look(nothing, gpu=await asyncio.to_thread(read_gpu), host=host), None)
+                _tell(args, Look(nothing, gpu=await gpu_now(), host=host), None)
             raise
     seen = await look(target, have, args.seconds or DEFAULT_S, machine=not args.line)
     return _tell(args, seen, target.shown)

@@ -8,19 +8,27 @@ once who they are, with two GETs, and not again for a while.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
 from kvtop.clock import Clock, SystemClock
+from kvtop.errors import UsageError
 from kvtop.readings import Discovery, Found, HostReading, VllmProcess
 from kvtop.sources.http import HttpClient, HttpFailure
 from kvtop.sources.listeners import is_tap, listening
 from kvtop.sources.processes import option
-from kvtop.sources.url import parse
+from kvtop.sources.url import normalise, parse
+from kvtop.worker import Worker
+
+_T = TypeVar("_T")
 
 USUAL_PORTS = (8000, 8001, 8080, 30000)
 PROBE_TIMEOUT_S = 0.5
+LOOK_S = 3.0
+"""A look into /proc that takes longer is given up."""
 ASK_AGAIN_S = 30.0
 """How long a port's answer holds while the same process listens."""
 
@@ -65,7 +73,8 @@ class DiscoverySource:
                 found.setdefault(url, Found(url, f"process {pid}{waits}", pid))
         known = {port for process in processes for port in (*process.ports, process.port) if port is not None}
         published = host.published_ports if host else ()
-        sockets = {port: (port, pid) for port, pid in (await asyncio.to_thread(listening)).items()}
+        listens = await _beside(listening, None)
+        sockets = None if listens is None else {port: (port, pid) for port, pid in listens.items()}
         candidates = [port for port in dict.fromkeys((*self._ports, *published)) if port not in known]
         verdicts = dict(zip(candidates, await self._ask(candidates, sockets), strict=True))
         for port, verdict in verdicts.items():
@@ -79,7 +88,9 @@ class DiscoverySource:
             at=self._clock.wall(),
         )
 
-    async def _ask(self, ports: Sequence[int], sockets: dict[int, _Socket]) -> list[str]:
+    async def _ask(self, ports: Sequence[int], sockets: dict[int, _Socket] | None) -> list[str]:
+        if sockets is None:
+            return [_UNTOLD] * len(ports)
         now = self._clock.mono()
         asked: list[int] = []
         for port in ports:
@@ -101,7 +112,8 @@ class DiscoverySource:
         if host is not None:
             servers = sum(process.role == "api" for process in host.processes)
             seen = f"{host.processes_seen} seen, " if host.processes_seen is not None else ""
-            rows.append(("processes", f"{seen}{servers} {'is' if servers == 1 else 'are'} vLLM"))
+            words = f"{seen}{servers} {'is' if servers == 1 else 'are'} vLLM" if seen or servers else "cannot be listed"
+            rows.append(("processes", words))
             for process in host.processes:
                 socket = option(process.command, "--uds")
                 if socket:
@@ -128,10 +140,19 @@ _TAP = "a kvtop tap"
 _OTHER = "answers, not vLLM"
 _SILENT = "listens, no answer"
 _REFUSED = "refused"
+_UNTOLD = "who listens cannot be told"
+
+
+async def _beside(read: Callable[[], _T], instead: _T) -> _T:
+    """A look into /proc in a thread of its own, which is left behind where it hangs."""
+    try:
+        return await Worker("sockets").call(read, LOOK_S)
+    except TimeoutError:
+        return instead
 
 
 def _urls(process: VllmProcess) -> tuple[str, ...]:
-    """Where a server process is, or will be, reached on this machine."""
+    """Where a server process is, or will be, reached on this machine; nowhere, where its `--host` is no host's name."""
     if process.role != "api" or process.contained:
         return ()
     # Beside its HTTP port a server may listen on internal ones.
@@ -141,16 +162,19 @@ def _urls(process: VllmProcess) -> tuple[str, ...]:
         ports = process.ports[:1]
     address = "127.0.0.1" if process.host in _ANYWHERE else process.host
     host = f"[{address}]" if address and ":" in address else address
-    return tuple(f"http://{host}:{port}" for port in ports)
+    try:
+        return tuple(normalise(f"http://{host}:{port}") for port in ports)
+    except UsageError:
+        return ()
 
 
 async def _who(port: int, pid: int | None) -> str:
     """What is behind a loopback port. kvtop's own tap answers as the server behind it, and is not asked where its
     process can be seen: it would record the question."""
-    if pid is not None and await asyncio.to_thread(is_tap, port, pid):
+    if pid is not None and await _beside(partial(is_tap, port, pid), False):
         return _TAP
     verdict = await _answer(port)
-    return _TAP if verdict == _VLLM and pid is None and await asyncio.to_thread(is_tap, port, None) else verdict
+    return _TAP if verdict == _VLLM and pid is None and await _beside(partial(is_tap, port, None), False) else verdict
 
 
 async def _answer(port: int) -> str:

@@ -12,12 +12,12 @@ from kvtop.sources.processes import UNTOLD, program_of
 from kvtop.sources.taps import tap_ways
 
 
-def listening() -> dict[int, int | None]:
-    """What listens on this machine: port -> pid, None where this user may not know it."""
+def listening() -> dict[int, int | None] | None:
+    """What listens on this machine: port -> pid, None where this user may not know it. None: that cannot be told."""
     try:
         rows = psutil.net_connections(kind="tcp")
     except UNTOLD:
-        return {}
+        return None
     return {row.laddr.port: row.pid for row in rows if row.status == psutil.CONN_LISTEN and row.laddr}
 
 
@@ -39,7 +39,7 @@ def is_tap(port: int, pid: int | None) -> bool:
 
 def holder(port: int) -> str | None:
     """Who listens on a port, in words; None where that cannot be told."""
-    pid = listening().get(port)
+    pid = (listening() or {}).get(port)
     if pid is None:
         return None
     command = _command(pid)

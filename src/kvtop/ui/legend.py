@@ -146,7 +146,11 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("tap sees 92 %", "of the prompt tokens that the server counted in the window; the rest went past the tap"),
             ("out, tok/s", "tokens it wrote; those after the first one over the time that they took"),
             ("took", "from arrival to the last token"),
-            ("slow", "a TTFT of 10 s, or over 3 times and 3 s more than its new tokens take at the measured rate"),
+            (
+                "slow",
+                "a TTFT of 10 s, or over 3 times and 3 s more than its new tokens take at the measured rate, unless "
+                "config.toml says otherwise",
+            ),
         ),
     ),
 )

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from kvtop.model.words import (
     DASH,
-    ago,
     bound,
     bucket,
     exact,
@@ -29,7 +28,7 @@ from kvtop.model.words import (
 )  # fmt: skip
 
 __all__ = [
-    "DASH", "ago", "bound", "bucket", "exact", "flow", "gib", "hm", "hms", "lasted", "ms", "of_gib", "pct", "per_hour",
+    "DASH", "bound", "bucket", "exact", "flow", "gib", "hm", "hms", "lasted", "ms", "of_gib", "pct", "per_hour",
     "per_second", "rate", "secs", "short", "span", "tok", "traffic", "when", "whole_shares",
 ]  # fmt: skip
 

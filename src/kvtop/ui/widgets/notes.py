@@ -27,12 +27,8 @@ def of_turns(server: ServerView, w: int) -> Line:
         if not server.state.good:
             return [(pick(["none is known", ""], w), "d")]
         if tap is not None:
-            return [
-                (
-                    pick([f"the tap {tap.listens[0]} listens; no turns yet" if tap.listens else "", "no turns yet"], w),
-                    "d",
-                )
-            ]
+            listens = [f"the tap {safe(tap.listens[0])} listens; no turns yet"] if tap.listens else []
+            return [(pick([*listens, "no turns yet"], w), "d")]
         return [(pick(["turns appear here when requests come", "no turns yet"], w), "d")]
     now = f"{exact(_in_flight(server))} in flight"
     if tap is None or not tap.captured:
@@ -69,13 +65,15 @@ def usage_words(tap: TapView) -> list[str]:
     return [f"{streams}: the client does not set {OPTION}", f"{streams}: no {OPTION}", streams]
 
 
-def _in_flight(server: ServerView) -> int:
+def _in_flight(server: ServerView) -> int | None:
+    """None where none is seen and the server does not tell: it cannot be read, or its gauges are not there."""
     n = 0
     for turn in server.turns:  # they stand first
         if not flying(turn):
             break
         n += turn.n
-    return n
+    told = server.state.good and server.window.all.requests.running is not None
+    return n if n or told else None
 
 
 def _caches(server: ServerView) -> bool:

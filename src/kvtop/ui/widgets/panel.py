@@ -18,8 +18,6 @@ from textual.widget import Widget
 from kvtop.ui.draw import SUPER, Line, cells, clip, fit, width
 from kvtop.ui.ink import Ink
 
-__all__ = ["Line", "Panel", "rule"]
-
 LOG = logging.getLogger("kvtop.ui")
 _inks: dict[str, Ink] = {}
 
@@ -161,5 +159,5 @@ class Panel(Widget):
         return strips
 
     def text_lines(self) -> list[str]:
-        """What is shown now, as plain text: for exports and tests."""
+        """What is shown now, as plain text, for tests."""
         return ["".join(text for text, _ in line) for line in self._lines]
