@@ -448,6 +448,20 @@ def test_the_budget_is_given_back_however_it_ends() -> None:
     assert wire.recorder._desk.budget.left == 10_000
 
 
+@pytest.mark.parametrize("sent", [100, 200])
+def test_the_answer_to_an_upload_that_is_no_turn_is_given_back(sent: int) -> None:
+    """It begins before the upload is whole, when nobody knows yet that this is no turn."""
+    wire = Wire(budget=Budget(1_000_000))
+    wire.open()
+    upload = post("/upload", b"x" * 500)
+    wire.client(upload[:-sent])
+    wire.server(answer(b"too large", status="413 Content Too Large")[:-4])
+    wire.client(upload[-sent:][:100])
+    wire.server(b"arge")
+    wire.frame(Kind.CLOSE)
+    assert (wire.store.turns, wire.recorder._desk.budget.left) == ([], 1_000_000)
+
+
 SECRET = "SeCrEt0123456789abcdef"
 
 

@@ -250,12 +250,12 @@ class TurnExchange:
                 self._watched.ended(self._turn, self._learnt)
 
     def _end(self, how: End, at_ns: int) -> None:
+        whole = self._answer.release() if self._answer is not None else b""
         if self._turn is not None and self._kept is None:
             self._begin()  # it broke off, or was answered, before the request was whole
         turn, kept = self._turn, self._kept
         if turn is None or kept is None:
             return
-        whole = self._answer.release() if self._answer is not None else b""
         self._turn = msgspec.structs.replace(turn, state=None, record=Record.TRUNCATED)  # should it not be readable
         try:
             self._turn = self._last(turn, how, at_ns, whole)
