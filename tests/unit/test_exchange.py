@@ -23,7 +23,8 @@ from capture_fakes import (
     stream_head,
 )
 
-from kvtop.capture.recorder.exchange import CUT_BY_TAP, MAX_OPEN_BYTES, UNREAD, Budget
+from kvtop.capture.recorder.connection import End
+from kvtop.capture.recorder.exchange import CUT_BY_TAP, MAX_OPEN_BYTES, UNREAD, Budget, TurnExchange
 from kvtop.capture.recorder.process import Recorder, SteadyClock
 from kvtop.capture.tap.wire import HEADER, Kind, Opened, head
 from kvtop.capture.turn import Captured, Record, Route, TurnState
@@ -499,6 +500,23 @@ def test_the_fault_of_one_connection_does_not_end_the_others(monkeypatch: pytest
     wire.server(stream_head() + delta(content="a") + DONE, 2)
     assert [turn.state for turn in wire.store.turns] == [None, TurnState.DONE]
     assert said == ["a connection is not followed any further: RuntimeError"]
+
+
+def test_the_fault_of_one_connection_at_the_end_leaves_no_other_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(exchange: TurnExchange, how: End, at_ns: int) -> None:
+        nonlocal faults
+        faults += 1
+        if faults == 1:
+            raise RuntimeError(SECRET)
+        ends(exchange, how, at_ns)
+
+    wire, faults, ends = Wire(), 0, TurnExchange.ends
+    for conn in (1, 2):
+        wire.open(conn)
+        wire.client(ASK, conn)
+    monkeypatch.setattr(TurnExchange, "ends", broken)
+    wire.recorder.end(wire.now_ns)
+    assert wire.store.turns[1].state is None
 
 
 @pytest.mark.parametrize("fault", ["read_answer", "read_request"])

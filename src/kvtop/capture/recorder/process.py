@@ -115,8 +115,11 @@ class Recorder:
 
     def end(self, at_ns: int) -> None:
         """No frame will come any more."""
-        for connection in self._connections.values():
-            connection.abandon(at_ns)
+        for conn, connection in list(self._connections.items()):
+            try:
+                connection.abandon(at_ns)
+            except Exception as error:  # noqa: BLE001  as above
+                self._drop(conn, error)
         self._connections.clear()
 
     def _drop(self, conn: int, error: Exception) -> None:
