@@ -10,7 +10,7 @@ from typing import cast
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvtop.capture.tap.ended import Missed
@@ -80,6 +80,7 @@ ACTIONS = st.one_of(
 )
 
 
+@example([("close", 0, 0), ("burst", 0, 14), ("die", 1, 0), ("die", 1, 0)], 60_000, True)
 @settings(max_examples=200, deadline=None)
 @given(actions=st.lists(ACTIONS, min_size=10, max_size=60), cap=st.integers(2000, 60_000), deaths=st.booleans())
 def test_order_and_counts(actions: list[tuple[str, int, int]], cap: int, deaths: bool) -> None:
@@ -160,6 +161,8 @@ def judge(keeper: Keeper, passed: dict[int, dict[Kind, bytearray]], untold: int)
         at = {Kind.CLIENT: 0, Kind.SERVER: 0}
         for frames in lives:
             check([frame for frame in frames if frame.conn == conn], both, at)
+    for conn in {frame.conn for frame in lives[-1]}:
+        assert [frame for frame in lives[-1] if frame.conn == conn][-1].kind is Kind.CLOSE, "all are over"
     if len(lives) == 1:
         whole(lives[0], passed, untold)
 
