@@ -114,6 +114,8 @@ class Captures:
         self._forgotten = False
         """Some of those that are kept are not in the store any more."""
         self._anew_in_s = 0.0
+        self._unheard = False
+        """What a read found came too late to be taken."""
         self._places: dict[int, str] = {}
         """Turn -> its server, of all that are kept."""
         self._kept: dict[str, _Kept] = {}
@@ -131,6 +133,7 @@ class Captures:
                     self.problem = ""
             except (TimeoutError, Hangs):
                 news, self.problem = None, "the store of captured turns does not answer"
+                self._unheard = True
             except Exception as error:  # noqa: BLE001  a store that is unfit is a line on the screen, never its end
                 news, self.problem = None, _words(error)
             if news is not None:
@@ -161,6 +164,8 @@ class Captures:
             if self._store is None:
                 return _News([], all=True) if self._places else None
         store = self._store
+        if self._unheard:
+            self._unheard, self._revision, self._below = False, None, None
         if self._below is not None:
             return self._page(store, self._below)
         revision = store.revision()
