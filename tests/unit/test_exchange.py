@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import msgspec
@@ -23,6 +24,8 @@ from capture_fakes import (
     stream_head,
 )
 
+from kvtop.capture.api.canonical import MAX_VALUES
+from kvtop.capture.api.routes import CROWDED
 from kvtop.capture.recorder.connection import End
 from kvtop.capture.recorder.exchange import CUT_BY_TAP, MAX_OPEN_BYTES, UNREAD, Budget, TurnExchange
 from kvtop.capture.recorder.process import Recorder, SteadyClock
@@ -447,6 +450,23 @@ def test_the_budget_is_given_back_however_it_ends() -> None:
         wire.frame(end, conn=conn)
     wire.recorder.end(wire.now_ns)
     assert wire.recorder._desk.budget.left == 10_000
+
+
+@pytest.mark.parametrize("path", [CHAT, "/other"])
+@pytest.mark.parametrize("key", ["messages", "tools", "documents"])
+def test_a_body_of_very_many_values_is_kept_and_not_read(path: str, key: str) -> None:
+    body = b'{"model":"m","stream":true,"%s":[%s[]]}' % (key.encode(), b"[]," * (MAX_VALUES // 2))
+    wire = Wire()
+    wire.open()
+    tracemalloc.start()
+    wire.client(post(path, body, "User-Agent: pi/1.0"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    wire.server(answer(b'{"usage":{"prompt_tokens":7}}'))
+    turn = wire.turn()
+    assert (turn.outline, turn.prompt_unproven, turn.agent, turn.state) == ([], CROWDED, "pi", TurnState.DONE)
+    assert (turn.prompt_tokens, turn.record, wire.store.requests) == (7, Record.COMPLETE, {1: body})
+    assert most < 10 * len(body)
 
 
 @pytest.mark.parametrize("sent", [100, 200])

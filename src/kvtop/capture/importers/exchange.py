@@ -181,7 +181,7 @@ class Maker:
             agent_version=version,
             hints={**hints, KEY: self._key(given)},
             outline=asked.outline,
-            prompt_unproven=given.unproven,
+            prompt_unproven=given.unproven or asked.unread,
         )
 
     def _key(self, given: Exchange) -> str:

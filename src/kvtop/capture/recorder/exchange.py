@@ -276,10 +276,10 @@ class TurnExchange:
         unpacked, truncated, known = request.readable, request.truncated, request.unpacker.known
         body = request.release()
         headers = turn.request_headers
-        unproven = ""
         try:
             asked = read_request(turn.method, turn.path, headers, body if known else b"")
             agent, version = self._desk.name_of(headers, asked.hints, asked.program)
+            unproven = asked.unread
         except Exception as error:  # noqa: BLE001  what was asked is lost, and not who was asked, when, and the answer
             self._desk.say(f"a request's body could not be read: {type(error).__name__}")
             asked = Asked(route=turn.route, is_json=body.lstrip()[:1] == b"{")
