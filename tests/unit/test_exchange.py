@@ -29,7 +29,7 @@ from kvtop.capture.api.routes import CROWDED
 from kvtop.capture.recorder.connection import End
 from kvtop.capture.recorder.exchange import CUT_BY_TAP, MAX_OPEN_BYTES, UNREAD, Budget, TurnExchange
 from kvtop.capture.recorder.process import Recorder, SteadyClock
-from kvtop.capture.tap.wire import HEADER, Kind, Opened, head
+from kvtop.capture.tap.wire import HEADER, Kind, Opened
 from kvtop.capture.turn import Captured, Record, Route, TurnState
 
 CHAT = "/v1/chat/completions"
@@ -149,7 +149,8 @@ def test_frames_are_read_however_they_are_cut() -> None:
     frames = [(Kind.OPEN, msgspec.json.encode(OPENED)), (Kind.CLIENT, ASK), (Kind.SERVER, stream_head())]
     frames += [(Kind.SERVER, delta(content=f"{n}")) for n in range(70)]
     frames += [(Kind.SERVER, DONE), (Kind.CLOSE, b"")]
-    data = b"".join(head(1, kind, n * SECOND, len(payload)) + payload for n, (kind, payload) in enumerate(frames))
+    heads = (HEADER.pack(1, kind, n * SECOND, len(payload)) for n, (kind, payload) in enumerate(frames))
+    data = b"".join(head + payload for head, (_, payload) in zip(heads, frames, strict=True))
     for step in (1, 100, len(data)):
         store = FakeStore()
         recorder = Recorder(desk(store))

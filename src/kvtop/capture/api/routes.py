@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from kvtop.capture.api import redact
-from kvtop.capture.api.answers import Answered, read_answer
 from kvtop.capture.api.canonical import (
     canonical,
     crowded,
@@ -23,8 +22,6 @@ from kvtop.capture.api.canonical import (
 from kvtop.capture.api.markers import marker, program
 from kvtop.capture.turn import Part, Route
 from kvtop.errors import printable
-
-__all__ = ["Answered", "Asked", "may_be_turn", "outline", "read_answer", "read_request", "route_of"]
 
 PIECE_CHARS = 2_000
 PIECE_IDS = 512

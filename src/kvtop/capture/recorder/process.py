@@ -75,7 +75,7 @@ class Recorder:
         """The next bytes of the tap, cut anywhere. Whether all that came can be read later. Raises ValueError for what
         are no frames."""
         connections, nothing_new = self._connections, True
-        for bare in self._frames.bare(data):
+        for bare in self._frames.feed(data):
             conn, kind, at_ns, payload = bare
             if kind != _SERVER or conn not in connections or not connections[conn].put_off(payload, at_ns):
                 nothing_new = False

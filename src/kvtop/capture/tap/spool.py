@@ -157,8 +157,6 @@ class Spool:
         self._closed: deque[tuple[int, Track]] = deque()
         """Tracks that are over, while the batch with their CLOSE is here."""
         self._behind: dict[int, Track] = {}
-        self.untold = 0
-        """Connections of which the recorder never hears."""
         self.tally = Tally(reactor, lambda: bool(self._behind), note, tell)
 
     def start(self) -> None:
@@ -178,7 +176,6 @@ class Spool:
     def refused(self, opened: Opened) -> None:
         """The upstream took no connection."""
         if self.full():
-            self.untold += 1
             self.tally.add(0, 1)
             return
         text = _encode(opened)
@@ -238,7 +235,6 @@ class Spool:
             self._closed.append((self._number, track))
         elif not track.told and len(self._behind) > _UNTOLD:
             del self._behind[track.conn]
-            self.untold += 1
             self.missed(track, 0)
 
     def missed(self, track: Track, size: int) -> None:
