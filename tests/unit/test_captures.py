@@ -508,6 +508,24 @@ async def test_without_usage_the_size_estimates_the_prompt(path: Path, store: St
     await bench.close()
 
 
+async def test_another_store_in_place_of_the_old_one_teaches_sizes_anew(path: Path, store: Store) -> None:
+    """Its turns have the numbers of others, and lower ones than those that taught before."""
+    for ago in (102, 101, 100):
+        add(store, done(ago, prompt=40_000))
+    bench = Bench(path)
+    await bench.look()
+    for file in path.parent.iterdir():
+        file.unlink()
+    await bench.look()
+    with Store.open(path, write=True) as fresh:
+        add(fresh, done(50, prompt=10_000))
+        add(fresh, turn(1, request_bytes=20_000))
+        await bench.look()
+    (one,) = bench.captures.in_flight(URL, NOW)
+    assert one.estimate is not None and one.estimate.prompt_tokens == 5_000
+    await bench.close()
+
+
 async def test_what_is_over_is_not_estimated_anew(path: Path, store: Store) -> None:
     """Neither by what later turns teach, nor when all turns are read or judged anew."""
     add(store, done(100, prompt=10_000))

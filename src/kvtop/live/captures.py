@@ -197,7 +197,7 @@ class Captures:
 
     def _take(self, news: _News) -> None:
         if news.all:
-            self._places, self._kept = {}, {}
+            self._places, self._kept, self._sizes = {}, {}, Sizes()  # of another store the ids begin anew
         for turn in sorted(news.rows, key=lambda turn: turn.id):
             self._sizes.learn(turn)
             place = self._places[turn.id] = same_port_here(turn.upstream)
