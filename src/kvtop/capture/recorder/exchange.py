@@ -108,7 +108,7 @@ class _Body:
         n = len(data)
         self.size += n
         if self._plain:
-            if n > self._room and not self._more(n):
+            if self.truncated or (n > self._room and not self._more(n)):
                 return False
             self._room -= n
             self.data += data
