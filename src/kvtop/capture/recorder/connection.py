@@ -115,6 +115,8 @@ class Connection:
         """Those whose answers are lost: only their end can still be told."""
         self._sending: Exchange | None = None
         """Whose request is being sent."""
+        self.answering: Exchange | None = None
+        """Whose answer is coming."""
         self._requests: Direction | None = None if resumed else Direction(_Requests(self))
         """None: the place in this direction is lost."""
         self._answers: Direction | None = None if resumed else Direction(_Answers(self))
@@ -253,7 +255,7 @@ class Connection:
         self._lose_answers()
 
     def _lose_answers(self) -> None:
-        self._answers = None
+        self._answers = self.answering = None
         for exchange in self._open:
             exchange.truncated()
         self._adrift += self._open
@@ -262,9 +264,10 @@ class Connection:
     def _client_ends(self, at_ns: int) -> None:
         if self._client_ended_ns is None:
             self._client_ended_ns = at_ns
-        # A client may send no more and still read; but a request that is not whole will never be.
-        if self._sending is not None:
-            exchange, self._sending = self._sending, None
+        # A client may send no more and still read; but a request that is not whole will never be, and an answer to it
+        # comes only if it has begun.
+        exchange, self._sending = self._sending, None
+        if exchange is not None and exchange is not self.answering:
             if exchange in self._open:
                 self._open.remove(exchange)
             else:
@@ -367,7 +370,7 @@ class _Answers:
         self._interim = False
 
     def begins(self, at_ns: int) -> None:
-        self._exchange = self._connection.awaited
+        self._exchange = self._connection.answering = self._connection.awaited
         if self._exchange is not None:
             self._exchange.answer_begins(at_ns)
 
@@ -396,5 +399,6 @@ class _Answers:
             self._exchange.answer_bodies(data, ends, times)
 
     def ends(self, at_ns: int) -> None:
+        self._connection.answering = None
         if self._exchange is not None and not self._interim:
             self._connection.answer_ended(self._exchange, at_ns)
