@@ -8,8 +8,9 @@ from capture_fakes import Seen, answer, chunk, post, stream_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtop.capture.recorder.connection import Connection, End
+from kvtop.capture.recorder.connection import Connection
 from kvtop.capture.recorder.framing import Framing
+from kvtop.capture.recorder.told import End
 from kvtop.capture.tap.wire import Frame, Kind, Lost
 
 ASK = post("/v1/chat/completions", {"model": "m"})

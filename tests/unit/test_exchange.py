@@ -26,9 +26,9 @@ from capture_fakes import (
 
 from kvtop.capture.api.canonical import MAX_VALUES
 from kvtop.capture.api.routes import CROWDED
-from kvtop.capture.recorder.connection import End
 from kvtop.capture.recorder.exchange import CUT_BY_TAP, MAX_OPEN_BYTES, UNREAD, Budget, TurnExchange
 from kvtop.capture.recorder.process import Recorder, SteadyClock
+from kvtop.capture.recorder.told import End
 from kvtop.capture.tap.wire import HEADER, Kind, Opened
 from kvtop.capture.turn import Captured, Record, Route, TurnState
 
