@@ -12,13 +12,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from kvtop.capture.recorder.framing import (
-    Broken,
-    Direction,
-    Framing,
-    answer_head,
-    request_head,
-)
+from kvtop.capture.recorder.framing import Broken, Direction, Framing, answer_head, request_head
 from kvtop.capture.recorder.told import End, Exchange
 from kvtop.capture.tap.wire import Frame, Kind, Lost
 
