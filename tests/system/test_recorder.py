@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from kvtop.capture.tap.wire import Kind, Opened, head
+from kvtop.capture.tap.wire import HEADER, Kind, Opened
 
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "answers"
 SECRET = "SeCrEt0123456789abcdef"
@@ -90,7 +91,7 @@ class Child:
             )
 
     def frame(self, kind: Kind, data: bytes = b"", conn: int = 1) -> None:
-        self.sock.sendall(head(conn, kind, time.monotonic_ns(), len(data)) + data)
+        self.sock.sendall(HEADER.pack(conn, kind, time.monotonic_ns(), len(data)) + data)
 
     def open(self, upstream: str = "http://127.0.0.1:1") -> None:
         opened = Opened(upstream=upstream, listen="127.0.0.1:2", peer="127.0.0.1:3")
@@ -122,9 +123,9 @@ class Child:
 
 
 @pytest.fixture
-def child(tmp_path: Path) -> Child:
+def child(tmp_path: Path) -> Iterator[Child]:
     made = Child(tmp_path)
-    yield made  # type: ignore[misc]
+    yield made
     made.sock.close()
     if made.process.poll() is None:
         made.process.kill()

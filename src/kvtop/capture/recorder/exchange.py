@@ -13,8 +13,8 @@ from kvtop.capture.api.codings import MAX_BYTES, Unpacker
 from kvtop.capture.api.routes import Asked, may_be_turn, read_request, route_of
 from kvtop.capture.api.sse import EventTimes
 from kvtop.capture.conversations.agents import UNKNOWN
-from kvtop.capture.recorder.connection import End
 from kvtop.capture.recorder.framing import AnswerHead, RequestHead
+from kvtop.capture.recorder.told import End
 from kvtop.capture.tap.wire import Opened
 from kvtop.capture.turn import Captured, Record, Route, TurnState
 from kvtop.errors import printable
@@ -108,7 +108,7 @@ class _Body:
         n = len(data)
         self.size += n
         if self._plain:
-            if n > self._room and not self._more(n):
+            if self.truncated or (n > self._room and not self._more(n)):
                 return False
             self._room -= n
             self.data += data
@@ -147,7 +147,7 @@ class _Body:
 
 
 class TurnExchange:
-    """A `connection.Exchange` that becomes a turn if it is one."""
+    """A `told.Exchange` that becomes a turn if it is one."""
 
     def __init__(self, desk: Desk, opened: Opened, began_ns: int) -> None:
         self.method = ""
@@ -250,12 +250,12 @@ class TurnExchange:
                 self._watched.ended(self._turn, self._learnt)
 
     def _end(self, how: End, at_ns: int) -> None:
+        whole = self._answer.release() if self._answer is not None else b""
         if self._turn is not None and self._kept is None:
             self._begin()  # it broke off, or was answered, before the request was whole
         turn, kept = self._turn, self._kept
         if turn is None or kept is None:
             return
-        whole = self._answer.release() if self._answer is not None else b""
         self._turn = msgspec.structs.replace(turn, state=None, record=Record.TRUNCATED)  # should it not be readable
         try:
             self._turn = self._last(turn, how, at_ns, whole)
@@ -276,10 +276,10 @@ class TurnExchange:
         unpacked, truncated, known = request.readable, request.truncated, request.unpacker.known
         body = request.release()
         headers = turn.request_headers
-        unproven = ""
         try:
             asked = read_request(turn.method, turn.path, headers, body if known else b"")
             agent, version = self._desk.name_of(headers, asked.hints, asked.program)
+            unproven = asked.unread
         except Exception as error:  # noqa: BLE001  what was asked is lost, and not who was asked, when, and the answer
             self._desk.say(f"a request's body could not be read: {type(error).__name__}")
             asked = Asked(route=turn.route, is_json=body.lstrip()[:1] == b"{")
