@@ -666,6 +666,10 @@ def test_a_sequence_of_turns_is_told_in_the_right_order() -> None:
     [
         ({"waited": True, "relation": "first"}, "·", "new conversation, 16.0k new", "16.0k new"),
         ({"relation": "first"}, "·", "new conversation, 16.0k new", "16.0k new"),
+        ({"relation": "first", "verdict": "no_fault"}, "·", "new conversation, 16.0k new", "16.0k new"),
+        ({"relation": "first", "verdict": "new_tokens"}, "·", "new conversation, 16.0k new", "16.0k new"),
+        ({"relation": "first", "ttft_s": None}, "·", "new conversation, 16.0k new", "16.0k new"),
+        ({"relation": "subagent", "verdict": "no_fault"}, "·", "new subagent, 16.0k new", "16.0k new"),
         ({"waited": True, "relation": "subagent"}, "·", "new subagent, 16.0k new", "16.0k new"),
         (
             {"waited": True, "relation": "next"},

@@ -118,6 +118,8 @@ def _counted(turn: Turn) -> Verdict:
         return "!", "warn", joined(f"{queue}: in line or for a KV load", f"{queue}: line or KV load", queue)
     if turn.waited and turn.captured and turn.relation in _BEGINS:
         return "·", "t", joined(*_begun(turn))
+    if turn.captured and turn.relation in _BEGINS and turn.verdict == "new_tokens":
+        return "·", "t", joined(*_limited(turn, _begun(turn)[0]), *_begun(turn))
     if turn.verdict == "new_tokens":
         new = tok(turn.new_tokens)
         return (
@@ -137,16 +139,15 @@ def _plain(turn: Turn) -> list[str]:
     """Nothing to look at."""
     if turn.verdict is None and turn.queue_ruled and (turn.queue_s or 0) > QUEUE_SAID_S:
         plain = [f"queue {short(turn.queue_s)}"]
-    elif turn.verdict is None and turn.captured and turn.relation == "first":
+    elif turn.captured and turn.relation in _BEGINS:
         plain = _begun(turn)
     elif turn.verdict is None and turn.new_tokens is not None:
         plain = [f"read {tok(turn.new_tokens)} tokens", f"{tok(turn.new_tokens)} read"]
     else:
         plain = ["ok" if turn.verdict == "no_fault" or (turn.captured and turn.ttft_s is None) else DASH]
     plain = [*_limited(turn, plain[0]), *plain]
-    if turn.relation in ("side", "subagent", "compaction"):
-        name = {"side": "a side call"}.get(turn.relation, turn.relation)
-        plain = [f"{plain[0]}, {name}", *([f"{plain[-1]}, side"] if turn.relation == "side" else []), *plain]
+    if turn.relation == "side":
+        plain = [f"{plain[0]}, a side call", f"{plain[-1]}, side", *plain]
     return plain
 
 
@@ -161,7 +162,7 @@ def _begun(turn: Turn) -> list[str]:
     if turn.new_tokens is None:
         return [words]
     new = f"{tok(turn.new_tokens)} new"
-    return [f"{words}, {new}", f"{words.removeprefix('new ')}, {new}", new]
+    return [f"{words}, {new}", f"{words.removeprefix('new ')}, {new}", words, new]
 
 
 def _read_anew(turn: Turn) -> list[str]:
