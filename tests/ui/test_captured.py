@@ -453,6 +453,15 @@ async def test_the_next_turn_is_read_too_and_a_counted_one_is_not() -> None:
         assert box.desk.asked == [812, 811] and "v bodies" in text(app)
 
 
+async def test_an_imported_turn_shows_no_key_of_kvtops_own() -> None:
+    async with page(detail(source=Source.IMPORT, hints={"import.key": "abe7" * 8})) as (app, _, _):
+        screen = text(app)
+    assert "import.key" not in screen and "hints" not in screen and "abe7" not in screen
+    async with page(detail(hints={"import.key": "abe7", "user": "u1"}), w=160) as (app, _, _):
+        screen = text(app)
+    assert "hints user u1" in screen and "from the request's first byte to the answer's last" in screen
+
+
 # ---------------------------------------------------------------- bodies
 async def test_bodies_are_laid_out_and_changed_between() -> None:
     async with page(detail(), 80, 24) as (app, pilot, box):
@@ -461,10 +470,12 @@ async def test_bodies_are_laid_out_and_changed_between() -> None:
         await pilot.press("v")
         screen = await settled(app, pilot)
         assert '  "model": "m",' in screen and "Turn 812: request" in screen and "lines 1–" in screen
+        assert "JSON, indented here" in screen
         assert all(cell_len(row) == 80 for row in lines(app))
         await pilot.press("v")
         screen = text(app)
         assert "Turn 812: answer" in screen and 'data: {"a": "␛[2J"}' in screen and "data: [DONE]" in screen
+        assert "as it was sent" in screen and "indented" not in screen
         await pilot.press("escape")
         assert "messages[0]" in text(app)
 

@@ -113,6 +113,7 @@ def test_json_is_newest_first_and_filtered(fill: Fill, capsys: pytest.CaptureFix
     assert [row["id"] for row in json.loads(run(capsys, "--json", "--conversation", "c1")[1])] == list(range(39, 0, -2))
     assert [row["id"] for row in json.loads(run(capsys, "--json", "--slow")[1])] == [42, 41]
     assert [row["id"] for row in json.loads(run(capsys, "--json", "--slow", "--last", "1")[1])] == [42]
+    assert run(capsys, "--json", "--conversation", "1") == run(capsys, "--json", "--conversation", "c1")
     assert run(capsys, "--json", "--conversation", "nobody") == (0, "[]\n", "")
 
 

@@ -173,7 +173,7 @@ def check_free(one: Leg) -> None:
 
 
 def answers(upstream: str) -> bool:
-    """Whether something takes connections at this base URL now; it is asked nothing. Half a second at most an address."""
+    """Whether something takes connections at this base URL now. It is asked nothing; half a second at most."""
     there = parse(upstream)
     try:
         socket.create_connection((there.host, there.port), _LOOK_S).close()
