@@ -164,6 +164,15 @@ async def test_80_by_24_has_who_asked_and_what_is_expected() -> None:
         assert words in screen, words
 
 
+@pytest.mark.parametrize(("w", "h"), [(80, 24), (120, 36), (200, 50)])
+async def test_an_imported_row_is_marked(w: int, h: int) -> None:
+    view = boxes.captured()
+    turns = tuple(replace(t, source="import") if t.id == 812 and t.captured else t for t in view.servers[0].turns)
+    screen = await look(replace(view, servers=(replace(view.servers[0], turns=turns),)), w, h)
+    marked = [row for row in screen.split("\n") if re.search(r"\bimport\b", row)]
+    assert [re.match(r"[ ▸] +812 ", row) is not None for row in marked] == [True]
+
+
 async def test_200_by_50_has_all_columns_and_every_end() -> None:
     screen = await look(boxes.captured(), 200, 50)
     for words in (

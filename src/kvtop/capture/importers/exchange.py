@@ -38,6 +38,8 @@ class LeftOut(NamedTuple):
     """A record that is no turn: another request of a browser's or proxy's log."""
 
     where: str
+    answer: bool = False
+    """It is an answer, and nothing tells to which request."""
 
 
 class Exchange(msgspec.Struct, kw_only=True):

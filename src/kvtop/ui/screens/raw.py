@@ -1,4 +1,4 @@
-"""A captured turn's bodies: every value as it was sent, JSON indented. Read and laid out beside the loop: they may be large."""
+"""A captured turn's bodies, JSON indented. Read and laid out beside the loop: they may be large."""
 
 from __future__ import annotations
 
