@@ -327,9 +327,9 @@ async def test_of_five_thousand_turns_a_drawing_touches_what_is_seen(monkeypatch
 # ---------------------------------------------------------------- the page
 @asynccontextmanager
 async def page(
-    made: Detail | None = None, w: int = 120, h: int = 50, id: int = 812
+    made: Detail | None = None, w: int = 120, h: int = 50, id: int = 812, view: BoxView | None = None
 ) -> AsyncIterator[tuple[KvtopApp, Pilot[str], Box]]:
-    async with shown(w=w, h=h) as (app, pilot, box):
+    async with shown(view, w, h) as (app, pilot, box):
         if made is not None:
             box.desk.details[id] = made
         app.dashboard.choose_turn(("captured", id))
@@ -460,6 +460,27 @@ async def test_the_next_turn_is_read_too_and_a_counted_one_is_not() -> None:
         await pilot.press("n")
         await settled(app, pilot)
         assert box.desk.asked == [812, 811] and "v bodies" in text(app)
+
+
+@pytest.mark.parametrize(
+    ("relation", "changed_", "said"),
+    [
+        ("branch", ["system"], "asks what turn 811 asked: the same messages with another system prompt"),
+        ("branch", ["tools"], "asks what turn 811 asked: the same messages with other tools"),
+        ("branch", [], "branches off from turn 811"),
+        ("retry", [], "asks again what turn 811 asked"),
+        ("next", ["system", "tools"], "continues turn 811 with another system prompt and other tools"),
+    ],
+)
+async def test_the_page_says_what_else_of_the_prompt_changed(relation: str, changed_: list[str], said: str) -> None:
+    view = boxes.captured()
+    turns = tuple(
+        replace(t, relation=relation, changed=tuple(changed_)) if t.id == 812 and t.captured else t
+        for t in view.servers[0].turns
+    )
+    view = replace(view, servers=(replace(view.servers[0], turns=turns),))
+    async with page(detail(relation=relation, changed=changed_), view=view, w=160) as (app, _, _):
+        assert said in text(app)
 
 
 async def test_an_imported_turn_shows_no_key_of_kvtops_own() -> None:
@@ -698,6 +719,24 @@ def test_a_sequence_of_turns_is_told_in_the_right_order() -> None:
             "16.0k anew",
         ),
         ({"relation": "next", "reread": True}, "?", "read 16.0k tokens anew", "16.0k anew"),
+        (
+            {"relation": "branch", "reread": True, "changed": ("system",)},
+            "?",
+            "read 16.0k tokens anew: another system prompt",
+            "16.0k anew",
+        ),
+        (
+            {"waited": True, "relation": "next", "changed": ("tools",)},
+            "?",
+            "16.0k of 16.0k read anew: other tools",
+            "16.0k anew",
+        ),
+        (
+            {"relation": "branch", "changed": ("system", "tools"), "verdict": "no_fault"},
+            "·",
+            "the same messages with another system prompt and other tools",
+            "ok",
+        ),
         (
             {"relation": "next", "reread": True, "finish_reason": "length"},
             "?",

@@ -164,6 +164,9 @@ class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The turn that it continues."""
     relation: str | None = None
     """How: first, next, retry, branch, side, subagent or compaction (`kvtop.capture.conversations.linker`)."""
+    changed: list[str] = []
+    """Of one with its parent's messages: what before or between them is another than there. system (the system prompt),
+    system_messages (later ones), tools. Empty in rows of before this was told."""
 
     samples: list[Sample] = []
     """Just before, each second while in flight (thinned to 64), just after."""

@@ -99,6 +99,7 @@ def _one(file: Opened, kept: Store, linker: Linker, known: set[str]) -> dict[str
     for turn, item in made:
         place_ = linker.place(turn)
         turn = replace(turn, conversation=place_.conversation, parent=place_.parent, relation=place_.relation)
+        turn = replace(turn, changed=list(place_.changed))
         id = kept.begin(turn, item.request)
         turn = replace(turn, id=id, conversation=turn.conversation or f"c{id}")
         if item.response is None:

@@ -404,6 +404,7 @@ def _shown(
         agent=turn.agent,
         conversation=turn.conversation,
         relation=turn.relation,
+        changed=tuple(turn.changed),
         status=turn.status,
         error=turn.error,
     )

@@ -225,7 +225,7 @@ def _conversation(turn: Turn, detail: Detail, w: int) -> Block:
     ids = [other.id for other in reversed(detail.siblings)]
     name = safe(one.conversation or DASH)
     place = f", turn {ids.index(one.id) + 1} of the last {len(ids)}" if one.id in ids and len(ids) > 1 else ""
-    rows: list[Line] = wrap([(_relation(one), "t")], w)
+    rows: list[Line] = wrap([(_relation(one, turn.changes), "t")], w)
     last = [other for other in detail.siblings if other.state is not None][:SHARES]
     each = 15
     fitting = max(1, min(len(last), (w + 2) // (each + 2)))
@@ -243,8 +243,13 @@ def _conversation(turn: Turn, detail: Detail, w: int) -> Block:
     return "Conversation", [f"{name}{place}", name], rows
 
 
-def _relation(turn: Captured) -> str:
+def _relation(turn: Captured, changes: str) -> str:
+    """`changes`: what of the prompt but the messages is not its parent's, in words."""
     after = f"turn {turn.parent}" if turn.parent is not None else "an earlier turn"
+    if changes and turn.relation == "branch":
+        return f"asks what {after} asked: the same messages with {changes}"
+    if changes and turn.relation == "next":
+        return f"continues {after} with {changes}"
     return {
         "first": "begins this conversation",
         "next": f"continues {after}",

@@ -131,7 +131,8 @@ def _counted(turn: Turn) -> Verdict:
         return "?", "warn", joined(*_read_anew(turn))
     if turn.reread and turn.new_tokens is not None:
         read = [f"read {tok(turn.new_tokens)} tokens anew", f"{tok(turn.new_tokens)} read anew"]
-        return "?", "warn", [*_limited(turn, read[0]), *read, f"{tok(turn.new_tokens)} anew"]
+        why = [f"{word}: {turn.changes}" for word in (*read, f"{tok(turn.new_tokens)} anew") if turn.changed]
+        return "?", "warn", [*why, *_limited(turn, read[0]), *read, f"{tok(turn.new_tokens)} anew"]
     return "·", "d", joined(*_plain(turn))
 
 
@@ -146,6 +147,9 @@ def _plain(turn: Turn) -> list[str]:
     else:
         plain = ["ok" if turn.verdict == "no_fault" or (turn.captured and turn.ttft_s is None) else DASH]
     plain = [*_limited(turn, plain[0]), *plain]
+    if turn.changed:
+        same = [f"the same messages with {turn.changes}"] if turn.relation == "branch" else []
+        plain = [*same, f"{plain[0]}, {turn.changes}", turn.changes, *plain]
     if turn.relation == "side":
         plain = [f"{plain[0]}, a side call", f"{plain[-1]}, side", *plain]
     return plain
@@ -169,7 +173,11 @@ def _read_anew(turn: Turn) -> list[str]:
     """A long wait of which only this is known."""
     whys = ["the counters cannot tell why"]
     if turn.captured:
-        whys = ["prompt changed or cache lost"] if turn.relation in CONTINUES else ["why cannot be told yet"]
+        whys = (
+            [turn.changes or "prompt changed or cache lost"]
+            if turn.relation in CONTINUES
+            else ["why cannot be told yet"]
+        )
     if turn.new_tokens is None:
         return [*(f"slow, {why}" for why in whys), "slow"]
     new, prompt = tok(turn.new_tokens), tok(turn.prompt_tokens)
