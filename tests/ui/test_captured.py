@@ -165,6 +165,15 @@ async def test_80_by_24_has_who_asked_and_what_is_expected() -> None:
 
 
 @pytest.mark.parametrize(("w", "h"), [(80, 24), (120, 36), (200, 50)])
+async def test_a_subagents_rows_are_told_from_its_main_agents(w: int, h: int) -> None:
+    view = boxes.captured()
+    turns = tuple(replace(t, began_as="subagent") if t.id in (812, 816) else t for t in view.servers[0].turns)
+    screen = await look(replace(view, servers=(replace(view.servers[0], turns=turns),)), w, h)
+    marked = [int(m[1]) for row in screen.split("\n") if (m := re.match(r"[ ▸] +(\d+) .*  ↳openco(?:…|de) ", row))]
+    assert marked == [816, 812] and all(cell_len(row) <= w for row in screen.split("\n"))
+
+
+@pytest.mark.parametrize(("w", "h"), [(80, 24), (120, 36), (200, 50)])
 async def test_an_imported_row_is_marked(w: int, h: int) -> None:
     view = boxes.captured()
     turns = tuple(replace(t, source="import") if t.id == 812 and t.captured else t for t in view.servers[0].turns)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
-from kvtop.capture.document import decode_s
 from kvtop.capture.estimate import Guess, Sizes
 from kvtop.capture.slow import expected_s, reread
 from kvtop.capture.turn import Captured, Record, Route, Source, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live.endpoint import Sleep
 from kvtop.live.factories import StoreLike
+from kvtop.live.shown import shown
 from kvtop.model.here import same_port_here
 from kvtop.model.judge import Thresholds
 from kvtop.model.timing import waited_s
@@ -36,6 +37,8 @@ ANEW_S = 5.0
 """All turns are read anew, because some were forgotten, at most so often."""
 LOST_S = 60.0
 """A turn in flight that began so long ago while no tap runs: nobody will see its end."""
+BESIDE = ("side", "subagent")
+"""Relations of a first turn whose conversation is another's."""
 BROKEN_OFF = ("abort", "error")
 """What a server calls an answer that it did not bring to its end, in a stream that it ended in order."""
 DETAILS_OF = 3
@@ -118,6 +121,8 @@ class Captures:
         """Turn -> its server, of all that are kept."""
         self._kept: dict[str, _Kept] = {}
         self._sizes = Sizes()
+        self._began: dict[str, str] = {}
+        """Conversation -> how it began, of those that began as another's: `BESIDE`."""
         self._guessed: dict[tuple[int, float], int | None] = {}
         """Turn, by number and begin -> prompt tokens by its size as of its end, for those that told none: what others
         teach later changes nothing that is over."""
@@ -195,6 +200,7 @@ class Captures:
             self._places, self._kept = {}, {}
         for turn in sorted(news.rows, key=lambda turn: turn.id):
             self._sizes.learn(turn)
+            self._learn(turn)
             place = self._places[turn.id] = same_port_here(turn.upstream)
             kept = self._kept.setdefault(place, _Kept())
             if turn.state is TurnState.IN_FLIGHT:
@@ -212,6 +218,17 @@ class Captures:
                 if kept.ended.pop(id, None) is not None:
                     kept.rows = None
         self.version += 1
+
+    def _learn(self, turn: Captured) -> None:
+        """How its conversation began. Pages come newest first: later turns of it may be worked out already."""
+        talk = turn.conversation
+        if turn.relation not in BESIDE or talk is None or self._began.get(talk) == turn.relation:
+            return
+        self._began[talk] = turn.relation
+        if len(self._began) > KEPT:
+            del self._began[next(iter(self._began))]
+        for kept in self._kept.values():
+            kept.todo += sorted(id for id in kept.shown if kept.ended[id].conversation == talk)
 
     # -- showing
 
@@ -253,7 +270,7 @@ class Captures:
         lost = _lost(kept, now)
         if kept.rows is None or lost != kept.lost:
             kept.lost = lost
-            unseen = [replace(_shown(kept.flying[id]), state=None) for id in lost]
+            unseen = [replace(self._shown(kept.flying[id]), state=None) for id in lost]
             kept.rows = tuple(sorted([*shown.values(), *unseen], key=_end, reverse=True))
         return kept.rows
 
@@ -272,7 +289,7 @@ class Captures:
         estimate = None
         if guess is not None:
             estimate = self._expected(turn, guess, phase, now)
-        return _shown(turn, phase=phase, estimate=estimate)
+        return self._shown(turn, phase=phase, estimate=estimate)
 
     def _expected(self, turn: Captured, guess: Guess, phase: str | None, now: Moment) -> Estimate:
         if guess.cached_tokens is None or self._parent_before(turn, now.began):
@@ -302,7 +319,7 @@ class Captures:
         again = reread(turn, self._parent(turn))
         waited = waited_s(turn)
         if waited is None:
-            return _shown(turn, estimate=estimate, again=again)
+            return self._shown(turn, estimate=estimate, again=again)
         before = self._sizes.before(turn)
         expected = expected_s(turn, before, now.rate)
         slow = now.limits.slow(waited, expected)
@@ -312,7 +329,10 @@ class Captures:
             fine = True  # as long as what it had to read anew takes
         ok = fine and turn.state is TurnState.DONE and not again and turn.finish_reason not in BROKEN_OFF
         verdict = "no_fault" if ok else None
-        return _shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict, again=again)
+        return self._shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict, again=again)
+
+    def _shown(self, turn: Captured, **known: Any) -> Turn:
+        return shown(turn, began_as=self._began.get(turn.conversation or ""), **known)
 
     def _guess_at_end(self, turn: Captured) -> int | None:
         key = turn.id, turn.started_at
@@ -361,50 +381,3 @@ def _phases(flying: Sequence[Captured], now: Moment) -> dict[int, str | None]:
         return out | {turn.id: None for turn in rest}
     late = {turn.id for turn in rest[:waiting]}  # first come, first served: the server's rule unless it is told another
     return out | {turn.id: "waits" if turn.id in late else "reads" if turn.stream else None for turn in rest}
-
-
-def _shown(
-    turn: Captured,
-    *,
-    phase: str | None = None,
-    estimate: Estimate | None = None,
-    slow: bool = False,
-    waited: bool = False,
-    verdict: str | None = None,
-    again: bool = False,
-) -> Turn:
-    return Turn(
-        phase=phase,
-        estimate=estimate,
-        slow=slow,
-        waited=waited,
-        verdict=verdict,
-        reread=again,
-        id=turn.id,
-        ended_at=turn.ended_at,
-        state=None if turn.state is None else str(turn.state),
-        started_at=turn.started_at,
-        prompt_tokens=turn.prompt_tokens,
-        cached_tokens=turn.cached_tokens,
-        cached_source=turn.cached_source,
-        new_tokens=turn.new_tokens,
-        completion_tokens=turn.completion_tokens,
-        queue_s=turn.queue_s,
-        prefill_s=turn.prefill_s,
-        decode_s=decode_s(turn),
-        ttft_s=waited_s(turn),
-        worked_out=("ttft_s",) if turn.ttft_s is None and waited_s(turn) is not None else (),
-        duration_s=turn.duration_s,
-        inter_token_s=turn.inter_token_p50_s if not turn.coalesced else None,
-        finish_reason=turn.finish_reason,
-        source=str(turn.source),
-        record=str(turn.record),
-        route=str(turn.route),
-        model=turn.model,
-        agent=turn.agent,
-        conversation=turn.conversation,
-        relation=turn.relation,
-        changed=tuple(turn.changed),
-        status=turn.status,
-        error=turn.error,
-    )

@@ -105,6 +105,8 @@ class Turn:
     conversation: str | None = None
     relation: str | None = None
     """Of a captured one, to its conversation: first, next, retry, branch, side, subagent or compaction."""
+    began_as: str | None = None
+    """Of a captured one whose conversation is another's: side or subagent, the relation of that one's first turn."""
     changed: tuple[str, ...] = ()
     """Of a captured one with its parent's messages: what else is not its parent's: system, system_messages, tools."""
     status: int | None = None

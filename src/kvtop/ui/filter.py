@@ -27,7 +27,7 @@ _WORDS: dict[str, Callable[[Turn], bool]] = {
     "failed": lambda t: t.finish_reason in ("error", "abort") or t.state in ("failed", "aborted", "cut"),
     "aborted": lambda t: t.finish_reason == "abort" or t.state == "aborted",
     "cut": lambda t: t.state == "cut" or (t.captured and t.state is None),
-    "side": lambda t: t.relation in ("side", "subagent", "compaction"),
+    "side": lambda t: t.began_as is not None or t.relation in ("side", "subagent", "compaction"),
     "import": lambda t: t.source == "import",
     "past": lambda t: t.past_tap,
     "group": lambda t: t.n > 1,
