@@ -693,6 +693,8 @@ def test_what_was_captured_is_never_said_to_be_missing_in_the_counters() -> None
         "turn 812 waited 11 s: 15,980 of 15,980 prompt tokens read anew; the prompt changed or the cache was lost: "
         "which is not known"
     )
+    text = plain(said(tapped(relation="branch", changed=("system", "tools"))))
+    assert text.endswith("15,980 of 15,980 prompt tokens read anew; it has another system prompt and other tools")
     for relation in ("next", "side", None):
         assert "counters" not in plain(said(tapped(relation=relation)))
         assert "counters" not in plain(said(tapped(relation=relation, new_tokens=None)))
