@@ -157,5 +157,6 @@ def _end(record: Running, drain_s: float | None) -> bool:
         cut = f"{count(ending.cut, 'open connection')} cut" if ending.cut else "nothing was cut"
         if ending.missed is not None and ending.missed.connections:
             cut += f"; {ending.missed.line}"
-    print("\n".join([f"{name} ended: {cut}", *(tap_cut.lines(ending, record.store) if ending else ())]), flush=True)
+    told = [f"{name} ended: {cut}", *(tap_cut.lines(ending, record.store) if ending else ())]
+    print("".join(f"{line}\n" for line in told), end="", flush=True)  # in one piece: others end at the same time
     return True
