@@ -58,7 +58,7 @@ class Linker:
     def __init__(self, recent=()):
         pass
     def place(self, turn):
-        return types.SimpleNamespace(conversation=None, parent=None, relation="first")
+        return types.SimpleNamespace(conversation=None, parent=None, relation="first", changed=())
     def add(self, turn):
         pass
     update = add

@@ -51,7 +51,9 @@ def test_detach_status_stop(kvtop: Program) -> None:
     assert done.stdout == f"kvtop tap listens: http://127.0.0.1:{one} -> http://127.0.0.1:{up}\n"
     [row] = status(kvtop)
     assert row["name"] == f"127.0.0.1:{one}"
-    assert row["mappings"] == [{"listen": f"127.0.0.1:{one}", "upstream": f"http://127.0.0.1:{up}"}]
+    assert row["mappings"] == [
+        {"listen": f"127.0.0.1:{one}", "upstream": f"http://127.0.0.1:{up}", "upstream_answers": False}
+    ]
     assert row["open_connections"] == 0 and row["detached"] is True
     assert row["since"].endswith("Z") and Path(row["store"]).name == "turns.db"
     assert os.getsid(row["pid"]) == row["pid"] != os.getsid(0)
@@ -63,6 +65,42 @@ def test_detach_status_stop(kvtop: Program) -> None:
     gone(row["pid"])
     none = kvtop.run("tap", "--status")
     assert none.returncode == 1 and none.stdout.startswith("no tap runs; start one: kvtop tap --detach; ")
+
+
+def test_a_server_that_is_not_there_yet_is_said_and_is_no_fault(kvtop: Program) -> None:
+    one, two, up = free_ports(3)
+    done = kvtop.run("tap", "--listen", str(one), "--upstream", str(up), "--detach")
+    assert done.returncode == 0 and f"kvtop: nothing answers at 127.0.0.1:{up} yet\n" in done.stderr
+    shown = f"http://127.0.0.1:{one} -> http://127.0.0.1:{up}"
+    assert f"{shown}: nothing answers there now\n" in kvtop.run("tap", "--status").stdout
+    with socket.create_server(("127.0.0.1", up)):
+        assert f"{shown}\n" in kvtop.run("tap", "--status").stdout
+        other = kvtop.run("tap", "--listen", str(two), "--upstream", str(up), "--detach")
+        assert "nothing answers" not in other.stderr
+
+
+def test_the_command_that_ends_a_tap_names_it_where_others_run(kvtop: Program) -> None:
+    one, two, three, up = free_ports(4)
+    said = [kvtop.run("tap", "--listen", str(one), "--upstream", str(up), "--detach").stderr]
+    said += [kvtop.run("tap", "--listen", str(two), "--upstream", str(up), "--detach").stderr]
+    said += [kvtop.run("tap", "--listen", str(three), "--upstream", str(up), "--detach", "--name", "mine").stderr]
+    stops = ["; kvtop tap --stop ends it", f"; kvtop tap --stop {two} ends it", "; kvtop tap --stop mine ends it"]
+    assert [stop for stop, text in zip(stops, said, strict=True) if stop in text] == stops
+    taken = kvtop.run("tap", "--listen", str(two), "--upstream", str(up)).stderr
+    assert f"kvtop tap --stop {two} ends it" in taken
+    assert kvtop.run("tap", "--stop", str(two)).returncode == 0
+
+
+def test_the_tap_whose_server_answers_is_the_one_that_agents_are_pointed_at(kvtop: Program) -> None:
+    dead, alive, none, up = free_ports(4)
+    kvtop.run("tap", "--listen", str(dead), "--upstream", str(none), "--detach")
+    with socket.create_server(("127.0.0.1", up)):
+        kvtop.run("tap", "--listen", str(alive), "--upstream", str(up), "--detach")
+        told = kvtop.run("tap", "--how", "claude").stdout
+        assert f"export ANTHROPIC_BASE_URL=http://127.0.0.1:{alive} " in told
+        assert f"# another one, chosen by --listen 127.0.0.1:{dead}: http://127.0.0.1:{dead} -> " in told
+        chosen = kvtop.run("tap", "--how", "claude", "--listen", str(dead)).stdout
+        assert f"export ANTHROPIC_BASE_URL=http://127.0.0.1:{dead} " in chosen
 
 
 def test_files_are_the_users_alone_and_the_log_tells_when(kvtop: Program, own_home: Path) -> None:
@@ -147,7 +185,8 @@ def test_the_foreground_is_seen_and_ends_by_ctrl_c(kvtop: Program) -> None:
     assert (row["pid"], row["detached"], row["log"], row["store"]) == (child.pid, False, None, None)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=20)
-    assert (child.returncode, err) == (0, "kvtop tap ended: 0 connections served, 0 cut\n")
+    silent = f"kvtop: nothing answers at 127.0.0.1:{up} yet\n"
+    assert (child.returncode, err) == (0, f"{silent}kvtop tap ended: 0 connections served, 0 cut\n")
     assert status(kvtop) == []
 
 

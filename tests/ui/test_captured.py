@@ -164,6 +164,24 @@ async def test_80_by_24_has_who_asked_and_what_is_expected() -> None:
         assert words in screen, words
 
 
+@pytest.mark.parametrize(("w", "h"), [(80, 24), (120, 36), (200, 50)])
+async def test_a_subagents_rows_are_told_from_its_main_agents(w: int, h: int) -> None:
+    view = boxes.captured()
+    turns = tuple(replace(t, began_as="subagent") if t.id in (812, 816) else t for t in view.servers[0].turns)
+    screen = await look(replace(view, servers=(replace(view.servers[0], turns=turns),)), w, h)
+    marked = [int(m[1]) for row in screen.split("\n") if (m := re.match(r"[ ▸] +(\d+) .*  ↳openco(?:…|de) ", row))]
+    assert marked == [816, 812] and all(cell_len(row) <= w for row in screen.split("\n"))
+
+
+@pytest.mark.parametrize(("w", "h"), [(80, 24), (120, 36), (200, 50)])
+async def test_an_imported_row_is_marked(w: int, h: int) -> None:
+    view = boxes.captured()
+    turns = tuple(replace(t, source="import") if t.id == 812 and t.captured else t for t in view.servers[0].turns)
+    screen = await look(replace(view, servers=(replace(view.servers[0], turns=turns),)), w, h)
+    marked = [row for row in screen.split("\n") if re.search(r"\bimport\b", row)]
+    assert [re.match(r"[ ▸] +812 ", row) is not None for row in marked] == [True]
+
+
 async def test_200_by_50_has_all_columns_and_every_end() -> None:
     screen = await look(boxes.captured(), 200, 50)
     for words in (
@@ -318,9 +336,9 @@ async def test_of_five_thousand_turns_a_drawing_touches_what_is_seen(monkeypatch
 # ---------------------------------------------------------------- the page
 @asynccontextmanager
 async def page(
-    made: Detail | None = None, w: int = 120, h: int = 50, id: int = 812
+    made: Detail | None = None, w: int = 120, h: int = 50, id: int = 812, view: BoxView | None = None
 ) -> AsyncIterator[tuple[KvtopApp, Pilot[str], Box]]:
-    async with shown(w=w, h=h) as (app, pilot, box):
+    async with shown(view, w, h) as (app, pilot, box):
         if made is not None:
             box.desk.details[id] = made
         app.dashboard.choose_turn(("captured", id))
@@ -453,6 +471,36 @@ async def test_the_next_turn_is_read_too_and_a_counted_one_is_not() -> None:
         assert box.desk.asked == [812, 811] and "v bodies" in text(app)
 
 
+@pytest.mark.parametrize(
+    ("relation", "changed_", "said"),
+    [
+        ("branch", ["system"], "asks what turn 811 asked: the same messages with another system prompt"),
+        ("branch", ["tools"], "asks what turn 811 asked: the same messages with other tools"),
+        ("branch", [], "branches off from turn 811"),
+        ("retry", [], "asks again what turn 811 asked"),
+        ("next", ["system", "tools"], "continues turn 811 with another system prompt and other tools"),
+    ],
+)
+async def test_the_page_says_what_else_of_the_prompt_changed(relation: str, changed_: list[str], said: str) -> None:
+    view = boxes.captured()
+    turns = tuple(
+        replace(t, relation=relation, changed=tuple(changed_)) if t.id == 812 and t.captured else t
+        for t in view.servers[0].turns
+    )
+    view = replace(view, servers=(replace(view.servers[0], turns=turns),))
+    async with page(detail(relation=relation, changed=changed_), view=view, w=160) as (app, _, _):
+        assert said in text(app)
+
+
+async def test_an_imported_turn_shows_no_key_of_kvtops_own() -> None:
+    async with page(detail(source=Source.IMPORT, hints={"import.key": "abe7" * 8})) as (app, _, _):
+        screen = text(app)
+    assert "import.key" not in screen and "hints" not in screen and "abe7" not in screen
+    async with page(detail(hints={"import.key": "abe7", "user": "u1"}), w=160) as (app, _, _):
+        screen = text(app)
+    assert "hints user u1" in screen and "from the request's first byte to the answer's last" in screen
+
+
 # ---------------------------------------------------------------- bodies
 async def test_bodies_are_laid_out_and_changed_between() -> None:
     async with page(detail(), 80, 24) as (app, pilot, box):
@@ -461,10 +509,12 @@ async def test_bodies_are_laid_out_and_changed_between() -> None:
         await pilot.press("v")
         screen = await settled(app, pilot)
         assert '  "model": "m",' in screen and "Turn 812: request" in screen and "lines 1–" in screen
+        assert "JSON, indented here" in screen
         assert all(cell_len(row) == 80 for row in lines(app))
         await pilot.press("v")
         screen = text(app)
         assert "Turn 812: answer" in screen and 'data: {"a": "␛[2J"}' in screen and "data: [DONE]" in screen
+        assert "as it was sent" in screen and "indented" not in screen
         await pilot.press("escape")
         assert "messages[0]" in text(app)
 
@@ -666,6 +716,10 @@ def test_a_sequence_of_turns_is_told_in_the_right_order() -> None:
     [
         ({"waited": True, "relation": "first"}, "·", "new conversation, 16.0k new", "16.0k new"),
         ({"relation": "first"}, "·", "new conversation, 16.0k new", "16.0k new"),
+        ({"relation": "first", "verdict": "no_fault"}, "·", "new conversation, 16.0k new", "16.0k new"),
+        ({"relation": "first", "verdict": "new_tokens"}, "·", "new conversation, 16.0k new", "16.0k new"),
+        ({"relation": "first", "ttft_s": None}, "·", "new conversation, 16.0k new", "16.0k new"),
+        ({"relation": "subagent", "verdict": "no_fault"}, "·", "new subagent, 16.0k new", "16.0k new"),
         ({"waited": True, "relation": "subagent"}, "·", "new subagent, 16.0k new", "16.0k new"),
         (
             {"waited": True, "relation": "next"},
@@ -674,6 +728,24 @@ def test_a_sequence_of_turns_is_told_in_the_right_order() -> None:
             "16.0k anew",
         ),
         ({"relation": "next", "reread": True}, "?", "read 16.0k tokens anew", "16.0k anew"),
+        (
+            {"relation": "branch", "reread": True, "changed": ("system",)},
+            "?",
+            "read 16.0k tokens anew: another system prompt",
+            "16.0k anew",
+        ),
+        (
+            {"waited": True, "relation": "next", "changed": ("tools",)},
+            "?",
+            "16.0k of 16.0k read anew: other tools",
+            "16.0k anew",
+        ),
+        (
+            {"relation": "branch", "changed": ("system", "tools"), "verdict": "no_fault"},
+            "·",
+            "the same messages with another system prompt and other tools",
+            "ok",
+        ),
         (
             {"relation": "next", "reread": True, "finish_reason": "length"},
             "?",

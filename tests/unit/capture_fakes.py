@@ -196,7 +196,7 @@ class FakeLinker:
         self.updated: list[Captured] = []
 
     def place(self, turn: Captured) -> SimpleNamespace:
-        return SimpleNamespace(conversation=None, parent=None, relation="first")
+        return SimpleNamespace(conversation=None, parent=None, relation="first", changed=())
 
     def add(self, turn: Captured) -> None:
         self.added.append(turn)

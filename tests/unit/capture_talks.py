@@ -79,7 +79,11 @@ class Recorder:
         )
         place = self.linker.place(turn)
         turn = msgspec.structs.replace(
-            turn, conversation=place.conversation or f"c{id}", parent=place.parent, relation=place.relation
+            turn,
+            conversation=place.conversation or f"c{id}",
+            parent=place.parent,
+            relation=place.relation,
+            changed=list(place.changed),
         )
         self.linker.add(turn)
         self.turns[name], self._names[id] = turn, name

@@ -20,6 +20,7 @@ from kvtop.live import captures as module
 from kvtop.live.captures import Captures, Moment
 from kvtop.live.factories import StoreLike
 from kvtop.model.judge import Thresholds
+from kvtop.ui.filter import matches
 from kvtop.worker import Caller, Worker
 
 T = TypeVar("T")
@@ -308,6 +309,28 @@ async def test_servers_are_told_apart_and_loopback_is_one_place(path: Path, stor
     urls = (URL, "http://localhost:8000", "http://127.0.0.1:9000", "http://a")
     assert [bench.captures.count(url) for url in urls] == [1, 1, 1, 0]
     await bench.close()
+
+
+async def test_every_turn_of_a_subagents_talk_knows_whose_it_is(
+    path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAGE", 2)
+    main = add(store, done(90))
+    sub = add(store, done(80, parent=main, relation="subagent"))
+    title = add(store, done(75, parent=main, relation="side"))
+    for ago in (70, 60, 50):
+        add(store, done(ago, conversation=f"c{sub}", relation="next"))
+        add(store, done(ago - 1, conversation=f"c{main}", relation="next"))
+    add(store, turn(5, conversation=f"c{sub}", relation="next"))
+    bench = Bench(path)
+    for _ in range(6):
+        await bench.look()
+        bench.captures.ended(URL, NOW)
+    found = (*bench.captures.ended(URL, NOW), *bench.captures.in_flight(URL, NOW))
+    await bench.close()
+    began = {(row.conversation, row.began_as) for row in found}
+    assert began == {(f"c{main}", None), (f"c{sub}", "subagent"), (f"c{title}", "side")} and len(found) == 10
+    assert sum(matches(row, "side") for row in found) == 6
 
 
 async def test_in_flight_is_estimated_from_its_size_and_the_turn_before(path: Path, store: Store) -> None:

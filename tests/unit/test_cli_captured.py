@@ -19,7 +19,7 @@ from kvtop import paths
 from kvtop.capture import document
 from kvtop.capture.store import schema
 from kvtop.capture.store.store import Store
-from kvtop.capture.turn import Captured, Record, TurnState
+from kvtop.capture.turn import Captured, Record, Source, TurnState
 from kvtop.cli import captured
 from kvtop.cli.main import main
 
@@ -113,6 +113,7 @@ def test_json_is_newest_first_and_filtered(fill: Fill, capsys: pytest.CaptureFix
     assert [row["id"] for row in json.loads(run(capsys, "--json", "--conversation", "c1")[1])] == list(range(39, 0, -2))
     assert [row["id"] for row in json.loads(run(capsys, "--json", "--slow")[1])] == [42, 41]
     assert [row["id"] for row in json.loads(run(capsys, "--json", "--slow", "--last", "1")[1])] == [42]
+    assert run(capsys, "--json", "--conversation", "1") == run(capsys, "--json", "--conversation", "c1")
     assert run(capsys, "--json", "--conversation", "nobody") == (0, "[]\n", "")
 
 
@@ -147,8 +148,8 @@ def test_the_table(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
     assert head.split() == list(captured.COLUMNS)
     assert [row.split()[0] for row in rows] == ["4", "3", "2", "1"]
     assert rows[0].split()[2:] == [*"––––––", "2", "h", "00", "m", "–", "c\\x1b]0;x", "evil\\x1b[2J", "in", "flight"]
-    assert rows[1].endswith("end not seen, record cut") and rows[2].endswith(
-        "failed 400 max_tokens\\x1b[31m, record cut"
+    assert rows[1].endswith("end not seen, record cut, import") and rows[2].endswith(
+        "failed 400 max_tokens\\x1b[31m, record cut, import"
     )
     assert "2001-09-09" in rows[3] and "~92 %" in rows[3] and " 10.0 " in rows[3] and "1,000" in rows[3]
 
@@ -168,7 +169,11 @@ def test_the_table_says_who_ended_a_turn(
     fill: Fill, capsys: pytest.CaptureFixture[str], how: tuple[TurnState, str | None, str | None], words: str
 ) -> None:
     state, finish, error = how
-    fill(replace(FULL, state=state, finish_reason=finish, error=error, record=Record.COMPLETE, agent="pi"))
+    fill(
+        replace(
+            FULL, state=state, finish_reason=finish, error=error, record=Record.COMPLETE, agent="pi", source=Source.TAP
+        )
+    )
     assert run(capsys)[1].splitlines()[1].endswith(f" pi     {words}")
 
 

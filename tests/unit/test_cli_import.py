@@ -44,7 +44,8 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
 
 def test_turns_are_kept_linked_and_not_taken_twice(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, str(lines))
-    assert (code, out) == (0, f"{lines} (jsonl, guessed): 4 turns kept, 1 bad\n")
+    seen = "kvtop turns lists them, marked import; no dashboard does: the records name no server\n"
+    assert (code, out) == (0, f"{lines} (jsonl, guessed): 4 turns kept, 1 bad\n{seen}")
     assert err == "  line 5: no JSON: Expecting value: line 1 column 1 (char 0)\n"
     turns = stored()
     assert [(turn.conversation, turn.relation) for turn in turns] == [
@@ -60,6 +61,41 @@ def test_turns_are_kept_linked_and_not_taken_twice(lines: Path, capsys: pytest.C
     assert (code, found["kept"], found["already"], found["bad"]) == (0, 0, 4, 1)
     assert found["files"][0]["bad_records"][0]["where"] == "line 5"
     assert len(stored()) == 4
+
+
+def test_answers_that_no_index_names_are_counted_as_what_they_are(
+    lines: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = lines.parent / "bodies"
+    folder.mkdir()
+    (folder / "a.request.json").write_text(json.dumps(body("look")))
+    (folder / "r1.response.json").write_text("{}")
+    told = run(capsys, str(folder))[1]
+    assert "1 turn kept, 1 answer without an index.jsonl that names its request\n" in told
+    for n in (2, 3):
+        (folder / f"r{n}.response.json").write_text("{}")
+    told = run(capsys, str(folder))[1]
+    assert told.endswith("1 were there already, 3 answers without an index.jsonl that names their request\n")
+    found = json.loads(run(capsys, str(folder), "--json")[1])
+    assert (found["left_out"], found["answers_left_out"]) == (3, 3)
+
+
+def test_it_says_where_what_was_kept_is_to_be_seen(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def entry(url: str, word: str) -> dict[str, Any]:
+        asked = {"method": "POST", "url": url, "headers": [], "postData": {"text": json.dumps(body(word))}}
+        return {"startedDateTime": "2026-11-29T12:00:00Z", "time": 1, "request": asked, "response": {"status": 200}}
+
+    url = "http://127.0.0.1:8000/v1/chat/completions"
+    file = lines.parent / "a.har"
+    file.write_text(json.dumps({"log": {"entries": [entry(url, "one")]}}))
+    shown = "kvtop turns lists them, marked import, and so does the dashboard of the server that they name"
+    assert run(capsys, str(file))[1].endswith(f"\n{shown}\n")
+    file.write_text(json.dumps({"log": {"entries": [entry(url, "two")]}}))
+    assert run(capsys, str(file), str(lines))[1].endswith(f"\n{shown}; 4 name none\n")
+    assert stored()[0].upstream == "http://127.0.0.1:8000"
+    assert main(["turns"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert len(rows) == 6 and all(row.endswith(", import") for row in rows)
 
 
 def test_bodies_are_kept_byte_for_byte(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:

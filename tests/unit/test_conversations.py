@@ -68,6 +68,30 @@ def test_a_retry_after_an_error_an_abort_or_the_same_messages_again() -> None:
     assert box.turn("3", ["u look", "a x", "t x", "a y", "t y"]) == Where("1", "2b", "next")
 
 
+@pytest.mark.parametrize(
+    ("system", "tools", "messages", "relation", "changed"),
+    [
+        (["you"], ["read", "bash"], ["u look"], "retry", []),
+        (["you, at 12:01"], ["read", "bash"], ["u look"], "branch", ["system"]),
+        (["you"], ["read", "bash", "grep"], ["u look"], "branch", ["tools"]),
+        (["you"], ["bash", "read"], ["u look"], "branch", ["tools"]),
+        ([], [], ["u look"], "branch", ["system", "tools"]),
+        (["you"], ["read", "bash"], ["u look", "s be brief"], "branch", ["system_messages"]),
+        (["you"], ["read", "bash"], ["s be brief", "u look"], "branch", ["system"]),
+        (["you"], ["read", "bash"], ["u look", "a x", "t x"], "next", []),
+        (["you"], ["read", "bash"], ["u look", "a x", "t x", "s be brief"], "next", []),
+        (["you, at 12:01"], ["read"], ["u look", "a x", "t x"], "next", ["system", "tools"]),
+    ],
+)
+def test_the_same_messages_with_another_system_prompt_or_other_tools_are_no_retry(
+    system: list[str], tools: list[str], messages: list[str], relation: str, changed: list[str]
+) -> None:
+    box = Recorder()
+    box.turn("1", ["u look"], system=["you"], tools=["read", "bash"])
+    assert box.turn("2", messages, system=system, tools=tools) == Where("1", "1", relation)
+    assert box.turns["2"].changed == changed
+
+
 def test_the_same_first_message_while_the_first_still_runs_is_a_second_run() -> None:
     box = Recorder()
     box.ask("a1", ["u look"])
@@ -398,11 +422,12 @@ def prompt_turn(id: int, pieces: list[tuple[str, int]], at: float, conversation:
 def test_a_growing_text_prompt_in_pieces() -> None:
     linker = Linker([prompt_turn(1, [("a", 2000), ("b", 2000), ("c", 300)], 10.0, "c1")])
     grown = prompt_turn(2, [("a", 2000), ("b", 2000), ("c+", 2000), ("d", 100)], 11.0)
-    assert linker.place(grown) == ("c1", 1, "next")
+    assert linker.place(grown)[:3] == ("c1", 1, "next")
     other = prompt_turn(2, [("a", 2000), ("b", 2000), ("e", 350)], 11.0)
-    assert linker.place(other) == (None, None, "first")
+    assert linker.place(other)[:3] == (None, None, "first")
     again = prompt_turn(2, [("a", 2000), ("b", 2000), ("c", 300)], 11.0)
-    assert linker.place(again) == ("c1", 1, "retry")
+    assert linker.place(again) == ("c1", 1, "retry", ())
+    assert linker.place(again)[:3] == ("c1", 1, "retry")
 
 
 @pytest.mark.parametrize("route", [Route.EMBEDDINGS, Route.OTHER])

@@ -43,7 +43,8 @@ class Talk:
         name = f"{self.name}{turn}"
         where = box.ask(name, words, **kind)
         parent = self.sent[-1] if self.sent else None
-        relation = "first" if not parent else "retry" if self.again else "next"
+        again = "branch" if self.drift else "retry"
+        relation = "first" if not parent else again if self.again else "next"
         assert where == Where(self.sent[0] if self.sent else name, parent, relation)
         self.sent.append(name)
         self.open = name

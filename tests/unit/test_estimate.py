@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kvtop.capture import estimate
+from kvtop.capture.api.routes import read_request
 from kvtop.capture.estimate import Guess, Sizes
-from kvtop.capture.turn import Captured
+from kvtop.capture.turn import Captured, prompt_bytes
 
 ONE = Captured(id=1, upstream="http://a", model="m", conversation="c1", request_bytes=4_000, prompt_tokens=1_000)
 
@@ -35,6 +38,36 @@ def test_the_turn_before_tells_what_is_cached() -> None:
     for relation in ("first", "side", "subagent", "compaction", None):
         assert sizes.guess(next_one(relation=relation)) == Guess(1_100, None)
     assert sizes.guess(next_one(parent=5)) == Guess(1_100, None)
+    assert sizes.guess(next_one(changed=["system"])) == Guess(1_100, None), "its head is another"
+
+
+def asked(body: dict[str, object], id: int, **more: object) -> Captured:
+    """A turn as a recorder writes it."""
+    raw = json.dumps(body).encode()
+    outline = read_request("POST", "/v1/chat/completions", [], raw).outline
+    made = Captured(id=id, upstream="http://a", model="m", conversation=f"c{id}", request_bytes=len(raw))
+    return replace(made, outline=outline, prompt_bytes=prompt_bytes(outline), **more)
+
+
+def test_a_short_prompt_is_not_guessed_from_what_stands_around_it() -> None:
+    around = {"model": "m", "stream": True, "stream_options": {"include_usage": True}, "temperature": 0.7, "seed": 123}
+    around |= {"max_tokens": 400, "user": "someone with a long name", "x": "y" * 40}
+    tools = [{"type": "function", "function": {"name": f"t{i}", "description": "d" * 400}} for i in range(20)]
+    long = around | {"tools": tools, "messages": [{"role": "user", "content": "w" * 20_000}]}
+    short = asked(around | {"messages": [{"role": "user", "content": "stop me 0"}]}, 2)
+    assert (short.request_bytes or 0) > 200 and short.prompt_bytes == 40
+    sizes = Sizes()
+    sizes.learn(asked(long, 1, prompt_tokens=14_000))
+    guess = sizes.guess(short)
+    assert guess is not None and 10 <= guess.prompt_tokens <= 25, "it has 15"
+    again = sizes.guess(asked(long, 3))
+    assert again is not None and again.prompt_tokens == 14_000
+
+
+def test_a_row_of_before_is_guessed_from_its_whole_body() -> None:
+    sizes = Sizes()
+    sizes.learn(replace(ONE, prompt_bytes=2_000))
+    assert sizes.guess(next_one(request_bytes=4_000, prompt_bytes=None)) == Guess(2_000, 1_000)
 
 
 def test_the_conversation_goes_before_the_model() -> None:

@@ -99,3 +99,8 @@ def test_numbers_from_metrics_and_those_of_the_store_are_told_apart() -> None:
     assert [[matches(turn, word) for turn in (counted, captured)] for word in ("15", "m15")] == [
         [False, True], [True, False]
     ]  # fmt: skip
+
+
+def test_imported_turns_are_found() -> None:
+    assert matches(Turn(1, 1.0, source="import"), "import")
+    assert not matches(Turn(1, 1.0, source="tap"), "import")

@@ -351,7 +351,7 @@ def test_claude_codes_bodies(tmp_path: Path) -> None:
     assert (turn.agent, turn.route, turn.ended_at) == ("Claude Code", Route.MESSAGES, 1795953600.0)
     assert turn.started_at <= 1795953600.0 and turn.prompt_unproven == ""
     assert {item.where for item in items if isinstance(item, Bad)} == {"c.request.json", "index.jsonl line 2"}
-    assert LeftOut("r9.response.json") in items
+    assert LeftOut("r9.response.json", answer=True) in items
     assert len(list(Opened(tmp_path / "a.request.json").items())) == 1
     assert Opened(tmp_path / "index.jsonl").format == "claude-bodies"
 

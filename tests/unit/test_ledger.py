@@ -54,10 +54,11 @@ def test_a_turn_is_written_as_it_goes() -> None:
 
 def test_the_place_of_a_turn_stays_with_it() -> None:
     desk = Desk()
-    desk.linker.place = lambda turn: SimpleNamespace(conversation="c7", parent=9, relation="next")  # type: ignore[method-assign]
+    place = SimpleNamespace(conversation="c7", parent=9, relation="next", changed=("tools",))
+    desk.linker.place = lambda turn: place  # type: ignore[method-assign]
     desk.ledger.keep(TURN, b"").finish(DONE, b"")
     (turn,) = desk.store.turns
-    assert (turn.conversation, turn.parent, turn.relation) == ("c7", 9, "next")
+    assert (turn.conversation, turn.parent, turn.relation, turn.changed) == ("c7", 9, "next", ["tools"])
     assert [turn.id for turn in desk.linker.added] == [1]
     assert [turn.state for turn in desk.linker.updated] == [TurnState.DONE]
 

@@ -20,6 +20,7 @@ from kvtop.model.box import (
     Offload,
     Quantile,
     Requests,
+    Throughput,
     WaitingByReason,
     Window,
 )
@@ -67,6 +68,33 @@ HOST = HostReading(
     processes=(VllmProcess(51877, "api", port=8002, started_at=NOW - 161),),
 )
 AROUND = Around(NOW)
+
+
+def flies(phase: str | None, id: int = 1, n: int = 1, **more: object) -> Turn:
+    return Turn(id, None, n, state="in_flight", phase=phase, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("running", "turns", "generated", "said"),
+    [
+        (2, (flies("writes", source="tap"), flies("writes", 2, source="tap")), 40, "2 run, both write, no queue"),
+        (1, (flies("writes", source="tap"),), None, "1 runs, it writes, no queue"),
+        (3, (flies("writes", n=3),), 0, "3 run, all write, no queue"),
+        (2, (flies("writes", source="tap"), flies("reads", 2, source="tap")), 40, "2 run, 1 writes, no queue"),
+        (2, (flies(None, n=2),), 40, "2 run, tokens are written, no queue"),
+        (2, (), 40, "2 run, tokens are written, no queue"),
+        (2, (flies(None, n=2),), 0, "2 run, no queue"),
+        (2, (flies("reads", n=2),), 0, "2 run, no first token in 6 s yet, no queue"),
+    ],
+)
+def test_requests_that_began_before_the_window_do_not_look_like_a_hang(
+    running: int, turns: tuple[Turn, ...], generated: int | None, said: str
+) -> None:
+    seen = window(
+        6.0, requests=Requests(running=running, waiting=0), throughput=Throughput(generation_tokens=generated)
+    )
+    view = replace(UP, window=seen, life=window(6.0), turns=turns)
+    assert sentence.make([view], 0, AROUND).text.replace("\u00a0", " ") == said
 
 
 def down(state: State, **more: object) -> ServerView:
@@ -671,6 +699,8 @@ def test_what_was_captured_is_never_said_to_be_missing_in_the_counters() -> None
         "turn 812 waited 11 s: 15,980 of 15,980 prompt tokens read anew; the prompt changed or the cache was lost: "
         "which is not known"
     )
+    text = plain(said(tapped(relation="branch", changed=("system", "tools"))))
+    assert text.endswith("15,980 of 15,980 prompt tokens read anew; it has another system prompt and other tools")
     for relation in ("next", "side", None):
         assert "counters" not in plain(said(tapped(relation=relation)))
         assert "counters" not in plain(said(tapped(relation=relation, new_tokens=None)))

@@ -52,6 +52,18 @@ def test_toml_files_are_toml(name: str) -> None:
     assert "http://127.0.0.1:8001/v1" in json.dumps(tomllib.loads(file))
 
 
+@pytest.mark.parametrize(
+    ("context", "limit"), [(None, ""), (8192, "2048"), (16384, "4096"), (65536, "8192"), (128_000, ""), (262144, "")]
+)
+def test_an_agent_that_asks_for_more_output_than_fits_is_told_a_limit(context: int | None, limit: str) -> None:
+    for name, variable in (("claude", "CLAUDE_CODE_MAX_OUTPUT_TOKENS"), ("qwen", "QWEN_CODE_MAX_OUTPUT_TOKENS")):
+        agent = howto.find(name)
+        assert agent is not None
+        text = howto.lines(agent, Known("http://h:1", "m", context))
+        assert (f"export {variable}={limit}\n" in text) == bool(limit) == (variable in text)
+        assert "<LIMIT>" not in text and "<OUTPUT>" not in text
+
+
 def test_names_are_one_agents_each() -> None:
     names = [name for agent in AGENTS for name in (agent.name, *agent.aliases)]
     assert len(set(names)) == len(names)

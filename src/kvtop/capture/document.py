@@ -25,6 +25,7 @@ def turn(t: Captured, slow: bool | None) -> dict[str, Any]:
         "conversation": t.conversation,
         "parent": t.parent,
         "relation": t.relation,
+        "changed": plain(t.changed),
         "agent": t.agent,
         "agent_version": t.agent_version,
         "hints": plain(t.hints),

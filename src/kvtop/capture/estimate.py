@@ -36,9 +36,10 @@ class Sizes:
 
     def learn(self, turn: Captured) -> None:
         """Take in a turn; one that told no prompt tokens teaches nothing."""
-        if not turn.prompt_tokens or not turn.request_bytes:
+        size = _size(turn)
+        if not turn.prompt_tokens or not size:
             return
-        known = turn.id, turn.request_bytes / turn.prompt_tokens
+        known = turn.id, size / turn.prompt_tokens
         if known > self._of_model.get((turn.upstream, turn.model), (-1, 0.0)):
             _keep(self._of_model, (turn.upstream, turn.model), known)
         if turn.conversation and known > self._of_conversation.get(turn.conversation, (-1, 0.0)):
@@ -48,15 +49,21 @@ class Sizes:
     def guess(self, turn: Captured) -> Guess | None:
         """None while nothing of this conversation or model has ended."""
         known = self._of_conversation.get(turn.conversation or "") or self._of_model.get((turn.upstream, turn.model))
-        if known is None or not turn.request_bytes:
+        size = _size(turn)
+        if known is None or not size:
             return None
-        prompt = max(1, round(turn.request_bytes / known[1]))
-        before = self.before(turn)
+        prompt = max(1, round(size / known[1]))
+        before = None if turn.changed else self.before(turn)  # its head is not the parent's: what is left is not known
         return Guess(prompt, None if before is None else min(before, prompt))
 
     def before(self, turn: Captured) -> int | None:
         """Prompt tokens of the turn that it continues; None where there is none, or it told none."""
         return self._prompts.get(turn.parent or 0) if turn.relation in CONTINUES else None
+
+
+def _size(turn: Captured) -> int | None:
+    """Bytes of what the model reads; of a request whose parts are not known those of its whole body."""
+    return turn.prompt_bytes or turn.request_bytes
 
 
 def _keep(known: dict[_K, _V], key: _K, value: _V) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -60,6 +61,14 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str = ""
     """Of a tool; of a message `summary` or `suggestion` where it marks itself as one; of a system prompt the program
     that writes it, where that can be told (`kvtop.capture.api.markers`)."""
+
+
+_PROMPT = frozenset({"tool", "system", "message", "prompt"})
+
+
+def prompt_bytes(outline: Sequence[Part]) -> int | None:
+    """As `Captured.prompt_bytes`."""
+    return sum(part.size for part in outline if part.kind in _PROMPT) or None
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -143,6 +152,9 @@ class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     request_bytes: int | None = None
     """Of its body. None: nobody saw it, for instance where the upstream took no connection."""
+    prompt_bytes: int | None = None
+    """Of those the tools, the system prompt and the messages: not the model's name, limits, and what else is no prompt.
+    None where its parts are not known, and in rows of before this was told."""
     response_bytes: int | None = None
     """The same of the answer; None also until it ended."""
     request_headers: list[tuple[str, str]] = []
@@ -164,6 +176,9 @@ class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The turn that it continues."""
     relation: str | None = None
     """How: first, next, retry, branch, side, subagent or compaction (`kvtop.capture.conversations.linker`)."""
+    changed: list[str] = []
+    """Of one with its parent's messages: what before or between them is another than there. system (the system prompt),
+    system_messages (later ones), tools. Empty in rows of before this was told."""
 
     samples: list[Sample] = []
     """Just before, each second while in flight (thinned to 64), just after."""

@@ -16,7 +16,7 @@ from kvtop.capture.slow import is_slow, prefill_rates
 from kvtop.capture.store import schema
 from kvtop.capture.store.schema import NoStore, StoreError
 from kvtop.capture.store.store import Store
-from kvtop.capture.turn import Captured, Record, TurnState
+from kvtop.capture.turn import Captured, Record, Source, TurnState
 from kvtop.cli import table
 from kvtop.cli.stdio import tell
 from kvtop.errors import UsageError, printable
@@ -267,5 +267,10 @@ def _state(row: Captured, slow: bool) -> str:
         words += [str(row.status)] if row.status is not None else []
         words += [printable(row.error, 60)] if row.error else []
     text = " ".join(words)
-    notes = [note for note, there in (("slow", slow), ("record cut", row.record is Record.TRUNCATED)) if there]
+    kinds = (
+        ("slow", slow),
+        ("record cut", row.record is Record.TRUNCATED),
+        (Source.IMPORT.value, row.source is Source.IMPORT),
+    )
+    notes = [note for note, there in kinds if there]
     return ", ".join([text, *notes])

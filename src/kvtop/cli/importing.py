@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kvtop.capture.importers.read import Opened
     from kvtop.capture.store.store import Store
 
+TOTALS = ("kept", "already", "left_out", "answers_left_out", "no_server", "bad")
 SHOWN = 5
 """Bad records of one file that are named."""
 
@@ -44,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     opened = [Opened(Path(name), args.format) for name in args.files]
     found = _imported(opened)
-    total = {word: sum(row[word] for row in found) for word in ("kept", "already", "left_out", "bad")}
+    total = {word: sum(row[word] for row in found) for word in TOTALS}
     if args.json:
         print(json.dumps({**total, "files": found}, allow_nan=False))
     else:
@@ -77,13 +78,14 @@ def _one(file: Opened, kept: Store, linker: Linker, known: set[str]) -> dict[str
 
     maker = Maker(file.written_at)
     bad: list[Bad] = []
-    left_out = already = 0
+    left_out = answers = already = 0
     made = []
     for place, item in enumerate(file.items()):
         if isinstance(item, Bad):
             bad.append(item)
         elif isinstance(item, LeftOut):
             left_out += 1
+            answers += item.answer
         elif isinstance(item, Exchange):
             turn = taken(item.where, "no turn can be made of it", maker.turn, item, place)
             if isinstance(turn, Bad):
@@ -97,6 +99,7 @@ def _one(file: Opened, kept: Store, linker: Linker, known: set[str]) -> dict[str
     for turn, item in made:
         place_ = linker.place(turn)
         turn = replace(turn, conversation=place_.conversation, parent=place_.parent, relation=place_.relation)
+        turn = replace(turn, changed=list(place_.changed))
         id = kept.begin(turn, item.request)
         turn = replace(turn, id=id, conversation=turn.conversation or f"c{id}")
         if item.response is None:
@@ -111,6 +114,8 @@ def _one(file: Opened, kept: Store, linker: Linker, known: set[str]) -> dict[str
         "kept": len(made),
         "already": already,
         "left_out": left_out,
+        "answers_left_out": answers,
+        "no_server": sum(not turn.upstream for turn, _ in made),
         "bad": len(bad),
         "bad_records": [{"where": item.where, "why": item.why} for item in bad[:SHOWN]],
     }
@@ -120,7 +125,11 @@ def _tell(found: Sequence[dict[str, Any]]) -> None:
     for row in found:
         words = [f"{row['kept']} turn{'' if row['kept'] == 1 else 's'} kept"]
         words += [f"{row['already']} were there already"] if row["already"] else []
-        words += [f"{row['left_out']} other records left out"] if row["left_out"] else []
+        others, answers = row["left_out"] - row["answers_left_out"], row["answers_left_out"]
+        words += [f"{others} other record{'' if others == 1 else 's'} left out"] if others else []
+        if answers:
+            whose = "1 answer" if answers == 1 else f"{answers} answers"
+            words.append(f"{whose} without an index.jsonl that names {'its' if answers == 1 else 'their'} request")
         words += [f"{row['bad']} bad"] if row["bad"] else []
         how = f"{row['format']}, guessed" if row["guessed"] else row["format"]
         print(f"{row['file']} ({how}): {', '.join(words)}")
@@ -128,3 +137,13 @@ def _tell(found: Sequence[dict[str, Any]]) -> None:
             print(f"  {record['where']}: {record['why']}", file=sys.stderr)
         if row["bad"] > len(row["bad_records"]):
             print(f"  and {row['bad'] - len(row['bad_records'])} more", file=sys.stderr)
+    if kept := sum(row["kept"] for row in found):
+        print(_listed(kept, sum(row["no_server"] for row in found)))
+
+
+def _listed(kept: int, no_server: int) -> str:
+    """Where what was kept is to be seen: a dashboard shows the turns of one server."""
+    if no_server == kept:
+        return "kvtop turns lists them, marked import; no dashboard does: the records name no server"
+    rest = f"; {no_server} name none" if no_server else ""
+    return f"kvtop turns lists them, marked import, and so does the dashboard of the server that they name{rest}"

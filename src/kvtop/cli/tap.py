@@ -94,7 +94,10 @@ def start(args: argparse.Namespace) -> int:
     for record in here:
         if record.name == name:
             what = f"a tap named {printable(name, 80)} runs (process {record.pid})"
-            raise KvtopError(what, "kvtop tap --stop ends it; --name and --listen make another one")
+            from kvtop.cli import tap_run
+
+            stop = tap_run.stop_command(record, here)
+            raise KvtopError(what, f"{stop} ends it; --name and --listen make another one")
     for way in ways:
         tap_plan.check_free(way)
     if args.detach:

@@ -38,7 +38,13 @@ def start(name: str, args: argparse.Namespace, ways: Sequence[Leg]) -> int:
         print(tap_run.line(mapped), flush=True)
     if started.problem:
         stdio.tell(f"kvtop: {started.problem}")
-    stdio.tell(f"kvtop: it runs as process {started.pid}; kvtop tap --stop ends it; its log: {started.log}")
+    for mapped in started.mappings:
+        if said := tap_run.silent(mapped.upstream, "yet"):
+            stdio.tell(f"kvtop: {said}")
+    here = running.alive()
+    mine = next((record for record in here if record.pid == started.pid), None)
+    stop = tap_run.stop_command(mine, here) if mine is not None else "kvtop tap --stop"
+    stdio.tell(f"kvtop: it runs as process {started.pid}; {stop} ends it; its log: {started.log}")
     return 0
 
 

@@ -52,9 +52,11 @@ def _seen(listen: str | None, upstream: str | None) -> tuple[Known, list[str]]:
         there = parse(upstream).url
         mapped = [one for one in mapped if one.upstream == there]
     if mapped:
+        if len(mapped) > 1:  # one that leads somewhere first
+            mapped.sort(key=lambda one: not tap_plan.answers(one.upstream))
         first = mapped[0]
         remarks = [f"the tap that runs: {first.line}"]
-        remarks += [f"another one: {other.line}" for other in mapped[1:]]
+        remarks += [f"another one, chosen by --listen {other.listen}: {other.line}" for other in mapped[1:]]
         place, server = first.listen, first.upstream
     else:
         place = authority(*listen_address(listen or tap_plan.DEFAULT_LISTEN))

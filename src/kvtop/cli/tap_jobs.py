@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtop.capture.control import running
+from kvtop.capture.control.plan import answers
 from kvtop.capture.control.running import Running
 from kvtop.capture.tap.ended import Missed
 from kvtop.cli import stdio, tap_cut, tap_run
@@ -25,7 +26,8 @@ _NONE = "no tap runs"
 def status(as_json: bool) -> int:
     """Print the taps that run; 1 where none does."""
     here = running.alive()
-    rows = [_row(record) for record in here]
+    with ThreadPoolExecutor(8) as pool:
+        rows = list(pool.map(_row, here))
     if as_json:
         print(json.dumps(rows))
     elif not rows:
@@ -44,7 +46,10 @@ def _row(record: Running) -> dict[str, Any]:
         "name": record.name,
         "pid": record.pid,
         "since": record.since,
-        "mappings": [{"listen": mapped.listen, "upstream": mapped.upstream} for mapped in record.mappings],
+        "mappings": [
+            {"listen": mapped.listen, "upstream": mapped.upstream, "upstream_answers": answers(mapped.upstream)}
+            for mapped in record.mappings
+        ],
         "open_connections": open_connections(record.pid, ports),
         "detached": record.log is not None,
         "store": record.store,
@@ -84,7 +89,8 @@ def _print(row: dict[str, Any]) -> None:
     ]
     print(printable(f"{row['name']}: {'; '.join(facts)}", 1000))
     for mapped in row["mappings"]:
-        print(printable(f"  http://{mapped['listen']} -> {mapped['upstream']}", 400))
+        silent = "" if mapped["upstream_answers"] else ": nothing answers there now"
+        print(printable(f"  http://{mapped['listen']} -> {mapped['upstream']}{silent}", 400))
     if row["store_problem"]:
         print(printable(f"  {row['store_problem']}", 1000))
     if row["log"]:
@@ -147,5 +153,6 @@ def _end(record: Running, drain_s: float | None) -> bool:
         cut = f"{count(ending.cut, 'open connection')} cut" if ending.cut else "nothing was cut"
         if ending.missed is not None and ending.missed.connections:
             cut += f"; {ending.missed.line}"
-    print("\n".join([f"{name} ended: {cut}", *(tap_cut.lines(ending, record.store) if ending else ())]), flush=True)
+    told = [f"{name} ended: {cut}", *(tap_cut.lines(ending, record.store) if ending else ())]
+    print("".join(f"{line}\n" for line in told), end="", flush=True)  # in one piece: others end at the same time
     return True

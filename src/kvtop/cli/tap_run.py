@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kvtop.capture.control import running
-from kvtop.capture.control.plan import Leg
+from kvtop.capture.control.plan import Leg, answers
 from kvtop.capture.control.running import Mapped, Running
 from kvtop.capture.store import header
 from kvtop.capture.tap.ended import Ended, Missed
 from kvtop.cli import stdio, tap_cut
 from kvtop.errors import UsageError, printable
+from kvtop.sources.url import parse
 
 _IN_MEMORY_ONLY = "it runs, but --status and --stop will not know it"
 
@@ -27,6 +28,7 @@ def foreground(name: str, ways: Sequence[Leg], store: Path | None, drain_s: floa
             print(line(mapped), flush=True)
         if problem:
             stdio.tell(f"kvtop: {problem}")
+        threading.Thread(target=_tell_silent, args=(record.mappings,), daemon=True).start()
 
     ending = serve(name, ways, store=store, drain_s=drain_s, log=None, on_listening=listening)
     stdio.tell(f"kvtop tap ended: {count(ending.served, 'connection')} served, {ending.cut} cut")
@@ -37,9 +39,34 @@ def foreground(name: str, ways: Sequence[Leg], store: Path | None, drain_s: floa
     return 0
 
 
+def _tell_silent(mappings: Sequence[Mapped]) -> None:
+    """Beside the tap: traffic does not wait for the look."""
+    for mapped in mappings:
+        if said := silent(mapped.upstream, "yet"):
+            stdio.tell(f"kvtop: {said}")
+
+
 def line(mapped: Mapped) -> str:
     """What is printed for each way once the tap listens."""
     return f"kvtop tap listens: {printable(mapped.line, 300)}"
+
+
+def silent(upstream: str, when: str) -> str:
+    """`nothing answers at HOST:PORT yet`; empty where something does. No fault: a tap may start before its server."""
+    return "" if answers(upstream) else f"nothing answers at {printable(parse(upstream).authority, 120)} {when}"
+
+
+def stop_command(record: Running, here: Sequence[Running]) -> str:
+    """What ends this tap and no other one. `here`: the taps that run."""
+    others = [one for one in here if one.name != record.name]
+    if not others:
+        return "kvtop tap --stop"
+    first = record.mappings[0].listen if record.mappings else ""
+    port = first.rpartition(":")[2]
+    short = record.name == first and not any(
+        mapped.listen.rpartition(":")[2] == port for other in others for mapped in other.mappings
+    )
+    return f"kvtop tap --stop {port if short else printable(record.name, 80)}"
 
 
 def count(number: int, what: str) -> str:

@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--last", metavar="N", type=_count, help="how many (default: what the terminal holds, else 20; --json: all)"
     )
-    parser.add_argument("--conversation", metavar="ID", help="only this conversation, for instance c12")
+    parser.add_argument("--conversation", metavar="ID", help="only this conversation, for instance c12 or 12")
     parser.add_argument("--slow", action="store_true", help="only those that waited too long for their first token")
     parser.add_argument("--json", action="store_true", help="one JSON list")
     parser.add_argument(
@@ -50,7 +50,10 @@ def main(argv: Sequence[str]) -> int:
         return captured.forget(args.forget, yes=args.yes, as_json=args.json)
     if args.check:
         return captured.check(as_json=args.json)
-    return captured.show(last=args.last, conversation=args.conversation, slow=args.slow, as_json=args.json)
+    conversation = args.conversation
+    if conversation is not None and conversation.isascii() and conversation.isdigit():
+        conversation = f"c{conversation}"
+    return captured.show(last=args.last, conversation=conversation, slow=args.slow, as_json=args.json)
 
 
 def _one_thing(args: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 from kvtop.capture.estimate import Guess, Sizes
 from kvtop.capture.slow import expected_s, reread
@@ -36,6 +37,8 @@ ANEW_S = 5.0
 """All turns are read anew, because some were forgotten, at most so often."""
 LOST_S = 60.0
 """A turn in flight that began so long ago while no tap runs: nobody will see its end."""
+BESIDE = ("side", "subagent")
+"""Relations of a first turn whose conversation is another's."""
 BROKEN_OFF = ("abort", "error")
 """What a server calls an answer that it did not bring to its end, in a stream that it ended in order."""
 DETAILS_OF = 3
@@ -120,6 +123,8 @@ class Captures:
         """Turn -> its server, of all that are kept."""
         self._kept: dict[str, _Kept] = {}
         self._sizes = Sizes()
+        self._began: dict[str, str] = {}
+        """Conversation -> how it began, of those that began as another's: `BESIDE`."""
         self._guessed: dict[tuple[int, float], int | None] = {}
         """Turn, by number and begin -> prompt tokens by its size as of its end, for those that told none: what others
         teach later changes nothing that is over."""
@@ -200,6 +205,7 @@ class Captures:
             self._places, self._kept, self._sizes = {}, {}, Sizes()  # of another store the ids begin anew
         for turn in sorted(news.rows, key=lambda turn: turn.id):
             self._sizes.learn(turn)
+            self._learn(turn)
             place = self._places[turn.id] = same_port_here(turn.upstream)
             kept = self._kept.setdefault(place, _Kept())
             if turn.state is TurnState.IN_FLIGHT:
@@ -217,6 +223,17 @@ class Captures:
                 if kept.ended.pop(id, None) is not None:
                     kept.rows = None
         self.version += 1
+
+    def _learn(self, turn: Captured) -> None:
+        """How its conversation began. Pages come newest first: later turns of it may be worked out already."""
+        talk = turn.conversation
+        if turn.relation not in BESIDE or talk is None or self._began.get(talk) == turn.relation:
+            return
+        self._began[talk] = turn.relation
+        if len(self._began) > KEPT:
+            del self._began[next(iter(self._began))]
+        for kept in self._kept.values():
+            kept.todo += sorted(id for id in kept.shown if kept.ended[id].conversation == talk)
 
     # -- showing
 
@@ -258,7 +275,7 @@ class Captures:
         lost = _lost(kept, now)
         if kept.rows is None or lost != kept.lost:
             kept.lost = lost
-            unseen = [replace(shown(kept.flying[id]), state=None) for id in lost]
+            unseen = [replace(self._shown(kept.flying[id]), state=None) for id in lost]
             kept.rows = tuple(sorted([*made.values(), *unseen], key=_end, reverse=True))
         return kept.rows
 
@@ -277,7 +294,7 @@ class Captures:
         estimate = None
         if guess is not None:
             estimate = self._expected(turn, guess, phase, now)
-        return shown(turn, phase=phase, estimate=estimate)
+        return self._shown(turn, phase=phase, estimate=estimate)
 
     def _expected(self, turn: Captured, guess: Guess, phase: str | None, now: Moment) -> Estimate:
         if guess.cached_tokens is None or self._parent_before(turn, now.began):
@@ -307,7 +324,7 @@ class Captures:
         again = reread(turn, self._parent(turn))
         waited = waited_s(turn)
         if waited is None:
-            return shown(turn, estimate=estimate, again=again)
+            return self._shown(turn, estimate=estimate, again=again)
         before = self._sizes.before(turn)
         expected = expected_s(turn, before, now.rate)
         slow = now.limits.slow(waited, expected)
@@ -317,7 +334,10 @@ class Captures:
             fine = True  # as long as what it had to read anew takes
         ok = fine and turn.state is TurnState.DONE and not again and turn.finish_reason not in BROKEN_OFF
         verdict = "no_fault" if ok else None
-        return shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict, again=again)
+        return self._shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict, again=again)
+
+    def _shown(self, turn: Captured, **known: Any) -> Turn:
+        return shown(turn, began_as=self._began.get(turn.conversation or ""), **known)
 
     def _guess_at_end(self, turn: Captured) -> int | None:
         key = turn.id, turn.started_at

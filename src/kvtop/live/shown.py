@@ -38,6 +38,7 @@ def shown(
     waited: bool = False,
     verdict: str | None = None,
     again: bool = False,
+    began_as: str | None = None,
 ) -> Turn:
     """One turn, with what is not its own but worked out from others."""
     return Turn(
@@ -47,6 +48,7 @@ def shown(
         waited=waited,
         verdict=verdict,
         reread=again,
+        began_as=began_as,
         id=turn.id,
         ended_at=turn.ended_at,
         state=None if turn.state is None else str(turn.state),
@@ -71,6 +73,7 @@ def shown(
         agent=turn.agent,
         conversation=turn.conversation,
         relation=turn.relation,
+        changed=tuple(turn.changed),
         status=turn.status,
         error=turn.error,
     )

@@ -7,6 +7,7 @@ something to say wins, over all servers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from kvtop.model.box import Quantile, Window
 from kvtop.model.downs import BRIEF, DOWNS, Around, Wording, label_of, together
@@ -190,7 +191,7 @@ def _ok(view: ServerView, around: Around) -> Made | None:
         life = view.life.all.cached.lifetime_share
         known = f"since start {nb(pct(life, 1))} cached" if life is not None else ""
         if running:
-            first, lead = f"{running} {'runs' if running == 1 else 'run'},", f"no first token {over} yet"
+            first, lead = f"{running} {'runs' if running == 1 else 'run'},", _do(view, running, over)
         else:
             first, lead = f"no turn {over},", ""
         if window.window_s is None:
@@ -198,8 +199,22 @@ def _ok(view: ServerView, around: Around) -> Made | None:
         if known:
             lead = f"{lead}, {known}" if lead else known
     parts += _queue_words(window) + _tier_words(view)
+    first = first if lead or parts else first.rstrip(",")
     ends = range(len(parts), -1, -1)
     return "ok", [(first, ", ".join([lead, *parts[:end]] if lead else parts[:end])) for end in ends]
+
+
+def _do(view: ServerView, running: int, over: str) -> str:
+    """What those that run do, in a window without a first token. Those that began before it may have had theirs then:
+    that there was none is only said where all of them are known to be read."""
+    flying = list(takewhile(lambda turn: turn.state == "in_flight", view.turns))
+    writes = min(running, sum(turn.n for turn in flying if turn.phase == "writes"))
+    if writes:
+        whole = {1: "it writes", 2: "both write"}.get(running, "all write")
+        return whole if writes == running else f"{writes} {'writes' if writes == 1 else 'write'}"
+    if view.window.all.throughput.generation_tokens:
+        return "tokens are written"
+    return "" if any(turn.phase is None for turn in flying) else f"no first token {over} yet"
 
 
 def _over(view: ServerView) -> str:

@@ -35,6 +35,13 @@ CONTINUES = frozenset({"next", "retry", "branch"})
 """Relations in which the prompt of the turn before is the head of this one, whole or in part."""
 
 
+_CHANGES = {
+    "system": "another system prompt",
+    "system_messages": "other system messages",
+    "tools": "other tools",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
     """Equal columns of time that end now, oldest first. None is a gap: nothing is known of that column."""
@@ -107,6 +114,10 @@ class Turn:
     conversation: str | None = None
     relation: str | None = None
     """Of a captured one, to its conversation: first, next, retry, branch, side, subagent or compaction."""
+    began_as: str | None = None
+    """Of a captured one whose conversation is another's: side or subagent, the relation of that one's first turn."""
+    changed: tuple[str, ...] = ()
+    """Of a captured one with its parent's messages: what else is not its parent's: system, system_messages, tools."""
     status: int | None = None
     """HTTP."""
     error: str | None = None
@@ -150,6 +161,11 @@ class Turn:
     def new_input(self) -> bool:
         """Its wait went into reading what no cache could have held, but for a head that it shares with others."""
         return not self.queue_ruled and (self.verdict == "new_tokens" or (self.captured and self.relation in BEGINS))
+
+    @property
+    def changes(self) -> str:
+        """`changed` in words: another system prompt, other tools."""
+        return " and ".join(_CHANGES.get(name, "") or "another prompt" for name in self.changed)
 
     @property
     def cached_share(self) -> float | None:

@@ -152,7 +152,9 @@ def _untold(turn: Turn) -> tuple[str, ...]:
     """That the reason is not known, longest first. What the prompt was is known of a captured turn."""
     if not turn.captured:
         return (UNTOLD,)
-    return CHANGED_OR_LOST if turn.relation in CONTINUES else ("why cannot be told yet",)
+    if turn.relation not in CONTINUES:
+        return ("why cannot be told yet",)
+    return (f"it has {turn.changes}", turn.changes) if turn.changed else CHANGED_OR_LOST
 
 
 def parts(turn: Turn) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from kvtop.capture.api.answer_text import CALL, REASONING, Piece
+from kvtop.capture.importers.exchange import KEY
 from kvtop.capture.turn import Captured, Part
 from kvtop.live.captures import unasked
 from kvtop.live.desk import Detail
@@ -92,7 +93,7 @@ def _time(turn: Turn, detail: Detail | None, w: int) -> Block:
     rows: list[Line] = [bar, legend, *wrap([*told, *out], w)]
     if detail is not None and (gaps := _gaps(detail.turn)):
         rows += wrap(gaps, w)
-    took = f"{short(turn.duration_s)} from its first byte to the last one"
+    took = f"{short(turn.duration_s)} from the request's first byte to the answer's last"
     return "Time", [took, f"{short(turn.duration_s)} in all"] if turn.duration_s is not None else [], rows
 
 
@@ -113,8 +114,9 @@ def _request(turn: Captured, w: int, tall: bool) -> Block:
     rows = list(_outline(turn.outline, w, tall))
     if not rows:
         rows = [[("its parts are not known", "d")]]
-    if turn.hints:
-        rows += wrap([("hints ", "d"), (_hints(turn.hints), "t")], w, 6)
+    hints = {name: value for name, value in turn.hints.items() if name != KEY}
+    if hints:
+        rows += wrap([("hints ", "d"), (_hints(hints), "t")], w, 6)
     if turn.prompt_unproven:
         rows += wrap([("! ", "warn"), (f"not proven: {safe(turn.prompt_unproven)}", "t")], w)
     stream = {True: "stream", False: "no stream"}.get(turn.stream, "") if turn.stream is not None else ""
@@ -223,7 +225,7 @@ def _conversation(turn: Turn, detail: Detail, w: int) -> Block:
     ids = [other.id for other in reversed(detail.siblings)]
     name = safe(one.conversation or DASH)
     place = f", turn {ids.index(one.id) + 1} of the last {len(ids)}" if one.id in ids and len(ids) > 1 else ""
-    rows: list[Line] = wrap([(_relation(one), "t")], w)
+    rows: list[Line] = wrap([(_relation(one, turn.changes), "t")], w)
     last = [other for other in detail.siblings if other.state is not None][:SHARES]
     each = 15
     fitting = max(1, min(len(last), (w + 2) // (each + 2)))
@@ -241,8 +243,13 @@ def _conversation(turn: Turn, detail: Detail, w: int) -> Block:
     return "Conversation", [f"{name}{place}", name], rows
 
 
-def _relation(turn: Captured) -> str:
+def _relation(turn: Captured, changes: str) -> str:
+    """`changes`: what of the prompt but the messages is not its parent's, in words."""
     after = f"turn {turn.parent}" if turn.parent is not None else "an earlier turn"
+    if changes and turn.relation == "branch":
+        return f"asks what {after} asked: the same messages with {changes}"
+    if changes and turn.relation == "next":
+        return f"continues {after} with {changes}"
     return {
         "first": "begins this conversation",
         "next": f"continues {after}",

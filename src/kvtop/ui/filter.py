@@ -1,9 +1,9 @@
 """The filter of the turns table: words that must all hold. Pure.
 
-`slow`, `done`, `flight`, `reads`, `waits`, `writes`, `queued`, `new`, `failed`, `aborted`, `cut`, `side`, `past` (the
-tap), `group`; comparisons such as `new>10k`, `cached<50`, `ttft>5`, `prompt>100k`, `out<10`, `queue >= 1`; `c12` is the
-conversation of that name; anything else is looked for in a turn's number, agent, model, engine and finish. What has a
-sign in it and is no comparison fits nothing, and `misread` names it.
+`slow`, `done`, `flight`, `reads`, `waits`, `writes`, `queued`, `new`, `failed`, `aborted`, `cut`, `side`, `import`,
+`past` (the tap), `group`; comparisons such as `new>10k`, `cached<50`, `ttft>5`, `prompt>100k`, `out<10`, `queue >= 1`;
+`c12` is the conversation of that name; anything else is looked for in a turn's number, agent, model, engine and finish.
+What has a sign in it and is no comparison fits nothing, and `misread` names it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _WORDS: dict[str, Callable[[Turn], bool]] = {
     "failed": lambda t: t.finish_reason in ("error", "abort") or t.state in ("failed", "aborted", "cut"),
     "aborted": lambda t: t.finish_reason == "abort" or t.state == "aborted",
     "cut": lambda t: t.state == "cut" or (t.captured and t.state is None),
-    "side": lambda t: t.relation in ("side", "subagent", "compaction"),
+    "side": lambda t: t.began_as is not None or t.relation in ("side", "subagent", "compaction"),
+    "import": lambda t: t.source == "import",
     "past": lambda t: t.past_tap,
     "group": lambda t: t.n > 1,
 }
@@ -45,7 +46,7 @@ _COMPARE = re.compile(r"([a-z]+)(<=|>=|<|>|=)([0-9]+(?:\.[0-9]+)?)([km]?)")
 _SIGNS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "=": operator.eq}
 _AROUND = re.compile(r"\s*([<>=]+)\s*")
 HINTS = (
-    "slow queued new failed aborted cut side past group flight claude c12 new>10k cached<50 ttft>5 out<10",
+    "slow queued new failed aborted cut side import past group flight claude c12 new>10k cached<50 ttft>5 out<10",
     "slow queued failed aborted side past claude c12 new>10k cached<50",
     "slow failed claude c12 new>10k cached<50 ttft>5",
     "slow queued new>10k cached<50",

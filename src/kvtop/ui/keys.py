@@ -90,7 +90,7 @@ ACTIONS: tuple[Action, ...] = (
            footer=80),
     Action("previous-turn", ("N",), "previous", "the next older turn, the next newer one", _TURN, group="Turn",
            footer=70),
-    Action("raw", ("v",), "bodies", "request and answer as they were sent", _TURN, group="Turn", footer=75),
+    Action("raw", ("v",), "bodies", "request and answer, JSON indented", _TURN, group="Turn", footer=75),
     Action("other-body", ("v", "tab"), "other", "from the request to the answer, and back", frozenset({RAW}),
            group="Turn", footer=80),
     Action("start-tap", ("s", "enter"), "start", "start a tap to the chosen server", frozenset({TAP}), group="Tap",

@@ -41,7 +41,8 @@ FILTER: tuple[tuple[str, str], ...] = (
     ("slow queued new", "turns that waited long, in the queue, or for a long new input"),
     ("failed", "ended by an error, by their client, or in the middle; aborted, cut: only those"),
     ("done flight", "finished, in flight; also waits, reads, writes"),
-    ("side", "side calls, subagents and compactions of a conversation"),
+    ("side", "side calls and subagents, all their turns, and compactions of a conversation"),
+    ("import", "what kvtop import brought here"),
     ("past", "what went past the tap"),
     ("c12", "the conversation that began with turn 12"),
     ("group", "rows of several requests"),
@@ -134,7 +135,11 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
                 "from metrics: a row that the counters alone tell of, where turns were captured. 15 is the captured "
                 "one, which `kvtop turns` knows",
             ),
-            ("agent", "who asked, from its user-agent; past tap: a tap ran, and did not see it"),
+            (
+                "agent",
+                "who asked, from its user-agent; ↳ before it: a subagent's turn, or a side call's; past tap: a tap "
+                "ran, and did not see it",
+            ),
             ("time", "when it ended; in flight: when it began"),
             ("cached, new", "tokens of its prompt from cache, and read anew; ~0 % is known from the counters alone"),
             (

@@ -15,6 +15,8 @@ _SUFFIX = re.compile(r"[- ](?:code|cli|agent)$", re.IGNORECASE)
 """Of an agent's name: what goes without saying where cells are few."""
 _LIBRARY = re.compile(r"(?i)^(anthropic|openai) (?:python|js)$")
 """Of a library's name: its language is what goes first."""
+BESIDE = "↳"
+"""Before the agent of a turn whose conversation is another's: a side call's, a subagent's."""
 UNTOLD = "The counters cannot tell who asked, what the prompt was, and why a part of it had to be read anew."
 APART = "Requests that ended between two reads of /metrics share one row; each number is their mean."
 
@@ -28,7 +30,13 @@ def agent(turn: Turn, w: int) -> str:
     if not turn.captured:
         return pick(["past tap", "past"], w) if turn.past_tap else DASH
     name = safe(turn.agent or "unknown")
-    return pick([name, _LIBRARY.sub(r"\1 SDK", name), *filter(None, [_SUFFIX.sub("", _LIBRARY.sub(r"\1", name))])], w)
+    if turn.began_as is not None:
+        mark, w = BESIDE, w - len(BESIDE)
+    else:
+        mark = ""
+    return mark + pick(
+        [name, _LIBRARY.sub(r"\1 SDK", name), *filter(None, [_SUFFIX.sub("", _LIBRARY.sub(r"\1", name))])], w
+    )
 
 
 def expected_share(turn: Turn) -> float | None:

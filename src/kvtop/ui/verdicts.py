@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kvtop.model.view import CONTINUES, ServerView, Turn
-from kvtop.ui.draw import safe
+from kvtop.ui.draw import clip, safe
 from kvtop.ui.numbers import DASH, short, tok
 
 QUEUE_SAID_S = 0.5
@@ -14,13 +14,32 @@ LIMITS = frozenset({"length", "max_tokens", "max_output_tokens"})
 """How the routes call an answer that ended at its limit."""
 _BEGINS = {"first": "new conversation", "subagent": "new subagent", "compaction": "compacted"}
 """The relations of `BEGINS` in the words of a row."""
+_MUCH_ASKED = (
+    r"max_(?:completion_|output_)?tokens=(?P<asked>\d+) cannot be greater than \w+=(?P<fit>\d+)",
+    r"is too large: (?P<asked>\d+)\. This model's maximum context length is (?P<fit>\d+)",
+    r"context length is (?P<fit>\d+) tokens\. However, you requested (?P<asked>\d+) output tokens",
+    r"context length is (?P<fit>\d+) tokens\. However, you requested \d+ tokens \(.*?(?P<asked>\d+) in the completion",
+    r"request fewer output tokens|input length and .?max_tokens.? exceed|max_tokens: \d+ > \d+",
+)
+"""How vLLM of any age, and servers like it, say that the answer's limit does not fit, whatever the prompt is."""
+_TOO_LONG = (
+    r"maximum context length",
+    r"prompt.{0,40}too long",
+    r"longer than the maximum",
+    r"(?:prompt|prompt_token_ids|input) length \(?\d+\)? exceeds",
+    r"prompt has \d+ tokens .{0,80}more than max_model_len",
+)
 _KNOWN_ERRORS = (
-    (re.compile(r"(?i)maximum context length|prompt.{0,40}too long|longer than the maximum|max_model_len"),
-     "prompt too long"),
+    (re.compile("|".join(_TOO_LONG), re.IGNORECASE), "prompt too long"),
     (re.compile(r"(?i)model.{0,80}(does not exist|not found)"), "no such model"),
     (re.compile(r"(?i)refused"), "no connection"),
-)  # fmt: skip
+)
 """What servers say at length, in the words of a row."""
+_ASKED = [re.compile(pattern, re.IGNORECASE) for pattern in _MUCH_ASKED]
+_FIRST_WORDS = 12
+"""Of an error that is not known: so many of its words at most, where not all of it fits."""
+_FIRST_CELLS = 14
+"""Of one whose first word does not fit: so many cells of it."""
 
 Verdict = tuple[str, str, list[str]]
 """Mark, style, wordings longest first."""
@@ -57,10 +76,27 @@ def _ended(turn: Turn) -> Verdict | None:
 def failure(turn: Turn) -> list[str]:
     """`failed: 400 prompt too long`, and shorter."""
     status = [str(turn.status)] if turn.status is not None else []
-    says = [safe(turn.error)] if turn.error else []
-    says += [brief for pattern, brief in _KNOWN_ERRORS if turn.error and pattern.search(turn.error)][:1]
+    says = [safe(turn.error), *_briefly(turn.error)] if turn.error else []
     words = [f"failed: {' '.join([*status, said])}" for said in says]
     return [*words, f"failed: {status[0]}" if status else "failed", "failed"]
+
+
+def _briefly(error: str) -> list[str]:
+    """What an error says, in the words of a row; of one that is not known its own first words."""
+    for pattern in _ASKED:
+        if found := pattern.search(error):
+            numbers = found.groupdict()
+            much = ["asks for more output than fits", "too much output"]
+            if "asked" not in numbers:
+                return much
+            asked, fit = (tok(float(numbers[name][:15])) for name in ("asked", "fit"))
+            return [f"asks for {asked} of output, the context is {fit}", *much]
+    for pattern, brief in _KNOWN_ERRORS:
+        if pattern.search(error):
+            return [brief]
+    words = safe(error).split()
+    begun = [f"{' '.join(words[:n])} …" for n in range(min(_FIRST_WORDS, len(words) - 1), 0, -1)]
+    return [*begun, clip(" ".join(words), _FIRST_CELLS)]
 
 
 def _counted(turn: Turn) -> Verdict:
@@ -82,6 +118,8 @@ def _counted(turn: Turn) -> Verdict:
         return "!", "warn", joined(f"{queue}: in line or for a KV load", f"{queue}: line or KV load", queue)
     if turn.waited and turn.captured and turn.relation in _BEGINS:
         return "·", "t", joined(*_begun(turn))
+    if turn.captured and turn.relation in _BEGINS and turn.verdict == "new_tokens":
+        return "·", "t", joined(*_limited(turn, _begun(turn)[0]), *_begun(turn))
     if turn.verdict == "new_tokens":
         new = tok(turn.new_tokens)
         return (
@@ -93,7 +131,8 @@ def _counted(turn: Turn) -> Verdict:
         return "?", "warn", joined(*_read_anew(turn))
     if turn.reread and turn.new_tokens is not None:
         read = [f"read {tok(turn.new_tokens)} tokens anew", f"{tok(turn.new_tokens)} read anew"]
-        return "?", "warn", [*_limited(turn, read[0]), *read, f"{tok(turn.new_tokens)} anew"]
+        why = [f"{word}: {turn.changes}" for word in (*read, f"{tok(turn.new_tokens)} anew") if turn.changed]
+        return "?", "warn", [*why, *_limited(turn, read[0]), *read, f"{tok(turn.new_tokens)} anew"]
     return "·", "d", joined(*_plain(turn))
 
 
@@ -101,16 +140,18 @@ def _plain(turn: Turn) -> list[str]:
     """Nothing to look at."""
     if turn.verdict is None and turn.queue_ruled and (turn.queue_s or 0) > QUEUE_SAID_S:
         plain = [f"queue {short(turn.queue_s)}"]
-    elif turn.verdict is None and turn.captured and turn.relation == "first":
+    elif turn.captured and turn.relation in _BEGINS:
         plain = _begun(turn)
     elif turn.verdict is None and turn.new_tokens is not None:
         plain = [f"read {tok(turn.new_tokens)} tokens", f"{tok(turn.new_tokens)} read"]
     else:
         plain = ["ok" if turn.verdict == "no_fault" or (turn.captured and turn.ttft_s is None) else DASH]
     plain = [*_limited(turn, plain[0]), *plain]
-    if turn.relation in ("side", "subagent", "compaction"):
-        name = {"side": "a side call"}.get(turn.relation, turn.relation)
-        plain = [f"{plain[0]}, {name}", *([f"{plain[-1]}, side"] if turn.relation == "side" else []), *plain]
+    if turn.changed:
+        same = [f"the same messages with {turn.changes}"] if turn.relation == "branch" else []
+        plain = [*same, f"{plain[0]}, {turn.changes}", turn.changes, *plain]
+    if turn.relation == "side":
+        plain = [f"{plain[0]}, a side call", f"{plain[-1]}, side", *plain]
     return plain
 
 
@@ -125,14 +166,18 @@ def _begun(turn: Turn) -> list[str]:
     if turn.new_tokens is None:
         return [words]
     new = f"{tok(turn.new_tokens)} new"
-    return [f"{words}, {new}", f"{words.removeprefix('new ')}, {new}", new]
+    return [f"{words}, {new}", f"{words.removeprefix('new ')}, {new}", words, new]
 
 
 def _read_anew(turn: Turn) -> list[str]:
     """A long wait of which only this is known."""
     whys = ["the counters cannot tell why"]
     if turn.captured:
-        whys = ["prompt changed or cache lost"] if turn.relation in CONTINUES else ["why cannot be told yet"]
+        whys = (
+            [turn.changes or "prompt changed or cache lost"]
+            if turn.relation in CONTINUES
+            else ["why cannot be told yet"]
+        )
     if turn.new_tokens is None:
         return [*(f"slow, {why}" for why in whys), "slow"]
     new, prompt = tok(turn.new_tokens), tok(turn.prompt_tokens)

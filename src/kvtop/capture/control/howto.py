@@ -2,7 +2,7 @@
 
 `<BASE>` stands for the tap's address, `<V1>` for the same with /v1, `<MODEL>` for the model as the server calls it,
 `<CONTEXT>` for its context in tokens and `<OUTPUT>` for the most tokens of an answer that leave room for a prompt.
-What is not known stays as it is, for its reader to fill in.
+What is not known stays as it is, for its reader to fill in. `<LIMIT>` is a line that only some servers need.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from difflib import get_close_matches
 
 _SAFE = re.compile(r"[\w./:@+-]{1,200}", re.ASCII)
 _OUTPUT_TOKENS = 8192
+_SHARE = 4
+"""At most this part of the context is for the answer: the rest is the prompt's."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class Agent:
     text: str
     """Lines to copy; what is a remark begins with #."""
     aliases: tuple[str, ...] = ()
+    asks: int = 0
+    """Output tokens that it asks for whatever the server's context is."""
+    limit: str = ""
+    """The line in place of `<LIMIT>`, where those are too many."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +58,14 @@ def near(name: str) -> list[str]:
 def lines(agent: Agent, known: Known) -> str:
     """The agent's lines with what is known filled in, ending in a newline."""
     text = agent.text.strip("\n") + "\n"
+    many = known.context is not None and agent.asks > known.context // _SHARE
+    text = text.replace("<LIMIT>\n", f"{agent.limit}\n" if many else "")
     if known.base is not None:
         text = text.replace("<V1>", f"{known.base}/v1").replace("<BASE>", known.base)
     if usable(known.model):
         text = text.replace("<MODEL>", str(known.model))
     if known.context is not None:
-        output = min(_OUTPUT_TOKENS, known.context // 4)
+        output = min(_OUTPUT_TOKENS, known.context // _SHARE)
         text = text.replace("<CONTEXT>", str(known.context)).replace("<OUTPUT>", str(output))
     return text
 
@@ -84,6 +92,10 @@ _AI_SDK = """
 }
 """
 
+_LIMIT = """\
+# it asks for 32000 output tokens, too many for this server's context of <CONTEXT>:
+export <NAME>=<OUTPUT>"""
+
 AGENTS: tuple[Agent, ...] = (
     Agent(
         "claude",
@@ -95,6 +107,7 @@ export ANTHROPIC_MODEL=<MODEL>
 export ANTHROPIC_DEFAULT_OPUS_MODEL=<MODEL>
 export ANTHROPIC_DEFAULT_SONNET_MODEL=<MODEL>
 export ANTHROPIC_DEFAULT_HAIKU_MODEL=<MODEL>
+<LIMIT>
 # its first system block differs with each conversation's first prompt, and servers that do not drop it read all anew:
 export CLAUDE_CODE_ATTRIBUTION_HEADER=0
 # no update checks and no telemetry:
@@ -102,6 +115,8 @@ export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1
 claude
 """,
         ("claude-code",),
+        asks=32_000,
+        limit=_LIMIT.replace("<NAME>", "CLAUDE_CODE_MAX_OUTPUT_TOKENS"),
     ),
     Agent(
         "opencode",
@@ -121,11 +136,14 @@ opencode -m local/<MODEL>
 export OPENAI_BASE_URL=<V1>
 export OPENAI_API_KEY=local
 export OPENAI_MODEL=<MODEL>
+<LIMIT>
 qwen --auth-type openai
 # the other routes: --auth-type openai-responses; or ANTHROPIC_BASE_URL=<BASE>, ANTHROPIC_API_KEY=local,
 # ANTHROPIC_MODEL=<MODEL> and --auth-type anthropic
 """,
         ("qwen-code",),
+        asks=32_000,
+        limit=_LIMIT.replace("<NAME>", "QWEN_CODE_MAX_OUTPUT_TOKENS"),
     ),
     Agent(
         "codex",

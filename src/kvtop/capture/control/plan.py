@@ -17,6 +17,7 @@ DRAIN_S = 30.0
 """How long a tap that ends waits for open streams, unless it is told otherwise."""
 _PORTS = range(8001, 8100)
 """Where a free port is looked for."""
+_LOOK_S = 0.5
 _REMOTE = "kvtop keeps to this machine; --allow-remote lets it, and then whoever reaches the port reaches the server"
 
 
@@ -176,6 +177,16 @@ def check_free(one: Leg) -> None:
             probe.listen()
         except OSError as error:
             raise _not_free(one, error) from None
+
+
+def answers(upstream: str) -> bool:
+    """Whether something takes connections at this base URL now. It is asked nothing; half a second at most."""
+    there = parse(upstream)
+    try:
+        socket.create_connection((there.host, there.port), _LOOK_S).close()
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def free_leg(upstream: str, running: Sequence[Running]) -> Leg:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,6 +25,8 @@ class Place(NamedTuple):
     """None: a new one."""
     parent: int | None
     relation: str
+    changed: tuple[str, ...] = ()
+    """As `Captured.changed`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +48,10 @@ class Linked:
     rest: tuple[str, int]
     """Of a prompt without messages: digest and size of its last, partial piece."""
     tools: int
+    head: int
+    """The system prompt: what stands before the first message."""
     system: int
+    """All of it, and of the messages those of the system."""
     has_tools: bool
     summary: bool
     """Its first messages hold a summary in place of a history."""
@@ -102,6 +108,7 @@ def linked(turn: Captured) -> Linked:
             talk.pop()
     tools = [part.digest for part in turn.outline if part.kind == "tool"]
     system = [part for part in turn.outline if part.kind == "system" or part.role in _INSTRUCTIONS]
+    head = itertools.takewhile(lambda part: part.kind != "message" or part.role in _INSTRUCTIONS, turn.outline)
     chain = tuple(sys.intern(part.digest) for part in talk)
     found = Linked(
         id=turn.id,
@@ -113,6 +120,7 @@ def linked(turn: Captured) -> Linked:
         first_size=talk[0].size if talk else 0,
         rest=rest,
         tools=hash(tuple(tools)),
+        head=hash(tuple(part.digest for part in head if part in system)),
         system=hash(tuple(part.digest for part in system)),
         has_tools=bool(tools),
         summary=any(part.name == SUMMARY for part in talk[:3]),

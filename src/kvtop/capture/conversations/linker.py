@@ -6,8 +6,9 @@ Session hints break ties and tell side calls and subagents; alone they join noth
 first        nothing before it
 next         it goes on from its parent: the parent's messages, the reply, and more. Also where old messages were
              rewritten on the way (a reminder left, a tool's output was cleared), as long as the talk went on
-retry        the parent's messages again
-branch       it leaves the parent's way: rolled back, or asked anew
+retry        the parent's prompt again: the same messages, system prompt and tools
+branch       it leaves the parent's way: rolled back, or asked anew; also the same messages with another system prompt
+             or other tools, which `changed` names then
 compaction   a summary stands in place of the parent's history
 side         a title, a summary, a suggestion: a conversation of its own; the parent is the turn that it serves
 subagent     a conversation of its own; the parent is the turn that spawned it
@@ -20,7 +21,7 @@ from typing import Any
 
 from kvtop.capture.conversations.hinted import answered, compacted, spawned
 from kvtop.capture.conversations.linked import Linked, Place, linked
-from kvtop.capture.conversations.matching import Match, best_tip, compare, relation
+from kvtop.capture.conversations.matching import Match, best_tip, changed, compare, relation
 from kvtop.capture.turn import Captured, Route
 
 __all__ = ["LIMIT", "MAX_AGE_S", "Linker", "Place"]
@@ -36,6 +37,7 @@ _WIDELY = 8
 """A message in more conversations than this tells nothing."""
 _LOOKED_AT = 6
 """Candidates of one kind that are compared in full."""
+_GOES_ON = ("next", "branch")
 _PLAIN = (Route.EMBEDDINGS, Route.OTHER)
 
 
@@ -69,7 +71,8 @@ class Linker:
         if match and match.old.session.agent != new.session.agent:
             return Place(None, match.old.id, "subagent")
         if match:
-            return Place(match.old.conversation, match.old.id, relation(match, new))
+            how = relation(match, new)
+            return Place(match.old.conversation, match.old.id, how, changed(match, new) if how in _GOES_ON else ())
         return found or compacted(self._turns, new) or spawned(self._turns, new) or Place(None, None, "first")
 
     def add(self, turn: Captured) -> None:

@@ -115,10 +115,25 @@ def _rewritten(old: Linked, new: Linked, held: bool) -> bool:
     return len(old.chain) <= _REWRITTEN and alike and (held or near) and new.started_at - old.last_at <= _LATER_S
 
 
+def changed(match: Match, new: Linked) -> tuple[str, ...]:
+    """As `Captured.changed`. Empty for one that does not hold all of the old turn's messages."""
+    old = match.old
+    if not match.whole:
+        return ()
+    same = len(new.chain) == len(old.chain)  # of a longer one system messages may stand where the new ones do
+    kinds = (
+        ("system", old.head != new.head),
+        ("system_messages", same and old.head == new.head and old.system != new.system),
+        ("tools", old.tools != new.tools),
+    )
+    return tuple(name for name, differs in kinds if differs)
+
+
 def relation(match: Match, new: Linked) -> str:
+    """How the new turn follows the old one: one of `kvtop.capture.conversations.linker`."""
     old = match.old
     if match.whole and len(new.chain) == len(old.chain):
-        return "retry"
+        return "branch" if changed(match, new) else "retry"
     gone = old.chain[0] not in new.contents
     if gone and (new.summary or len(new.chain) * 10 <= len(old.chain) * 7):
         return "compaction"

@@ -27,7 +27,8 @@ def read(path: Path) -> Iterator[Item]:
         there = list(folder.iterdir())
         found = [file for file in there if file.name.endswith(REQUEST)]
         answers = {file.name for file in there if file.name.endswith(RESPONSE)}
-        yield from map(LeftOut, sorted(answers - {str(entry.get("response_file")) for entry in entries.values()}))
+        named = {str(entry.get("response_file")) for entry in entries.values()}
+        yield from (LeftOut(name, answer=True) for name in sorted(answers - named))
     else:
         found = [path]
     for file in sorted(found, key=lambda file: (_at(file), file.name)):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from kvtop.capture.conversations.agents import UNKNOWN, name_of
-from kvtop.capture.turn import Captured, Record, Source, TurnState
+from kvtop.capture.turn import Captured, Record, Source, TurnState, prompt_bytes
 from kvtop.errors import printable
 
 KEY = "import.key"
@@ -38,6 +38,8 @@ class LeftOut(NamedTuple):
     """A record that is no turn: another request of a browser's or proxy's log."""
 
     where: str
+    answer: bool = False
+    """It is an answer, and nothing tells to which request."""
 
 
 class Exchange(msgspec.Struct, kw_only=True):
@@ -174,6 +176,7 @@ class Maker:
             queue_s=told.queue_s,
             prefill_s=told.prefill_s,
             request_bytes=len(given.request),
+            prompt_bytes=prompt_bytes(asked.outline),
             response_bytes=None if given.response is None else len(given.response),
             request_headers=headers,
             response_headers=redact.headers(given.response_headers),

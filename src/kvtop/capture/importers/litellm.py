@@ -64,7 +64,7 @@ def _payload(where: str, entry: Mapping[str, Any]) -> Item:
     return Exchange(
         where=where,
         path=PATHS[route],
-        upstream=_text(payload.get("api_base")),
+        upstream=_text(payload.get("api_base")).rstrip("/").removesuffix("/v1"),  # as a server is watched
         request=as_json(body),
         request_headers=_headers(payload, metadata),
         response=as_json(answer) if isinstance(answer, dict) else None,

@@ -16,7 +16,7 @@ from kvtop.capture.conversations.agents import UNKNOWN
 from kvtop.capture.recorder.framing import AnswerHead, RequestHead
 from kvtop.capture.recorder.told import End
 from kvtop.capture.tap.wire import Opened
-from kvtop.capture.turn import Captured, Record, Route, TurnState
+from kvtop.capture.turn import Captured, Record, Route, TurnState, prompt_bytes
 from kvtop.errors import printable
 
 MAX_OPEN_BYTES = 256 * 1024 * 1024
@@ -359,6 +359,7 @@ def _with_asked(
         agent=agent,
         agent_version=version,
         request_bytes=size,
+        prompt_bytes=prompt_bytes(asked.outline),
         record=Record.TRUNCATED if truncated else turn.record,
     )
 

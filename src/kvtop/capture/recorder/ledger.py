@@ -58,6 +58,9 @@ class PlaceLike(Protocol):
     @property
     def relation(self) -> str: ...
 
+    @property
+    def changed(self) -> tuple[str, ...]: ...
+
 
 class LinkerLike(Protocol):
     """What is used of `capture.conversations.Linker`."""
@@ -239,7 +242,12 @@ class Ledger:
         assert place is not None
         conversation = place.conversation or (f"c{entry.id}" if entry.id else None)
         return msgspec.structs.replace(
-            entry.turn, id=entry.id, conversation=conversation, parent=place.parent, relation=place.relation
+            entry.turn,
+            id=entry.id,
+            conversation=conversation,
+            parent=place.parent,
+            relation=place.relation,
+            changed=list(place.changed),
         )
 
     def _wait(self, entry: Entry) -> None:

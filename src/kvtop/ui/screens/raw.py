@@ -1,4 +1,4 @@
-"""A captured turn's bodies as they were sent, JSON laid out. Read and laid out beside the loop: they may be large."""
+"""A captured turn's bodies, JSON indented. Read and laid out beside the loop: they may be large."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class Text:
     """Bytes of the whole body."""
     cut: bool = False
     """Only its beginning is shown."""
+    indented: bool = False
+    """It is JSON with a line a member: the white space is not what was sent."""
 
 
 def laid_out(body: bytes | None) -> Text | None:
@@ -47,7 +49,7 @@ def laid_out(body: bytes | None) -> Text | None:
         text = b""
     cut = cut or len(text) > MOST
     shown = (text or body)[:MOST].decode("utf-8", "replace")
-    return Text(tuple(_shown(line) for line in shown.split("\n")), len(body), cut)
+    return Text(tuple(_shown(line) for line in shown.split("\n")), len(body), cut, indented=bool(text))
 
 
 def _shown(line: str) -> str:
@@ -119,10 +121,11 @@ class RawScreen(Page):
         if text is None:
             return rule(name, w)
         lines, size = f"lines {exact(first)}–{exact(last)} of {exact(total)}", traffic(text.size)
-        notes = [f"{lines}, {size}", size]
+        how = "JSON, indented here" if text.indented else "as it was sent"
+        notes = [f"{how}, {lines}, {size}", f"{how}, {size}", f"{lines}, {size}", size]
         if text.cut:
             cut = f"{size}, only the first {traffic(MOST)} are shown"
-            notes = [f"{lines}, {cut}", cut, f"{size}, cut"]
+            notes = [f"{how}, {lines}, {cut}", f"{lines}, {cut}", cut, f"{size}, cut"]
         return rule(name, w, [(pick(notes, w - cells(name) - 6), "warn" if text.cut else "d")])
 
     def lines(self, w: int, h: int) -> list[Line]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual import events
 from textual.message import Message
 
@@ -238,7 +240,7 @@ class TurnsPanel(BoxPanel):
         if name == "took":
             return rj(short(since(turn, self.at) if live else turn.duration_s), w, "d")
         mark, style, words = verdict(turn, self.server)
-        return [(f"{mark} ", style), (pick(words, w - 2), style)]
+        return [(f"{mark} ", style), (pick(_imported(words) if turn.source == "import" else words, w - 2), style)]
 
     def _ttft(self, turn: Turn, w: int) -> Line:
         if flying(turn) and turn.ttft_s is None:
@@ -321,6 +323,11 @@ class TurnsPanel(BoxPanel):
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         event.stop()
         self.scroll_rows(-3)
+
+
+def _imported(words: Sequence[str]) -> list[str]:
+    """Wordings that also say that nobody saw the turn pass here; where none of them fits, that is what is said."""
+    return [*(f"{word}, import" for word in words if word != DASH), "import"]
 
 
 def _number_cells(server: ServerView) -> int:
