@@ -99,7 +99,7 @@ class Thresholds(_Part, frozen=True):
     share_poor: Share = 0.60
     """At most share_good."""
     slow_ttft_s: Span = 10.0
-    """A turn with no known prefill rate is slow from here on."""
+    """A wait of this length is told whatever its reason, also while it lasts."""
     slow_factor: Times = 3.0
     slow_extra_s: Span = 3.0
     kv_pool_full: Share = 0.95

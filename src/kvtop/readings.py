@@ -132,6 +132,7 @@ class GpuReading:
 
     gpus: tuple[Gpu, ...] = ()
     error: str | None = None
+    """Beside cards: why there is nothing newer than `at`."""
     driver: str | None = None
     at: float | None = None
 
@@ -192,6 +193,8 @@ class HostReading:
     """(port, URL of the server behind it, None where it cannot be told) for each way through a kvtop tap."""
     unreadable_maps: tuple[int, ...] = ()
     """vLLM processes whose maps this user may not read: what they map is not known."""
+    error: str | None = None
+    """Why there is nothing newer than `at`; None: this is what the last look saw."""
 
 
 @dataclass(frozen=True, slots=True)

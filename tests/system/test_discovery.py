@@ -34,6 +34,8 @@ async def urls(*processes: VllmProcess) -> list[str]:
         (server(host="0.0.0.0"), ["http://127.0.0.1:8000"]),
         (server(host="10.0.0.5"), ["http://10.0.0.5:8000"]),
         (server(host="fe80::1"), ["http://[fe80::1]:8000"]),
+        (server(host="no host"), []),
+        (server(host="10.0.0.5?"), []),
         (server(contained=True), []),
         (server(role="engine"), []),
     ],
@@ -50,6 +52,13 @@ async def test_a_server_that_does_not_listen_yet_is_found_and_says_so() -> None:
     discovery = await DiscoverySource(ports=()).read(HostReading(processes=(server(),)))
     assert discovery.found[0].why == "process 41233, not listening yet"
     assert discovery.found[0].pid == 41233
+
+
+async def test_processes_that_cannot_be_listed_are_not_said_to_be_none() -> None:
+    looked = dict((await DiscoverySource(ports=()).read(HostReading())).looked)
+    assert looked["processes"] == "cannot be listed"
+    looked = dict((await DiscoverySource(ports=()).read(HostReading(processes_seen=0))).looked)
+    assert looked["processes"] == "0 seen, 0 are vLLM"
 
 
 async def silent(exchange: Exchange) -> None:

@@ -20,7 +20,7 @@ import kvtop.ui.app
 from kvtop.config import Settings
 from kvtop.errors import Problem
 from kvtop.model.box import BySource, Cached, Latency, Quantile, Window
-from kvtop.model.view import BoxView, EngineLine, Sentence
+from kvtop.model.view import BoxView, EngineLine, Sentence, TapView
 from kvtop.readings import Discovery, GpuReading, State
 from kvtop.ui.app import KvtopApp
 from kvtop.ui.layout import PANELS
@@ -192,6 +192,55 @@ async def test_numbers_that_come_back_get_their_colour_back() -> None:
         await until(app, pilot, "95 % cached (n=31")
         blue = Color.parse(app.current_theme.variables["cached-device"]).rich_color
         assert blue in {segment.style.color for segment in app.dashboard.query_one("#cache").render_line(4)}
+
+
+@pytest.mark.parametrize(("w", "h"), [(200, 50), (120, 36), (80, 24), (40, 15)])
+async def test_old_numbers_of_cards_and_machine_say_their_age_too(w: int, h: int) -> None:
+    view = boxes.healthy()
+    gpu = replace(view.gpu, error="the NVIDIA driver does not answer", at=boxes.NOW - 77)
+    host = replace(view.host, error="/proc does not answer", at=boxes.NOW - 66)
+    async with shown(replace(view, gpu=gpu, host=host), w, h) as (app, _, _):
+        screen = text(app)
+        assert "77 s old" in screen
+        assert ("66 s old" in screen) is (w >= 80)
+        panels = [app.dashboard.query_one(f"#{name}") for name in ("gpu", "facts")]
+        strips = [panel.render_line(y) for panel in panels if panel.display for y in range(panel.size.height)]
+        of_cards = [
+            segment for strip in strips for segment in strip if "98" in segment.text and "97" not in segment.text
+        ]
+        live = Color.parse(app.current_theme.variables["text"]).rich_color
+        assert w == 40 or of_cards
+        assert live not in {segment.style.color for segment in of_cards if segment.style}
+
+
+async def test_a_server_at_an_address_of_this_box_has_these_cards_and_this_tier() -> None:
+    url, elsewhere = "http://10.0.0.5:8000", "of this box, not of the server's"
+    bound = replace(boxes.HOST, processes=(replace(boxes.HOST.processes[0], host="10.0.0.5"),))
+    for server, host, here in (
+        (boxes.server(url=url), boxes.HOST, False),
+        (boxes.server(url=url), bound, True),
+        (boxes.server(url="http://mybox:8000", pid=41233), boxes.HOST, True),
+    ):
+        screen = await look(boxes.box(servers=(server,), host=host), 200, 50)
+        assert (elsewhere in screen) is not here
+        assert ("48.0 GiB, mapped by 3 processes" in screen) is here
+
+
+@pytest.mark.parametrize(("usage", "waiting", "warns"), [(0.95, 1, True), (0.94, 1, False), (0.99, 0, False)])
+async def test_a_full_pool_is_worth_a_look_where_something_waits(usage: float, waiting: int, warns: bool) -> None:
+    requests = replace(boxes.engine_window().requests, waiting=waiting, kv_cache_usage_share=usage)
+    window = boxes.engine_window(requests=requests)
+    server = boxes.server(window=Window(State.UP, at=boxes.NOW, window_s=300.0, all=window))
+    async with shown(boxes.box(servers=(server,)), 120, 36) as (app, _, _):
+        panel = app.dashboard.query_one("#queue")
+        amber = Color.parse(app.current_theme.variables["warn"]).rich_color
+        row = next(strip for y in range(panel.size.height) if "KV pool " in (strip := panel.render_line(y)).text and y)
+        assert (amber in {s.style.color for s in row if s.style and "━" in s.text}) is warns
+
+
+async def test_a_tap_that_was_says_that_there_are_no_turns_yet() -> None:
+    server = boxes.server(turns=(), turns_total=0, tap=TapView(0, problem=""))
+    assert "no turns yet" in (await look(boxes.box(servers=(server,)), 120, 36))
 
 
 async def test_without_a_gpu_one_line_says_why() -> None:

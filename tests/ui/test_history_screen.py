@@ -61,6 +61,12 @@ async def test_it_shows_share_first_at_80x24() -> None:
         assert {name for name, _, _ in series.asked} == {"share"}
 
 
+async def test_a_servers_name_is_shown_and_not_obeyed() -> None:
+    app = PageApp(HistoryScreen(Keymap(), Recorded(), "box\x1b[31m\x9b", now=lambda: NOON))
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert "box␛[31m�  last 1 h" in (await drawn(app, pilot))[0]
+
+
 async def test_gaps_are_gaps() -> None:
     app = page(Recorded(share=0.9))
     async with app.run_test(size=(80, 24)) as pilot:

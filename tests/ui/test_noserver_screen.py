@@ -157,7 +157,7 @@ async def test_it_survives_every_size_and_lack(size: tuple[int, int], view: BoxV
         assert len(rows) == size[1]
         assert "NO SERVER" in rows[0]
         if view is None:
-            assert "Looking for a vLLM server" in " ".join(rows[:2])
+            assert "Looking for vLLM servers" in " ".join(rows[:2])
 
 
 def test_only_a_server_that_listens_nowhere_may_still_be_loading() -> None:

@@ -106,7 +106,8 @@ class FakeGpu:
         self.reads.append((self.clock.now, pcie))
         if self.read_now is not None:
             return self.read_now()
-        return GpuReading((Gpu(0, "H200", pcie_tx_bytes_per_s=len(self.reads) if pcie else None),), at=self.clock.now)
+        sampled = max((i for i, (_, pcie) in enumerate(self.reads, 1) if pcie), default=None)
+        return GpuReading((Gpu(0, "H200", pcie_tx_bytes_per_s=sampled),), at=self.clock.now)
 
     def close(self) -> None: ...
 

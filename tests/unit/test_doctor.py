@@ -265,6 +265,8 @@ def test_left_over_files_come_with_the_exact_command() -> None:
 
 
 def test_maps_of_another_user() -> None:
+    assert rows(EMPTY)["processes"].because == "412 seen, 0 vLLM servers among them"
+    assert rows(replace(EMPTY, host=replace(EMPTY.host, processes_seen=None)))["processes"].ok is False
     row = rows(replace(EMPTY, host=replace(EMPTY.host, unreadable_maps=(41, 42))))["processes"]
     assert row.ok is False
     assert "41, 42" in row.because

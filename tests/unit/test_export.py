@@ -38,7 +38,23 @@ VIEW = BoxView(
     host=HostReading(
         processes=(
             VllmProcess(
-                7, "api", ("vllm", "serve", "m", "--api-key", "k-1", "k-2", "--port", "8000", "--hf-token=t-1")
+                7,
+                "api",
+                (
+                    "vllm",
+                    "serve",
+                    "m",
+                    "--api-key",
+                    "k-1",
+                    "k-2",
+                    "--port",
+                    "8000",
+                    "--hf-token=t-1",
+                    "--max-num-batched-tokens",
+                    "8192",
+                    "--tokenizer-mode",
+                    "auto",
+                ),
             ),
         )
     ),
@@ -84,6 +100,7 @@ def test_no_secret_leaves() -> None:
         assert secret not in text
     assert export.document(VIEW)["host"]["processes"][0]["command"] == [
         "vllm", "serve", "m", "--api-key", "***", "***", "--port", "8000", "--hf-token=***",
+        "--max-num-batched-tokens", "8192", "--tokenizer-mode", "auto",
     ]  # fmt: skip
 
 

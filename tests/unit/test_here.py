@@ -37,6 +37,7 @@ def test_other_names_of_this_machine() -> None:
     host = HostReading(processes=(VllmProcess(1, "api", host="10.0.0.7"), VllmProcess(2, "api", host="")))
     assert is_here("http://10.0.0.7:8000", host)
     assert not is_here("http://10.0.0.8:8000", host)
+    assert is_here("http://localhost:8000", None) and not is_here("http://10.0.0.7:8000", None)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_what_is_not_told_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (reading.memory_total_bytes, reading.swap_used_bytes, reading.pressure, reading.shm_used_bytes) == (
         None,
     ) * 4
-    assert (reading.processes, reading.offload_files) == ((), ())
+    assert (reading.processes, reading.processes_seen, reading.offload_files) == ((), None, ())
 
 
 def test_the_processes_of_a_server(machine: Machine) -> None:

@@ -183,3 +183,14 @@ def test_only_pythons_own_way_with_ctrl_c_is_replaced(before: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == f"{before != 'default_int_handler'} True\n"
+
+
+def test_a_files_name_cannot_reach_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(args: list[str]) -> int:
+        raise FileNotFoundError(2, "No such file or directory", "a\x1b[31mb")
+
+    monkeypatch.setattr("kvtop.cli.main._run", missing)
+    assert main([]) == 1
+    assert capsys.readouterr().err == "kvtop: a\\x1b[31mb: No such file or directory\n"

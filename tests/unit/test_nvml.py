@@ -126,6 +126,21 @@ def test_the_driver_goes_and_comes_back(world: Callable[[str], None]) -> None:
     source.close()
 
 
+@pytest.mark.parametrize("function", ["nvmlDeviceGetCount", "nvmlSystemGetDriverVersion"])
+def test_a_driver_that_answers_for_no_card_any_more_is_a_line(
+    world: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    world(TWO)
+
+    def lost() -> None:
+        raise pynvml.NVMLError(15)
+
+    monkeypatch.setattr(pynvml, function, lost)
+    source = NvmlSource(FixedClock())
+    assert source.read().error == "GPU is lost: it fell off the bus"
+    source.close()
+
+
 def test_the_pauses_between_tries_grow(world: Callable[[str], None]) -> None:
     clock = FixedClock()
     world("init 9\n")

@@ -584,7 +584,7 @@ def test_another_server_that_is_idle_or_has_no_cache_does_not_speak() -> None:
 def test_no_server() -> None:
     assert sentence.make([], 0, AROUND).chip == "NO SERVER"
     made = sentence.make([], 0, AROUND, Discovery())
-    assert plain(made) == "No vLLM server found on this box. Looking again every 2 s."
+    assert plain(made) == "No vLLM server found on this box. kvtop goes on looking."
 
 
 @settings(max_examples=200, derandomize=True, deadline=None)
@@ -678,3 +678,13 @@ def test_a_wait_of_another_server_is_told_while_it_is_fresh() -> None:
     over = replace(other, turns=(replace(other.turns[0], ended_at=NOW - 16),))
     assert sentence.make([UP, over], 0, AROUND).chip == "OK"
     assert sentence.make([UP, over], 1, AROUND).chip == "SLOW"
+
+
+@pytest.mark.parametrize(
+    ("key", "seen", "words"),
+    [("1h", 3_350.0, "1 hour"), ("1h", 3_200.0, "53 min"), ("10s", 9.2, "10 s"), ("start", 50.0, "since start")],
+)
+def test_sentence_and_panels_call_a_window_the_same(key: str, seen: float, words: str) -> None:
+    view = replace(UP, window_key=key, window=replace(UP.window, window_s=seen))
+    assert view.window_words == words
+    assert words in plain(sentence.make([view], 0, AROUND))

@@ -206,6 +206,11 @@ async def test_a_host_that_cannot_be_read_keeps_its_last_reading_and_its_time() 
         await time.go(10)
         host = bench.watch.view("5m").host
         assert host is not None and host.memory_total_bytes == 1 and host.at is not None and host.at <= at
+        assert host.error == "kvtop could not read this machine: PermissionError"
+        bench.host.reading = lambda: HostReading(memory_total_bytes=2)
+        await time.go(4)
+        host = bench.watch.view("5m").host
+        assert host is not None and (host.memory_total_bytes, host.error) == (2, None)
 
 
 async def test_with_a_url_nothing_is_looked_for() -> None:

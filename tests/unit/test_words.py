@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.model.words import ago, flow, hms, lasted, pct, per_hour, per_second, secs, tok, traffic
+from kvtop.model.words import ago, flow, held_by, hms, lasted, pct, per_hour, per_second, secs, tok, traffic
+from kvtop.readings import OffloadFile
 from kvtop.ui.numbers import bound, bucket, short, when, whole_shares
 
 
@@ -98,3 +99,9 @@ def test_a_moment_of_another_day_has_its_date(then: str, now: str, long: str, ei
     assert (when(at(then), at(now), 8), when(at(then), at(now), 5)) == (eight, five)
     assert hms(at(then)) == then[11:]
     assert hms(None, at(now)) == when(None, at(now), 8) == "–"
+
+
+def test_a_file_whose_users_may_not_be_told_is_not_said_to_have_none() -> None:
+    assert held_by(OffloadFile("f", 1)) == "nobody is seen to map it"
+    assert held_by(OffloadFile("f", 1, mapped_by=(7,))) == "mapped by 1 process"
+    assert held_by(OffloadFile("f", 1, stale=True)) == "left over: nobody maps it"

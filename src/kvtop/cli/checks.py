@@ -13,7 +13,7 @@ from kvtop.cli.tap_jobs import missed_line
 from kvtop.model.box import Window
 from kvtop.model.here import server_of
 from kvtop.model.window import since_start
-from kvtop.model.words import gib, pct
+from kvtop.model.words import gib, held_by, pct
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State, VllmProcess
 
 GIB = 1 << 30
@@ -281,13 +281,16 @@ def _machine(seen: Evidence) -> Iterator[Check]:
         free = f"{gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} available"
         fix = "boot with psi=1 for them" if host.pressure is None else ""
         yield Check("host memory", True, f"{free}, {pressure}", fix)
-    servers = [process for process in host.processes if process.role == "api"]
-    if host.unreadable_maps:
+    n = sum(process.role == "api" for process in host.processes)
+    servers = f"{n} vLLM server{'' if n == 1 else 's'}"
+    if host.processes_seen is None:
+        yield Check("processes", False, "/proc does not list them", "kvtop reads Linux only")
+    elif host.unreadable_maps:
         pids = ", ".join(map(str, host.unreadable_maps))
-        because = f"{len(servers)} vLLM servers; the maps of {pids} belong to another user: what they map is not known"
+        because = f"{servers}; the maps of {pids} belong to another user: what they map is not known"
         yield Check("processes", False, because, "run kvtop as that user, or as root")
     else:
-        yield Check("processes", True, f"{host.processes_seen} seen, {len(servers)} of them vLLM servers")
+        yield Check("processes", True, f"{host.processes_seen} seen, {servers} among them")
     if host.shm_total_bytes is None:
         yield Check("/dev/shm", False, "is not there", "mount a tmpfs on /dev/shm")
     else:
@@ -304,5 +307,4 @@ def _machine(seen: Evidence) -> Iterator[Check]:
         yield Check("left-over tier files", True, "none")
     for file in host.offload_files:
         if not file.stale:
-            users = f"mapped by {len(file.mapped_by)} processes" if file.mapped_by else "nobody is seen to map it"
-            yield Check("tier file", True, f"{file.path}, {gib(file.bytes)}, {users}")
+            yield Check("tier file", True, f"{file.path}, {gib(file.bytes)}, {held_by(file)}")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from kvtop import __version__, interrupt
 from kvtop.cli import slips, stdio
 from kvtop.cli.ending import leave_if_busy
-from kvtop.errors import KvtopError
+from kvtop.errors import KvtopError, printable
 
 COMMANDS = {
     "demo": "the dashboard on a simulated box: no GPU, no server, no network",
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
         if "--debug" in args:
             raise
         stdio.give_up()
-        what = error.filename or "the output could not be written"
+        what = printable(str(error.filename or "the output could not be written"), 300)
         stdio.tell(f"kvtop: {what}: {error.strerror or error}")
         return 1
     except KeyboardInterrupt:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kvtop.cli.once import Look
 from kvtop.model.box import Latency, Quantile, Window
-from kvtop.model.words import DASH, bucket, exact, gib, pct, secs, traffic
+from kvtop.model.words import DASH, bucket, exact, gib, held_by, pct, secs, traffic
 from kvtop.readings import State
 
 LINE_CELLS = 60
@@ -156,6 +156,4 @@ def _machine(look: Look) -> Iterable[tuple[str, str]]:
         free = f"{gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} available"
         yield "host", f"{free}; /dev/shm {gib(host.shm_used_bytes)} of {gib(host.shm_total_bytes)} used"
         for tier in host.offload_files:
-            users = len(tier.mapped_by)
-            by = "left over: nobody maps it" if tier.stale else f"mapped by {users} process{'' if users == 1 else 'es'}"
-            yield "tier file", f"{tier.path}  {gib(tier.bytes)}, {by}"
+            yield "tier file", f"{tier.path}  {gib(tier.bytes)}, {held_by(tier)}"

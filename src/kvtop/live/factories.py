@@ -29,7 +29,9 @@ class ServerLike(Protocol):
 
 
 class GpuLike(Protocol):
-    def read(self, pcie: bool = True) -> GpuReading: ...
+    def read(self, pcie: bool = True) -> GpuReading:
+        """Without `pcie` the PCIe numbers are those of the last reading that sampled them."""
+        ...
 
     def close(self) -> None: ...
 

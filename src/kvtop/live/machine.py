@@ -51,8 +51,6 @@ class GpuWatch:
             return self._failed(f"kvtop could not read the cards: {type(error).__name__}")
         if pcie:
             self._pcie_at = now
-        else:
-            reading = _with_pcie(reading, self.reading)
         return reading if reading.at is not None else replace(reading, at=self._clock.wall())
 
     def _read(self, pcie: bool) -> GpuReading:
@@ -65,24 +63,8 @@ class GpuWatch:
         return replace(self.reading or GpuReading(), error=why)
 
 
-def _with_pcie(now: GpuReading, before: GpuReading | None) -> GpuReading:
-    """PCIe is sampled seldom: between two samples the last one stands."""
-    known = {gpu.index: gpu for gpu in before.gpus} if before is not None else {}
-    gpus = tuple(
-        replace(
-            gpu,
-            pcie_tx_bytes_per_s=known[gpu.index].pcie_tx_bytes_per_s,
-            pcie_rx_bytes_per_s=known[gpu.index].pcie_rx_bytes_per_s,
-        )
-        if gpu.index in known and gpu.pcie_tx_bytes_per_s is None and gpu.lost is None
-        else gpu
-        for gpu in now.gpus
-    )
-    return replace(now, gpus=gpus)
-
-
 class HostWatch:
-    """Memory, /dev/shm and the vLLM processes. `reading` keeps its time where a later read failed."""
+    """Memory, /dev/shm and the vLLM processes. `reading` keeps its time, and says why, where a later read failed."""
 
     def __init__(self, made: Callable[[], HostLike], worker: Caller, poll: Poll, clock: Clock, sleep: Sleep) -> None:
         self.reading: HostReading | None = None
@@ -108,10 +90,13 @@ class HostWatch:
         try:
             reading = await self._worker.call(self._read, READ_S)
         except (TimeoutError, Hangs):
-            return None
-        except Exception:  # noqa: BLE001  /proc may hold anything; the age of the last reading says that it is old
-            return None
+            return self._failed("/proc does not answer")
+        except Exception as error:  # noqa: BLE001  /proc may hold anything; the others go on
+            return self._failed(f"kvtop could not read this machine: {type(error).__name__}")
         return reading if reading.at is not None else replace(reading, at=self._clock.wall())
+
+    def _failed(self, why: str) -> HostReading | None:
+        return replace(self.reading, error=why) if self.reading is not None else None
 
     def _read(self) -> HostReading:
         if self._source is None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from kvtop.model.series import How, Kind, Series
-from kvtop.model.view import WINDOWS, Chart
+from kvtop.model.view import Chart, seconds_of
 
 WINDOWS_A_CHART = 6
 
@@ -39,7 +39,7 @@ class Held:
 def span_of(window_key: str, seen_s: float) -> float:
     """Seconds that the charts span: six windows, or less where not so much was seen; for `start` the shortest span
     that holds what was seen, up to a day."""
-    seconds = next((s for key, s, _ in WINDOWS if key == window_key), 300.0)
+    seconds = seconds_of(window_key)
     if seconds is None:
         return next((s for s in _SPANS if seen_s <= s), _SPANS[-1])
     most = max(SMALL_S, MOST_OF_SEEN * seen_s)

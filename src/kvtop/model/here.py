@@ -52,9 +52,9 @@ def same_port_here(url: str) -> str:
     return f"{parts.scheme}://localhost:{port_of(url)}{parts.path.rstrip('/')}"
 
 
-def is_here(url: str, host: HostReading, names: Collection[str] = ()) -> bool:
+def is_here(url: str, host: HostReading | None, names: Collection[str] = ()) -> bool:
     """As `is_local`, or it names an address that a server of this machine was told to bind."""
-    bound = {p.host for p in host.processes if p.host and not p.contained}
+    bound = {p.host for p in host.processes if p.host and not p.contained} if host is not None else set()
     return is_local(url, {*names, *bound})
 
 

@@ -12,7 +12,7 @@ from kvtop.model.archive import Archive
 from kvtop.model.box import EngineWindow, Window
 from kvtop.model.traces import LEVEL_GAP_S, Traces
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import WINDOWS, Savings, ServerView, Turn
+from kvtop.model.view import Savings, ServerView, Turn, seconds_of
 from kvtop.model.window import Glance, between, glance, since_start
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State
 
@@ -110,12 +110,11 @@ class ServerHistory:
         self._state, self._down = down.state, down
 
     def facts(self, facts: ServerFacts) -> None:
-        """What changes seldom. A field that is unknown this time keeps what was known."""
+        """What changes seldom. A version and models that are unknown this time stay what was known; whether it sleeps
+        does not."""
         self.version += 1
         known = self._facts
-        self._facts = replace(
-            facts, version=facts.version or known.version, models=facts.models or known.models, sleeping=facts.sleeping
-        )
+        self._facts = replace(facts, version=facts.version or known.version, models=facts.models or known.models)
 
     def served_by(self, pid: int) -> None:
         """The API process on this machine that serves this URL."""
@@ -289,7 +288,7 @@ class ServerHistory:
             return Window(self._state)
         known = self._windows.get(key)
         if known is None:
-            seconds = next((s for name, s, _ in WINDOWS if name == key), 300.0)
+            seconds = seconds_of(key)
             if seconds is None:
                 known = since_start(self._last)
             else:

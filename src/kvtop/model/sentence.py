@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from kvtop.model.box import Quantile, Window
 from kvtop.model.downs import BRIEF, DOWNS, Around, Wording, label_of, together
-from kvtop.model.view import WINDOWS, Sentence, ServerView
-from kvtop.model.waits import NEWS_FOR_S, Made, slow, slow_now, told, window_s
+from kvtop.model.view import Sentence, ServerView, seconds_of
+from kvtop.model.waits import NEWS_FOR_S, Made, slow, slow_now, told
 from kvtop.model.words import exact, flow, hms, lasted, nb, pct, secs, span, tok
 from kvtop.readings import Discovery, State
 
@@ -65,7 +65,7 @@ def no_server(discovery: Discovery | None) -> Sentence:
     """No endpoint is known."""
     if discovery is None:
         return Sentence("NO SERVER", "dim", "Looking for vLLM servers on this box.")
-    return Sentence("NO SERVER", "warn", "No vLLM server found on this box.", f"Looking again every {nb('2 s')}.")
+    return Sentence("NO SERVER", "warn", "No vLLM server found on this box.", "kvtop goes on looking.")
 
 
 def _judge(view: ServerView, around: Around, other: bool = False) -> tuple[int, str, str, list[Wording]]:
@@ -103,7 +103,7 @@ def _restarted(view: ServerView, around: Around) -> Made | None:
     if view.reset_at is None:
         return None
     seen = view.reset_seen_at if view.reset_seen_at is not None else view.reset_at
-    if around.now - seen > min(window_s(view) or NEWS_FOR_S, NEWS_FOR_S):
+    if around.now - seen > min(seconds_of(view.window_key) or NEWS_FOR_S, NEWS_FOR_S):
         return None
     ago = around.now - view.reset_at
     return "warn", [(f"counters began again {nb(lasted(ago))} ago,", "the window counts from there")]
@@ -158,7 +158,7 @@ def _idle(view: ServerView, around: Around) -> Made | None:
     if requests.running or requests.waiting or since is None:
         return None
     low, high = IDLE_AFTER_S
-    if around.now - since < min(max(window_s(view) or high, low), high):
+    if around.now - since < min(max(seconds_of(view.window_key) or high, low), high):
         return None
     first = f"nobody asked anything for {nb(span(around.now - since))};"
     last = view.last_traffic
@@ -204,12 +204,7 @@ def _ok(view: ServerView, around: Around) -> Made | None:
 
 def _over(view: ServerView) -> str:
     """`in 5 min`; where less than that was seen, how much."""
-    asked, seen = window_s(view), view.window.window_s
-    if asked is None:
-        return "since start"
-    if seen is not None and seen < asked * 0.9:
-        return f"in {nb(span(seen))}"
-    return f"in {nb(next(words for key, _, words in WINDOWS if key == view.window_key))}"
+    return "since start" if seconds_of(view.window_key) is None else f"in {nb(view.window_words)}"
 
 
 def _n(window: Window) -> int | None:

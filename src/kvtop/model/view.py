@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtop.model.box import Config, Window
+from kvtop.model.words import span
 from kvtop.readings import Discovery, GpuReading, HostReading, Model, State
 
 WINDOWS: tuple[tuple[str, float | None, str], ...] = (
@@ -19,6 +20,14 @@ WINDOWS: tuple[tuple[str, float | None, str], ...] = (
 )
 """Key, seconds, words. `start` is since the server's process began."""
 
+
+def seconds_of(window_key: str) -> float | None:
+    """How long a window is; None: since start."""
+    return next((seconds for key, seconds, _ in WINDOWS if key == window_key), 300.0)
+
+
+WHOLE = 0.9
+"""A window of which so much was seen is called by its length: scrapes do not lie exactly so far apart."""
 
 BEGINS = frozenset({"first", "subagent", "compaction"})
 """Relations of a captured turn whose messages are not those of a turn before it."""
@@ -286,6 +295,14 @@ class ServerView:
     """None: nothing of this server was captured."""
     last_traffic: Window | None = None
     """While nobody asks anything: the last 5 minutes in which somebody did."""
+
+    @property
+    def window_words(self) -> str:
+        """The window as it was really seen: `5 min`, or `42 s` where kvtop has not watched for so long."""
+        asked, seen = seconds_of(self.window_key), self.window.window_s
+        if asked is not None and seen is not None and seen < asked * WHOLE:
+            return span(seen)
+        return next((words for key, _, words in WINDOWS if key == self.window_key), self.window_key)
 
     @property
     def stale(self) -> bool:

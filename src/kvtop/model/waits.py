@@ -7,7 +7,7 @@ it is less than a tenth. Why a prompt was read anew is not in the counters.
 from __future__ import annotations
 
 from kvtop.model.downs import Around
-from kvtop.model.view import CONTINUES, WINDOWS, ServerView, Turn
+from kvtop.model.view import CONTINUES, ServerView, Turn, seconds_of
 from kvtop.model.words import ago, exact, lasted, nb, secs
 
 NEWS_FOR_S = 300.0
@@ -45,18 +45,13 @@ Made = tuple[str, list[tuple[str, str]]]
 """Tone and wordings, the best first: (first clause, the rest)."""
 
 
-def window_s(view: ServerView) -> float | None:
-    """Seconds of the chosen window; None: since start."""
-    return next((seconds for key, seconds, _ in WINDOWS if key == view.window_key), 300.0)
-
-
 def slow_turn(view: ServerView, around: Around) -> Turn | None:
     """The turn that waited longest, among the slow ones of the chosen window that nobody has looked at.
 
     Slow is what the counters call slow, and any wait that is long whatever the reason. One with nothing to mend comes
     after the others, and is news for a minute at most, however long the window.
     """
-    seconds = window_s(view)
+    seconds = seconds_of(view.window_key)
     slow = []
     for turn in view.turns:
         if turn.ended_at is None:

@@ -6,6 +6,8 @@ import math
 import time
 from collections.abc import Sequence
 
+from kvtop.readings import OffloadFile
+
 DASH = "–"
 """Unknown: never 0, never blank."""
 NBSP = "\N{NO-BREAK SPACE}"
@@ -146,6 +148,14 @@ def per_second(b_per_s: float | None) -> str:
 def flow(b_per_s: float | None, window_key: str) -> str:
     """The mean flow of a window, in the unit that suits its length: a second's for 10 s, an hour's for the others."""
     return per_second(b_per_s) if window_key == "10s" else per_hour(b_per_s)
+
+
+def held_by(file: OffloadFile) -> str:
+    """Who maps a tier's file: mapped by 3 processes, left over, or that nobody may be told."""
+    if file.stale:
+        return "left over: nobody maps it"
+    n = len(file.mapped_by)
+    return f"mapped by {n} process{'' if n == 1 else 'es'}" if n else "nobody is seen to map it"
 
 
 def short_labels(labels: Sequence[str]) -> list[str]:

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 import msgspec
 
 from kvtop.clock import Clock, SystemClock
+from kvtop.errors import UsageError
 from kvtop.readings import Discovery, Found, HostReading, VllmProcess
 from kvtop.sources.http import HttpClient, HttpFailure
 from kvtop.sources.listeners import is_tap, listening
 from kvtop.sources.processes import option
-from kvtop.sources.url import parse
+from kvtop.sources.url import normalise, parse
 
 USUAL_PORTS = (8000, 8001, 8080, 30000)
 PROBE_TIMEOUT_S = 0.5
@@ -101,7 +102,8 @@ class DiscoverySource:
         if host is not None:
             servers = sum(process.role == "api" for process in host.processes)
             seen = f"{host.processes_seen} seen, " if host.processes_seen is not None else ""
-            rows.append(("processes", f"{seen}{servers} {'is' if servers == 1 else 'are'} vLLM"))
+            words = f"{seen}{servers} {'is' if servers == 1 else 'are'} vLLM" if seen or servers else "cannot be listed"
+            rows.append(("processes", words))
             for process in host.processes:
                 socket = option(process.command, "--uds")
                 if socket:
@@ -131,7 +133,7 @@ _REFUSED = "refused"
 
 
 def _urls(process: VllmProcess) -> tuple[str, ...]:
-    """Where a server process is, or will be, reached on this machine."""
+    """Where a server process is, or will be, reached on this machine; nowhere, where its `--host` is no host's name."""
     if process.role != "api" or process.contained:
         return ()
     # Beside its HTTP port a server may listen on internal ones.
@@ -141,7 +143,10 @@ def _urls(process: VllmProcess) -> tuple[str, ...]:
         ports = process.ports[:1]
     address = "127.0.0.1" if process.host in _ANYWHERE else process.host
     host = f"[{address}]" if address and ":" in address else address
-    return tuple(f"http://{host}:{port}" for port in ports)
+    try:
+        return tuple(normalise(f"http://{host}:{port}") for port in ports)
+    except UsageError:
+        return ()
 
 
 async def _who(port: int, pid: int | None) -> str:

@@ -86,13 +86,14 @@ class NvmlSource:
     def read(self, pcie: bool = True) -> GpuReading:
         """All cards now. Without `pcie` the PCIe numbers are those of the last reading that sampled them."""
         at = self._clock.wall()
-        if self._nvml is None and not self._start():
-            return GpuReading(error=self._error, at=at)
         try:
+            if self._nvml is None and not self._start():
+                return GpuReading(error=self._error, at=at)
             count = self._strict(self._nvml.nvmlDeviceGetCount)
             gpus = tuple(self._card(index, pcie) for index in range(count))
-        except _DriverGone as gone:
-            self._stop(_NO_DRIVER.get(gone.code, f"the NVIDIA driver does not answer (NVML error {gone.code})"))
+        except (_DriverGone, _CardLost) as gone:  # one lost card may answer for all of them
+            known = _NO_DRIVER | _LOST
+            self._stop(known.get(gone.code, f"the NVIDIA driver does not answer (NVML error {gone.code})"))
             return GpuReading(error=self._error, at=at)
         pids = {process.pid for gpu in gpus for process in gpu.processes}
         self._names = {pid: name for pid, name in self._names.items() if pid in pids}

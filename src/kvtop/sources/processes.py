@@ -53,8 +53,8 @@ class Processes:
     """What a look at all processes found."""
 
     vllm: tuple[VllmProcess, ...]
-    seen: int
-    """Processes looked at, of all kinds."""
+    seen: int | None
+    """Processes looked at, of all kinds; None where this machine does not list them."""
     published: tuple[int, ...]
     """Host ports that container proxies hold."""
     taps: tuple[tuple[int, str | None], ...] = ()
@@ -106,6 +106,11 @@ def option(command: Sequence[str], name: str) -> str | None:
         elif position + 1 < len(command):
             value = command[position + 1]
     return value
+
+
+def _host(command: Sequence[str]) -> str | None:
+    given = option(command, "--host")
+    return None if given is None else printable(given)
 
 
 def _tier_bytes(command: Sequence[str]) -> int | None:
@@ -195,7 +200,7 @@ class ProcessTable:
         try:
             pids = psutil.pids()
         except UNTOLD:
-            return Processes((), 0, ())
+            return Processes((), None, ())
         here = set(pids)
         self._others = {pid: due for pid, due in self._others.items() if pid in here}
         self._proxies = {pid: port for pid, port in self._proxies.items() if pid in here}
@@ -257,7 +262,7 @@ class ProcessTable:
             role=what,
             command=masked(command),
             port=port_of(command) if what == "api" else None,
-            host=option(command, "--host") if what == "api" else None,
+            host=_host(command) if what == "api" else None,
             started_at=started,
             parent=parent,
             ports=known.ports,

@@ -166,7 +166,7 @@ class KvtopApp(App[str]):
     def _draw(self) -> None:
         self.dashboard.look()
         from_noserver = self.screen is not self.dashboard
-        view = self.dashboard.made.view if self.dashboard.made else None
+        view = self._view()
         if view is None:
             return
         if from_noserver and view.servers:
@@ -175,16 +175,17 @@ class KvtopApp(App[str]):
         elif not from_noserver and not view.servers and view.discovery is not None:
             self._no_server()
 
+    def _view(self) -> BoxView | None:
+        """What the dashboard shows, or would; None before its first look."""
+        return self.dashboard.made.view if self.dashboard.made else None
+
     def _no_server(self, url: str = "") -> None:
         """The page on which a URL can be given; with this one to be mended, where there is one."""
         from kvtop.ui.screens.noserver import NoServerScreen
 
-        def view() -> object:
-            return self.dashboard.made.view if self.dashboard.made else None
-
         page = NoServerScreen(
             self.keymap,
-            view,  # type: ignore[arg-type]
+            self._view,
             partial(self._watch_url, instead_of=url if url in self.dashboard.typed else ""),
             lambda: self.exit(DEMO),
             now=self.now,
@@ -282,8 +283,7 @@ class KvtopApp(App[str]):
         if self._is_exporting:
             self.notify(STILL_WRITING, severity="error", markup=False)
             return
-        view = self.dashboard.made.view if self.dashboard.made else None
-        work = partial(self._export, self.export_screenshot(), view, self.now())
+        work = partial(self._export, self.export_screenshot(), self._view(), self.now())
         self._exporting = self.run_worker(work, name="export", group="export", exit_on_error=False)
 
     @property

@@ -42,8 +42,6 @@ TURNS = 500
 _LINK = re.compile(r"@font-face\s*\{[^}]*\}", re.DOTALL)
 _USERINFO = re.compile(r"//[^/@\s]*@")
 """A name and password in a URL."""
-_SECRET = re.compile(r"(?i)key|token|secret|password|credential|header")
-"""Flags whose values are nobody's business: --api-key takes several."""
 _TRIES = 100
 
 
@@ -56,8 +54,9 @@ def document(view: BoxView, problems: Sequence[Problem] = ()) -> dict[str, Any]:
 
     `problems`: what kvtop went on without when it started.
     """
-    named: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(TIMES, iso), "command": without_secrets}
+    from kvtop.sources.processes import masked  # nothing of psutil is imported before somebody exports
 
+    named: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(TIMES, iso), "command": lambda words: list(masked(words))}
     servers = tuple(replace(server, turns=server.turns[:TURNS]) for server in view.servers)
     view = replace(view, servers=servers)
 
@@ -69,22 +68,6 @@ def document(view: BoxView, problems: Sequence[Problem] = ()) -> dict[str, Any]:
         for turn, row in zip(server.turns, shown["turns"], strict=True):
             row["id"] = turn.name if turn.beside else turn.id  # no number that the store may have given
     return document
-
-
-def without_secrets(command: Sequence[object]) -> list[object]:
-    """A command line with what follows `--api-key` and its like taken out; the flag stays."""
-    out: list[object] = []
-    hide = False
-    for word in command:
-        text = str(word)
-        if text.startswith("-"):
-            flag, equals, _ = text.partition("=")
-            hide = bool(_SECRET.search(flag))
-            out.append(f"{flag}=***" if hide and equals else word)
-            hide = hide and not equals
-        else:
-            out.append("***" if hide else word)
-    return out
 
 
 def tidy(svg: str) -> str:

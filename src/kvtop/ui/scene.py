@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from kvtop.config import Thresholds
 from kvtop.model.box import EngineWindow
-from kvtop.model.here import server_of
-from kvtop.model.view import WINDOWS, BoxView, ServerView, Turn, TurnKey
+from kvtop.model.here import is_here, server_of
+from kvtop.model.view import BoxView, ServerView, Turn, TurnKey
 from kvtop.readings import State, VllmProcess
 from kvtop.ui.filter import matches
 from kvtop.ui.layout import PANELS
@@ -86,6 +86,13 @@ class Scene:
         return None if place is None else self.rows[place]
 
     @property
+    def here(self) -> bool:
+        """The chosen server runs on this machine: by its address, or because a process of this machine was seen to
+        serve it."""
+        server = self.server
+        return server is not None and (server.pid is not None or is_here(server.url, self.view.host))
+
+    @property
     def process(self) -> VllmProcess | None:
         """The API process of the chosen server, where it runs on this machine."""
         return server_of(self.server.url, self.view.host) if self.server is not None else None
@@ -128,15 +135,6 @@ class Chooser:
 
 
 # ---------------------------------------------------------------- wordings that several panels share
-def window_words(server: ServerView) -> str:
-    """The window as it was really seen: '5 min', or '42 s' where kvtop has not watched for so long."""
-    want, words = next(((s, w) for k, s, w in WINDOWS if k == server.window_key), (None, server.window_key))
-    seen = server.window.window_s
-    if want is not None and seen is not None and seen < want * 0.95:
-        return span(seen)
-    return words
-
-
 def second_row(server: ServerView | None) -> tuple[str, EngineWindow]:
     """(words, numbers) to compare the window with: the last hour, as much of it as was seen, or since the start."""
     if server is None:

@@ -13,7 +13,7 @@ from textual.worker import Worker, WorkerState
 
 from kvtop.model.charts import mean_of
 from kvtop.ui import keys
-from kvtop.ui.draw import Line, cells, fit, nice, peak, pick, pick_line, spread, width
+from kvtop.ui.draw import Line, cells, fit, nice, peak, pick, pick_line, safe, spread, width
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import DASH, hm, pct, per_second, rate, secs, span
 from kvtop.ui.plot import Curve, Scale, chart
@@ -111,7 +111,7 @@ class HistoryScreen(Page):
     ) -> None:  # fmt: skip
         """`series` gives the columns; `label` is the server's, shown at the right end of the title where it fits."""
         super().__init__(keymap, now)
-        self.series, self.label, self.title_words = series, label, title
+        self.series, self.label, self.title_words = series, safe(label), title
         self.span = span
         """Index into SPANS."""
         self.metric: str | None = None

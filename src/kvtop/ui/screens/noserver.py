@@ -14,7 +14,8 @@ from textual.binding import BindingType
 from textual.widgets import Input
 
 from kvtop.errors import UsageError
-from kvtop.model.here import is_local
+from kvtop.model.here import is_here
+from kvtop.model.sentence import no_server
 from kvtop.model.view import BoxView, Sentence
 from kvtop.readings import HostReading
 from kvtop.sources.url import parse
@@ -173,7 +174,8 @@ class NoServerScreen(Page):
             self._say("no password here: api_key_env or api_key_file in config.toml names a key")
             return
         url = server.url
-        if not is_local(url) and self.asked != url:
+        view = self.view()
+        if self.asked != url and not is_here(url, view.host if view is not None else None):
             self.asked = url
             self._say(
                 f"{url} is not this box: kvtop would read it over the network. enter again watches it, esc leaves it"
@@ -189,24 +191,19 @@ class NoServerScreen(Page):
     # ---- painting
     def head(self, w: int) -> list[Line]:
         view = self.view()
-        contexts: list[str]
-        looked = view.discovery.at if view and view.discovery else None
+        contexts: list[str] = []
         if view is not None and view.servers:
             if any(server.url == self.url and nothing_yet(server) for server in view.servers):
                 said = f"{self.url} has never answered."
                 sentence = Sentence("NO ANSWER", "warn", said, "Another URL takes its place.")
             else:
                 sentence = Sentence("OK", "ok", "Another server is there now.", "esc shows it.")
-            contexts = []
-        elif view is None or looked is None:
-            sentence = Sentence("NO SERVER", "warn", "Looking for a vLLM server on this box.")
-            contexts = []
         else:
-            sentence = Sentence("NO SERVER", "warn", "No vLLM server found on this box.", "kvtop goes on looking.")
-            ago = span(max(0.0, self.now() - looked))
-            contexts = [f"last looked {ago} ago", f"{ago} ago"]
-            if view.looks > 1:
-                contexts.insert(0, f"looked {exact(view.looks)} times, last {ago} ago")
+            sentence = no_server(view.discovery if view is not None else None)
+            if view is not None and view.discovery is not None and view.discovery.at is not None:
+                ago = span(max(0.0, self.now() - view.discovery.at))
+                often = [f"looked {exact(view.looks)} times, last {ago} ago"] if view.looks > 1 else []
+                contexts = [*often, f"last looked {ago} ago", f"{ago} ago"]
         return headline(sentence, contexts, w)
 
     def lines(self, w: int, h: int) -> list[Line]:
@@ -325,6 +322,8 @@ def host_words(reading: HostReading | None) -> str:
     """`125.6 GiB RAM, 104.2 GiB available; /dev/shm 62.8 GiB, 62.1 GiB free`."""
     if reading is None:
         return "not read yet"
+    if reading.error:
+        return reading.error
     ram = f"{gib(reading.memory_total_bytes)} RAM, {gib(reading.memory_available_bytes)} available"
     total, used = reading.shm_total_bytes, reading.shm_used_bytes
     free = None if total is None or used is None else total - used

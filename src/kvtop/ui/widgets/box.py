@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvtop.model.box import EngineWindow
 from kvtop.model.view import ServerView
 from kvtop.ui.draw import Line
-from kvtop.ui.scene import Scene, age, nothing_yet, second_row, window_words
+from kvtop.ui.scene import Scene, age, nothing_yet, second_row
 from kvtop.ui.widgets.panel import Panel
 
 NOTHING = EngineWindow()
@@ -61,7 +61,7 @@ class BoxPanel(Panel):
             return (None,)
         since = int(self.at - server.waiting_since) if server.waiting_since is not None else None
         return (
-            server.url, server.engine, server.window_key, window_words(server), second_row(server)[0], server.config,
+            server.url, server.engine, server.window_key, server.window_words, second_row(server)[0], server.config,
             age(server, self.at), self.empty, since, scene.thresholds,
         )  # fmt: skip
 

@@ -11,7 +11,6 @@ from kvtop.model.view import Chart, ServerView, Turn
 from kvtop.ui.digits import big
 from kvtop.ui.draw import Line, area, cells, edge, fit, lj, ljust, pick, rj, spread, stack, width
 from kvtop.ui.numbers import DASH, exact, pct, secs, tok, whole_shares
-from kvtop.ui.scene import window_words
 from kvtop.ui.widgets.box import BoxPanel
 
 SOURCES = (
@@ -102,7 +101,7 @@ class CachePanel(BoxPanel):
         if server.config.prefix_caching is False:
             return [(pick(["prefix caching is off on this server", "prefix caching is off", "off"], w), "warn")]
         n, prompt = self.now.latency.ttft.n, self.now.cached.prompt_tokens
-        span = window_words(server)
+        span = server.window_words
         last = span if span.startswith("since") else f"last {span}"
         count = DASH if n is None else exact(n)
         return [

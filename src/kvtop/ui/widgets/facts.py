@@ -6,10 +6,10 @@ from kvtop.config import Thresholds
 from kvtop.model.view import Chart
 from kvtop.ui.draw import SUPER, Line, pick, pick_line, rj, spread
 from kvtop.ui.numbers import DASH, exact, of_gib, pct, short
-from kvtop.ui.scene import age, window_words
+from kvtop.ui.scene import age
 from kvtop.ui.widgets.box import BoxPanel
 from kvtop.ui.widgets.cache import share_rows, share_tone
-from kvtop.ui.widgets.gpu import degrees, why_none
+from kvtop.ui.widgets.gpu import degrees, how_old, why_none
 from kvtop.ui.widgets.offload import ways
 from kvtop.ui.widgets.ttft import estimate
 
@@ -54,7 +54,7 @@ class Facts(BoxPanel):
         life = self.life.cached
         since = pct(life.lifetime_share if life.lifetime_share is not None else life.share)
         right: Line = [(old, "warn")] if old else [("since start ", "d"), *rj(since, 5)] if w >= 40 else []
-        words = f" {window_words(server)} n={exact(n)}" if server and not self.empty else ""
+        words = f" {server.window_words} n={exact(n)}" if server and not self.empty else ""
         left: list[Line] = [
             [(SUPER[1], "d"), ("cache ", "t bold"), (pct(cached.share).rjust(5), tone), (words, "d")],
             [(SUPER[1], "d"), ("cache ", "t bold"), (pct(cached.share).rjust(5), tone)],
@@ -103,6 +103,10 @@ class Facts(BoxPanel):
         warm = " ".join(degrees(card).removesuffix(" °C") for card in cards)
         known = any(card.util_share is not None for card in cards)
         options = [f"{busy} %  {warm} °C  {memory}", f"{busy} %  {memory}", f"{busy} %", f"{len(cards)} cards"]
+        if old := how_old(reading, self.at):
+            return pick_line(
+                [[*label, (old, "warn"), (f": {said}", "d")] for said in options] + [[*label, (old, "warn")]], w
+            )
         return [*label, (pick(options, w - 7) if known else memory if memory != DASH else DASH, "t")]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
-from kvtop.model.here import is_local
 from kvtop.readings import Gpu, GpuReading
 from kvtop.ui.draw import SUPER, Line, clip, fit, meter, pick, rj, safe, width
-from kvtop.ui.numbers import DASH, gib, of_gib, pct, per_second
+from kvtop.ui.numbers import DASH, gib, lasted, of_gib, pct, per_second
 from kvtop.ui.scene import Scene
 from kvtop.ui.widgets.box import BoxPanel
 
@@ -82,6 +82,13 @@ def why_none(reading: GpuReading | None) -> list[str]:
     return [f"{error}. Everything else works; kvtop doctor says more", error, "no NVIDIA driver here", "none"]
 
 
+def how_old(reading: GpuReading | None, at: float) -> str:
+    """'12 s old' where the driver has told nothing since, else nothing."""
+    if reading is None or not reading.gpus or not reading.error or reading.at is None:
+        return ""
+    return f"{lasted(at - reading.at)} old"
+
+
 class GpuPanel(BoxPanel):
     NUMBER, NAME = 5, "GPU"
 
@@ -100,7 +107,16 @@ class GpuPanel(BoxPanel):
 
     def depends(self) -> object:
         reading = self._reading()
-        return (reading.gpus, reading.error, self.server.url if self.server else "") if reading else None
+        if reading is None:
+            return None
+        return reading.gpus, reading.error, how_old(reading, self.at), self._elsewhere()
+
+    def _elsewhere(self) -> bool:
+        """The chosen server does not run on these cards."""
+        return self.server is not None and self.scene is not None and not self.scene.here
+
+    def grey(self) -> bool:
+        return bool(how_old(self._reading(), self.at))
 
     def _reading(self) -> GpuReading | None:
         """The newest one, with the reasons that a card was held back for in the last seconds."""
@@ -114,10 +130,12 @@ class GpuPanel(BoxPanel):
         reading = self._reading()
         if reading is None or not reading.gpus:
             return []
+        if old := how_old(reading, self.at):
+            return [(pick([f"{old}: {safe(reading.error or '')}", old], w), "warn")]
         name = names(reading)
         sizes = {g.memory_total_bytes for g in reading.gpus}
         each = f", {gib(sizes.pop(), 0)}" + (" each" if len(reading.gpus) > 1 else "") if len(sizes) == 1 else ""
-        here = "" if self.server is None or is_local(self.server.url) else ", of this box, not of the server's"
+        here = ", of this box, not of the server's" if self._elsewhere() else ""
         held = [f"{name}, held back: {words}" for words in held_back(reading)]
         options = [f"{name}{here}"] if here else [*held, f"{name}{each}" if not held else name]
         return [(pick([*options, name, f"{len(reading.gpus)} cards", ""], w), "d")]
@@ -132,11 +150,16 @@ class GpuPanel(BoxPanel):
         left: Line = [(SUPER[5], "d"), ("GPU ", "t bold")]
         if reading is None or not reading.gpus:
             return [*left, (pick(why_none(reading), w - 5), "d")]
+        old = how_old(reading, self.at)
+        if old:
+            left.append((f"{old}  ", "warn"))
         for i, card in enumerate(reading.gpus):
             part: Line = [(f"{card.index}", "d"), *rj(pct(card.util_share), 6), (" ", "t")]
             part += [(of_gib(card.memory_used_bytes, card.memory_total_bytes), "t"), (f" {degrees(card)}   ", "t")]
             if card.lost:
                 part = [(f"{card.index} lost   ", "bad")]
+            if old:
+                part = [(text, "d") for text, _ in part]
             rest = len(reading.gpus) - i
             if width(left) + width(part) > w and rest:
                 return [*left, (pick([f"and {rest} more", f"+{rest}"], max(0, w - width(left))), "d")]
@@ -148,24 +171,12 @@ class GpuPanel(BoxPanel):
         assert reading is not None
         cards = reading.gpus
         if w >= 74 and h <= len(cards) + 1:
-            return self._rows(reading, w, h, self._full_row)
+            return _rows(reading, w, h, self._full_row)
         if w >= 60 and h >= 2 * len(cards) + 3:
             return self._tables(reading, w)[:h]
         if h >= 2 * len(cards):
             return self._pairs(reading, w, h)[:h]
-        return self._rows(reading, w, h, self._short_row)
-
-    def _rows(self, reading: GpuReading, w: int, h: int, row: object) -> list[Line]:
-        """One row a card; where they do not fit, the last row counts the rest."""
-        cards = reading.gpus
-        make = self._full_row if row == self._full_row else self._short_row
-        if len(cards) <= h:
-            return [make(card, w) for card in cards]
-        shown = [make(card, w) for card in cards[: h - 1]]
-        rest = cards[h - 1 :]
-        busy = " ".join(pct(card.util_share).removesuffix(" %") for card in rest)
-        options = [f"{len(rest)} more: {busy} %", f"{len(rest)} more"]
-        return [*shown, [(pick(options, w), "d")]]
+        return _rows(reading, w, h, self._short_row)
 
     def _lost(self, card: Gpu, w: int) -> Line | None:
         if not card.lost:
@@ -236,7 +247,7 @@ class GpuPanel(BoxPanel):
         out: list[Line] = [
             [
                 ("  ", "d"), *rj("util", 5, "d"), (" " * (bar + 1), "d"), *rj("memory", 15, "d"),
-                (" " * (bar + 1), "d"),                *rj("power", 12, "d"), *rj("temp", 7, "d"),
+                (" " * (bar + 1), "d"), *rj("power", 12, "d"), *rj("temp", 7, "d"),
             ]
         ]  # fmt: skip
         for card in reading.gpus:
@@ -261,6 +272,17 @@ class GpuPanel(BoxPanel):
             line += [*rj(per_second(card.pcie_tx_bytes_per_s), 11), ("   ", "t")]
             out.append(fit([*line, (reason, "t" if card.throttle else "d")], w))
         return out
+
+
+def _rows(reading: GpuReading, w: int, h: int, row: Callable[[Gpu, int], Line]) -> list[Line]:
+    """One row a card; where they do not fit, the last row counts the rest."""
+    cards = reading.gpus
+    if len(cards) <= h:
+        return [row(card, w) for card in cards]
+    rest = cards[h - 1 :]
+    busy = " ".join(pct(card.util_share).removesuffix(" %") for card in rest)
+    options = [f"{len(rest)} more: {busy} %", f"{len(rest)} more"]
+    return [*(row(card, w) for card in cards[: h - 1]), [(pick(options, w), "d")]]
 
 
 def _both(card: Gpu) -> float | None:

@@ -27,12 +27,8 @@ def of_turns(server: ServerView, w: int) -> Line:
         if not server.state.good:
             return [(pick(["none is known", ""], w), "d")]
         if tap is not None:
-            return [
-                (
-                    pick([f"the tap {tap.listens[0]} listens; no turns yet" if tap.listens else "", "no turns yet"], w),
-                    "d",
-                )
-            ]
+            listens = [f"the tap {safe(tap.listens[0])} listens; no turns yet"] if tap.listens else []
+            return [(pick([*listens, "no turns yet"], w), "d")]
         return [(pick(["turns appear here when requests come", "no turns yet"], w), "d")]
     now = f"{exact(_in_flight(server))} in flight"
     if tap is None or not tap.captured:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtop.model.box import Offload
-from kvtop.model.here import is_local
 from kvtop.readings import HostReading, OffloadFile
 from kvtop.ui.draw import Line, area, columns, fit, lj, meter, nice, peak, pick, pick_line, rj, safe, width
-from kvtop.ui.numbers import DASH, exact, flow, gib, of_gib, pct, per_hour, per_second, tok, traffic
-from kvtop.ui.scene import second_row, window_words
+from kvtop.ui.numbers import DASH, exact, flow, gib, lasted, of_gib, pct, per_hour, per_second, tok, traffic
+from kvtop.ui.scene import second_row
 from kvtop.ui.widgets.box import BoxPanel
 
 
@@ -61,6 +60,11 @@ def _copies(n: int | None) -> str:
     return exact(n) if n is None or n < 10_000_000 else tok(n)
 
 
+def how_old(host: HostReading | None, at: float) -> str:
+    """'12 s old' where this machine has told nothing since, else nothing."""
+    return f"{lasted(at - host.at)} old" if host is not None and host.error and host.at is not None else ""
+
+
 def never_read(life: Offload) -> bool:
     """The tier was written since the server's start, and nothing ever came back from it."""
     if life.unit == "blocks":
@@ -103,7 +107,7 @@ class OffloadPanel(BoxPanel):
     def depends(self) -> object:
         server, view = self.server, self.scene.view if self.scene else None
         charts = (server.store_chart, server.load_chart) if server else ()
-        machine = (view.host, self._pcie()) if view else ()
+        machine = (view.host, self._here(), how_old(view.host, self.at), self._pcie()) if view else ()
         return *self.state(), self._ways(), self._share(), self.life.offload, charts, machine
 
     def note(self, w: int) -> Line:
@@ -136,7 +140,7 @@ class OffloadPanel(BoxPanel):
         return sum(f.bytes for f in files) if files else None
 
     def _here(self) -> bool:
-        return self.server is not None and is_local(self.server.url)
+        return self.scene is not None and self.scene.here
 
     def body(self, w: int, h: int) -> list[Line]:
         return (self._small if h <= 5 or w < 46 else self._large)(w, h)[:h]
@@ -158,6 +162,8 @@ class OffloadPanel(BoxPanel):
         else:
             out.append(pick_line(_totals(store, load), w))
         host = self.scene.view.host if self.scene else None
+        if old := how_old(host, self.at):
+            return [*out, [("shm, RAM: ", "d"), (old, "warn")]]
         shm, ram = _shares(host)
         gap = "   " if w >= 37 else " "
         bar = max(3, min(12, (w - 23) // 2))
@@ -174,7 +180,7 @@ class OffloadPanel(BoxPanel):
         left_w = name_w + 10 + load_w + 3
         store, load = self._ways()
         life = self.life.offload
-        span = window_words(self.server) if self.server else "5 min"
+        span = self.server.window_words if self.server else "5 min"
 
         def row(name: str, a: str, b: str, a_style: str = "t", b_style: str = "t") -> Line:
             return [*lj(name, name_w, "d"), *rj(a, 10, a_style), *rj(b, load_w, b_style)]
@@ -213,8 +219,9 @@ class OffloadPanel(BoxPanel):
         return pct(sum(known) / cached.prompt_tokens, 1) if known and cached.prompt_tokens else DASH
 
     def _pcie(self) -> tuple[str, str]:
-        """(GPU to host, host to GPU) of all cards, of now."""
+        """(GPU to host, host to GPU) of all cards, of now: not where the last reading is old."""
         gpu = self.scene.view.gpu if self.scene else None
+        gpu = None if gpu is not None and gpu.error else gpu
         out = [g.pcie_tx_bytes_per_s for g in gpu.gpus if g.pcie_tx_bytes_per_s is not None] if gpu else []
         back = [g.pcie_rx_bytes_per_s for g in gpu.gpus if g.pcie_rx_bytes_per_s is not None] if gpu else []
         return (per_second(sum(out)) if out else DASH, per_second(sum(back)) if back else DASH)
@@ -264,6 +271,9 @@ class OffloadPanel(BoxPanel):
             ],
             [half, half],
         )
+        if host is not None and (old := how_old(host, self.at)):
+            said = pick([f"{old}: {safe(host.error or '')}", old], w)
+            return [[(text, "d") for text, _ in row], [(said, "warn")]]
         words, tone = tier_words(host, self._tier_bytes(), self._here())
         line: Line = [("tier ", "d"), (pick(words, w - 5), tone)]
         extra: list[str] = []

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvtop.model.sentence import QUEUE_AFTER_S
 from kvtop.ui.draw import Line, area, meter, nice, peak, pick, rj
 from kvtop.ui.numbers import DASH, exact, pct, rate, tok
 from kvtop.ui.widgets.box import BoxPanel
 
-LONG_WAIT_S = 2.0
-"""Shorter waits come and go with every burst: they are no reason to look."""
 NAME_W = 11
 
 
@@ -28,7 +27,7 @@ class QueuePanel(BoxPanel):
         if not waiting:
             return [(pick(["nobody waits", ""], w), "d")]
         since = self.server.waiting_since if self.server else None
-        tone = "warn" if since is not None and self.at - since >= LONG_WAIT_S else "d"
+        tone = "warn" if since is not None and self.at - since >= QUEUE_AFTER_S else "d"
         verb = "wait" if waiting > 1 else "waits"
         if self.now.requests.waiting_by_reason.capacity:
             room = self.server is not None and self.server.no_room
@@ -47,9 +46,9 @@ class QueuePanel(BoxPanel):
         return " (capacity)" if reasons.capacity else " (deferred)" if reasons.deferred else ""
 
     def _pool(self, bar: int, of: bool) -> Line:
-        usage = self.now.requests.kv_cache_usage_share
+        usage, waiting = self.now.requests.kv_cache_usage_share, self.now.requests.waiting
         limit = self.scene.thresholds.kv_pool_full if self.scene else 1.0
-        style = "warn" if usage is not None and usage > limit else "gauge"
+        style = "warn" if waiting and usage is not None and usage >= limit else "gauge"
         size = self.server.config.kv_cache_tokens if self.server else None
         words = f" of {tok(size)} tok" if size else ""
         return [*meter([(usage, style)], max(4, bar)), ((words.rjust(13) if of else ""), "d")]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvtop.model.box import EngineWindow, Latency, Quantile
 from kvtop.ui.draw import Line, cells, lj, pick, pick_line, rj, stack, width
 from kvtop.ui.numbers import DASH, bound, bucket, exact, ms, pct, rate, short, tok
-from kvtop.ui.scene import second_row, window_words
+from kvtop.ui.scene import second_row
 from kvtop.ui.widgets.box import BoxPanel
 
 COLUMNS = ((7, 0), (6, 0), (9, 0), (7, 0), (7, 43), (7, 36))
@@ -49,7 +49,7 @@ class TtftPanel(BoxPanel):
     def context(self, w: int) -> Line:
         server = self.server
         assert server is not None
-        span, n = window_words(server), exact(self.now.latency.ttft.n)
+        span, n = server.window_words, exact(self.now.latency.ttft.n)
         return [(pick([f"time to first token, {span}, n={n}", f"{span}, n={n}", f"n={n}"], w), "d")]
 
     def body(self, w: int, h: int) -> list[Line]:
@@ -99,7 +99,7 @@ class TtftPanel(BoxPanel):
 
     def _large(self, w: int, h: int) -> list[Line]:
         server = self.server
-        span = window_words(server) if server else "5 min"
+        span = server.window_words if server else "5 min"
         rows = [self._columns(w), self._row(span, self.now, w), self._row(*second_row(server), w)]
         if h >= 8:
             rows.append([])

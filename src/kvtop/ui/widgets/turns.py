@@ -203,7 +203,7 @@ class TurnsPanel(BoxPanel):
             return rj(turn.name, w, "bright bold" if live else "t")
         if name == "time":
             at = moment(turn)
-            return rj(when(at, self._at(), w), w, "d")
+            return rj(when(at, self.at, w), w, "d")
         if name == "engine":
             return rj(safe(turn.engine or DASH), w, "d")
         if name == "agent":
@@ -236,19 +236,16 @@ class TurnsPanel(BoxPanel):
             text = approx(turn, rate(speed(turn)), w, "completion_tokens", "decode_s")
             return rj(text, w, "d" if speed(turn) is None else "t")
         if name == "took":
-            return rj(short(since(turn, self._at()) if live else turn.duration_s), w, "d")
+            return rj(short(since(turn, self.at) if live else turn.duration_s), w, "d")
         mark, style, words = verdict(turn, self.server)
         return [(f"{mark} ", style), (pick(words, w - 2), style)]
 
     def _ttft(self, turn: Turn, w: int) -> Line:
         if flying(turn) and turn.ttft_s is None:
-            waited = since(turn, self._at()) if turn.phase != "writes" else None
+            waited = since(turn, self.at) if turn.phase != "writes" else None
             return rj(short(waited), w, "d")
         text = waited_for(turn)
         return rj(text, w, waited_style(turn) if turn.waited else "d" if text == DASH else "t")
-
-    def _at(self) -> float:
-        return self.at
 
     def _nothing(self, w: int, h: int) -> list[Line]:
         """No row to show: why, and what will be here."""
