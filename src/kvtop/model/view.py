@@ -219,10 +219,10 @@ class TapView:
     listens: tuple[str, ...] = ()
     """host:port of the taps to this server that run now."""
     share: float | None = None
-    """Of the prompt tokens that the server counted in the window: those of captured turns. None: not known, for
-    instance because no tap ran for the whole window."""
+    """Of the prompt tokens that the server counted in the window: those of captured turns, at most. None: not known,
+    for instance because no tap ran for the whole window."""
     passed_by_tokens: int | None = None
-    """The others: prompt tokens of requests that did not go through the tap."""
+    """The others: prompt tokens of requests that did not go through the tap, at least."""
     no_details: bool = False
     """The newest turns have usage without cached tokens: the server runs without --enable-prompt-tokens-details."""
     no_usage: int = 0

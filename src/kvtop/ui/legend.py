@@ -143,7 +143,10 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
                 "queue time",
             ),
             ("┄, ~", "in flight: expected from the size of the prompt and the turn before it"),
-            ("tap sees 92 %", "of the prompt tokens that the server counted in the window; the rest went past the tap"),
+            (
+                "tap sees 92 %",
+                "of the prompt tokens that the server counted in the window, at most: told when it has been so for 3 s",
+            ),
             ("out, tok/s", "tokens it wrote; those after the first one over the time that they took"),
             ("took", "from arrival to the last token"),
             ("slow", "a TTFT of 10 s, or over 3 times and 3 s more than its new tokens take at the measured rate"),
