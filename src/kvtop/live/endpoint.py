@@ -53,6 +53,8 @@ class Endpoint:
         self.found = found
         self.tried = asyncio.Event()
         """The first try is over."""
+        self.bad_since: float | None = None
+        """Monotonic time of the first try that failed, of those in a row; None where the last one was answered."""
         self._made = made
         self._next: Callable[[], ServerLike] | None = None
         """Makes the source that is asked from the next try on."""
@@ -117,6 +119,10 @@ class Endpoint:
         else:
             self._feed(answer)
         self.tried.set()
+        if self.good:
+            self.bad_since = None
+        elif self.bad_since is None:
+            self.bad_since = self._around.clock.mono()
         self._around.changed()
 
     def _feed(self, scrape: Scrape) -> None:

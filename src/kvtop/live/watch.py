@@ -40,6 +40,12 @@ HOST_FIRST_S = 2.0
 LOOK_S = 10.0
 """A look for servers that takes longer is given up."""
 
+BAD_FOR_S = 5.0
+"""A found server that has not answered for so long may have moved: others are looked for, too."""
+
+SELDOM_S = 30.0
+"""Between two looks for servers while all that were found answer. A look costs about 10 ms, beside the loop."""
+
 
 class Watch:
     """`run` until cancelled; `view` whenever something is to be drawn. All from one event loop.
@@ -86,6 +92,8 @@ class Watch:
         self._finder_worker = worker("import-finder")
         self._discovery: Discovery | None = None
         self._looks = 0
+        self._looked_at = 0.0
+        """Monotonic time of the last look for servers."""
         self._no_servers: set[str] = set()
         """Found, and no vLLM."""
         self._opened: frozenset[tuple[str, TurnKey]] = frozenset()
@@ -282,17 +290,26 @@ class Watch:
                     why = "took too long" if isinstance(error, TimeoutError) else f"failed: {type(error).__name__}"
                     self._discovery = Discovery(looked=(("this box", why),), at=self._clock.wall())
                 self._looks += 1
+                self._looked_at = self._clock.mono()
                 self._changed()
             await self._sleep(poll.discovery_s)
 
     @property
     def _looking(self) -> bool:
-        """No server is known, or none of those that were found answers any more."""
-        return all(e.found and e.tried.is_set() and not e.good for e in self._endpoints)
+        """No server is known, or those that are were all found and one of them does not answer, or it is long since.
+        One that is given by its URL is what the user wants to see."""
+        if not all(e.found and e.tried.is_set() for e in self._endpoints):
+            return False
+        if not any(e.good for e in self._endpoints):
+            return True
+        now = self._clock.mono()
+        bad = any(e.bad_since is not None and now - e.bad_since >= BAD_FOR_S for e in self._endpoints)
+        return bad or now - self._looked_at >= SELDOM_S
 
     def _apply(self, discovery: Discovery) -> None:
         self._discovery = discovery
         there = set()
+        watched = {e.history.url for e in self._endpoints}
         for found in discovery.found:
             try:
                 url = normalise(found.url)
@@ -301,14 +318,15 @@ class Watch:
             there.add(url)
             if url not in self._no_servers:
                 self._add(url, found=True)
+        new = {e.history.url for e in self._endpoints} - watched
         for endpoint in list(self._endpoints):
             if not endpoint.found or not endpoint.tried.is_set():
                 continue
             if endpoint.history.state is State.NOT_VLLM:
                 self._no_servers.add(endpoint.history.url)
                 self._forget(endpoint)
-            elif endpoint.history.url not in there and not endpoint.good and there - self._no_servers:
-                # it is gone, and there is something else to look at
+            elif new and endpoint.history.url not in there and not endpoint.good:
+                # it is gone, and another one has come: one that was there before takes nobody's place
                 self._forget(endpoint)
 
     # -- showing
