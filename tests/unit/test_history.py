@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_texts import BASE, Server
 
+from kvtop.model import fleet
 from kvtop.model.archive import LEVELS, Archive
 from kvtop.model.history import ServerHistory
 from kvtop.model.view import WINDOWS
 from kvtop.model.window import between
-from kvtop.readings import Model, Scrape, ServerFacts, SourceDown, State
+from kvtop.readings import Model, Scrape, ServerFacts, SourceDown, State, VllmProcess
 from kvtop.sources.exposition import Reader
 
 Captures = Callable[[str], Path]
@@ -286,6 +287,19 @@ def test_states_and_tries() -> None:
     view = told.view(BASE + 9, "5m")
     assert view.stale and view.last_good_at == BASE + 3 and view.cause == "no answer within 2 s"
     assert view.window.all.requests.running == 0
+
+
+def test_a_server_loads_since_its_process_began_and_its_end_is_known() -> None:
+    h, process = history(), VllmProcess(7, "api", ("vllm", "serve"), 8000, started_at=BASE - 31)
+    h.down(SourceDown(State.LOADING, "starts", BASE, loader=process))
+    view = h.view(BASE + 1, "5m")
+    assert (view.state_since, view.loader_pid) == (BASE - 31, 7)
+    assert fleet.server_lines((view, view), 0, BASE + 1)[0].state_s == 32, "as long as the sentence says"
+    h.down(SourceDown(State.REFUSED, "nothing listens", BASE + 5))
+    view = h.view(BASE + 6, "5m")
+    assert (view.state, view.state_since, view.loader_pid) == (State.REFUSED, BASE + 5, 7)
+    h.scrape(Server(started=BASE).scrape(BASE + 9))
+    assert h.view(BASE + 9, "5m").loader_pid is None, "what came after it has answered"
 
 
 def test_a_text_without_engine_series_is_a_state() -> None:

@@ -297,6 +297,13 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
         "127.0.0.1:8000 refuses: nothing listens there, and no vLLM server process wants this port",
     ),
     (
+        "DOWN",
+        "bad",
+        down(State.REFUSED, last_good_at=None, loader_pid=41233),
+        replace(AROUND, host=HOST),
+        "127.0.0.1:8000 refuses: process 41233 ended while it loaded; its tier file (48 GiB) is left over",
+    ),
+    (
         "UNAUTHORIZED",
         "bad",
         down(State.UNAUTHORIZED, http_status=401, cause="HTTP 401: the configured API key is refused"),

@@ -287,6 +287,8 @@ class ServerView:
     """Of the last failed try, where an HTTP answer came."""
     pid: int | None = None
     """The API process on this machine that was last seen to serve this URL."""
+    loader_pid: int | None = None
+    """The one that was last seen to load, where none has answered since."""
     watched_since: float | None = None
     """Unix time of the first scrape that was read."""
     last_busy_at: float | None = None

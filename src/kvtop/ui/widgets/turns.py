@@ -291,7 +291,7 @@ class TurnsPanel(BoxPanel):
                 rows.append(("command", " ".join(safe(part) for part in process.command)))
         elif server.state_since is not None:
             rows.append(("since", f"{hms(server.state_since, at)} ({lasted(at - server.state_since)} so far)"))
-        if server.cause:
+        if server.cause and process is None:
             rows.append(("state", safe(server.cause)))
         room = max(10, w - 12)
         out: list[Line] = []
