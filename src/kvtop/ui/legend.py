@@ -20,7 +20,7 @@ SIGNS: tuple[tuple[Line, str], ...] = (
     ([("×", "bad"), (" fault  ", "d"), ("?", "warn"), (" cannot tell", "d")], "judgements of a turn"),
     ([("–", "t")], "not known: never 0, never blank"),
     ([("~", "t")], "worked out, not read"),
-    ([("n=7", "t")], "how many it was made of"),
+    ([("n=7", "t")], "how many it was made of; of Cache and TTFT first tokens, others than those that finished"),
 )
 """(As it is drawn, what it means)."""
 
@@ -91,7 +91,11 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("KV pool", "blocks in use; full is no fault while nothing waits"),
             ("preempted", "thrown out of the pool and read again"),
             ("tok a step", "tokens that one step of the engine worked on"),
-            ("finished", "requests that ended in the window: by themselves, at their limit, by their client, failed"),
+            (
+                "finished",
+                "requests that ended in the window: by themselves, at their limit, failed; aborted only where there "
+                "are some, since vLLM counts no client that hangs up",
+            ),
             ("prompt in", "prompt tokens a second, from cache or not; out: tokens written a second by all answers"),
         ),
     ),
@@ -100,8 +104,8 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             (
                 "p50 (2.5–5)",
-                "half came sooner. A histogram knows the bucket; the value is a straight line inside it: ~ "
-                "where the bucket has no room",
+                "half came sooner. A histogram knows the bucket; the value is a straight line inside it, no higher "
+                "than the mean allows: ~ where the bucket has no room",
             ),
             ("p95, p99", "need n ≥ 20 and n ≥ 100"),
             (

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kvtop.model.timing import tokens_per_s
 from kvtop.model.view import ServerView, Turn
 from kvtop.ui.draw import Line, clip, expected, pick, pick_line, rj, safe, stack, wrap
-from kvtop.ui.numbers import DASH, exact, hms, ms, pct, rate, short, tok
+from kvtop.ui.numbers import DASH, counting, exact, hms, ms, pct, rate, short, tok
 from kvtop.ui.verdicts import verdict
 
 _SUFFIX = re.compile(r"[- ](?:code|cli|agent)$", re.IGNORECASE)
@@ -168,7 +168,7 @@ def so_far(turn: Turn, at: float, w: int) -> Line:
     """How long a turn in flight has been so."""
     if turn.started_at is None:
         return [(pick(["when it came is not known: it was not alone", "when it came is not known"], w), "d")]
-    told: Line = [("in flight for ", "d"), (short(since(turn, at)), "t")]
+    told: Line = [("in flight for ", "d"), (counting(since(turn, at)), "t")]
     return pick_line([[*told, (f", since {hms(turn.started_at, at)}", "d")], told], w)
 
 
