@@ -19,7 +19,7 @@ from textual.pilot import Pilot
 import kvtop.ui.app
 from kvtop.config import Settings
 from kvtop.errors import Problem
-from kvtop.model.box import BySource, Cached, Latency, Quantile, Window
+from kvtop.model.box import BySource, Cached, Finished, Latency, Quantile, Window
 from kvtop.model.view import BoxView, EngineLine, Sentence, TapView
 from kvtop.readings import Discovery, GpuReading, State
 from kvtop.ui.app import KvtopApp
@@ -130,6 +130,17 @@ async def test_a_quantile_has_its_bucket_beside_it_or_a_sign_that_it_is_an_estim
         screen = await look(with_first_tokens(104, 98), *size)
         assert all(word in screen for word in words), size
     assert "TTFT ~4.3 s" in await look(boxes.several(), 100, 30)
+
+
+@pytest.mark.parametrize(
+    ("abort", "words"), [(0, "9 stop, 0 length, 0 error"), (2, "9 stop, 0 length, 2 abort, 0 error")]
+)
+async def test_that_no_client_hung_up_is_not_known(abort: int, words: str) -> None:
+    """vLLM counts none of them."""
+    made = boxes.engine_window()
+    requests = replace(made.requests, finished=Finished(9, 0, abort, 0))
+    window = Window(State.UP, at=boxes.NOW, window_s=300.0, all=replace(made, requests=requests))
+    assert words in await look(boxes.box(servers=(boxes.server(window=window),)), 200, 50)
 
 
 async def test_the_only_one_is_no_estimate() -> None:
