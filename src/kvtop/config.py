@@ -24,7 +24,7 @@ Span = Annotated[float, Meta(gt=0, le=86_400, description="more than 0, at most 
 Times = Annotated[float, Meta(gt=0, le=1000, description="more than 0, at most 1000 (times)")]
 Size = Annotated[int, Meta(ge=10_000, le=1_000_000_000, description="a whole number from 10000 to 1000000000 (bytes)")]
 Days = Annotated[float, Meta(gt=0, le=36_500, description="more than 0, at most 36500 (days)")]
-StoreSize = Annotated[int, Meta(ge=1_000_000, le=2**60, description=f"a whole number from 1000000 to {2**60} (bytes)")]
+StoreSize = Annotated[int, Meta(ge=1_000_000, le=2**60, description="a whole number, 1000000 (1 MB) or more (bytes)")]
 WindowKey = Annotated[str, Meta(pattern=r"^(10s|1m|5m|1h|start)\Z", description="one of 10s, 1m, 5m, 1h, start")]
 PanelName = Literal["cache", "offload", "queue", "ttft", "gpu", "turns"]
 

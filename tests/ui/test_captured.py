@@ -156,9 +156,9 @@ async def test_80_by_24_has_who_asked_and_what_is_expected() -> None:
         "3 in flight, 812 captured, newest first",
         " turn   time  agent     prompt  cached            TTFT    verdict",
         "pi        ~22.4k  ┄┄┄┄┄┄┄─ ~91 %   2.1 s  › waits for room",
-        "opencode   ~130k  ┄┄┄┄┄┄┄┄ ~97 %   2.6 s  › reads, ~1 s left",
+        "opencode   ~130k  ┄┄┄┄┄┄┄─ ~97 %   2.6 s  › reads, ~1 s left",
         "claude    ~43.9k  ┄┄┄┄┄┄┄─ ~93 %   2.6 s  › writes",
-        "opencode    126k  ━━━━━━━━  98 %   2.7 s  · ok",
+        "opencode    126k  ━━━━━━━─  98 %   2.7 s  · ok",
         "tap :8001",
     ):  # fmt: skip
         assert words in screen, words

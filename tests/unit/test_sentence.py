@@ -133,7 +133,7 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
         "ok",
         UP,
         AROUND,
-        "95 % cached (n=31 in 5 min), TTFT p50 800 ms, no queue, tier 3.1 GB/h out, 0 back",
+        "95 % cached (n=31 in 5 min), TTFT p50 800 ms, no queue, tier 3.1 GB/h out, nothing back",
     ),
     (
         "OK",
@@ -512,9 +512,17 @@ def test_shorter_wordings_are_handed_on_for_a_narrow_header() -> None:
 
 
 def test_a_10_second_window_is_told_in_seconds() -> None:
-    assert "tier 0.9 MB/s out, 0 back" in plain(
+    assert "tier 0.9 MB/s out, nothing back" in plain(
         said(replace(UP, window_key="10s", window=replace(WELL, window_s=10.0)))
     )
+
+
+def test_a_tier_that_moved_nothing_is_idle() -> None:
+    still = replace(WELL.all.offload, store_bytes=0, load_bytes=0, store_bytes_per_s=0.0, load_bytes_per_s=0.0)
+    window = replace(WELL, all=replace(WELL.all, offload=still))
+    assert plain(said(replace(UP, window=window))).endswith("no queue, tier idle")
+    unread = replace(UP.life, all=replace(UP.life.all, offload=replace(UP.life.all.offload, load_bytes_total=0)))
+    assert plain(said(replace(UP, window=window, life=unread))).endswith("no queue, tier idle, never read")
 
 
 def test_a_request_that_waits_one_step_is_no_queue() -> None:
@@ -623,8 +631,8 @@ def flying(**more: object) -> ServerView:
 def test_a_wait_is_told_while_it_lasts() -> None:
     made = said(flying())
     assert (made.chip, made.tone, made.turn) == ("SLOW", "warn", (UP.url, ("flight", 813)))
-    assert plain(made) == "turn 813 waits for 42 s: 72,704 of 78,800 prompt tokens are read anew, no first token yet"
-    assert plain(said(flying(prompt_tokens=None, new_tokens=None))) == "turn 813 waits for 42 s: no first token yet"
+    assert plain(made) == "a request waits for 42 s: 72,704 of 78,800 prompt tokens are read anew, no first token yet"
+    assert plain(said(flying(prompt_tokens=None, new_tokens=None))) == "a request waits for 42 s: no first token yet"
     assert said(flying(started_at=NOW - 9.9)).chip == "OK"
     assert said(flying(phase="writes")).chip == "OK"
     assert said(flying(started_at=None)).chip == "OK"

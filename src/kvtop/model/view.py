@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtop.model.box import Config, Window
-from kvtop.model.words import span
+from kvtop.model.words import DASH, span
 from kvtop.readings import Discovery, GpuReading, HostReading, Model, State
 
 WINDOWS: tuple[tuple[str, float | None, str], ...] = (
@@ -132,8 +132,15 @@ class Turn:
         return self.source != "metrics"
 
     @property
+    def numbered(self) -> bool:
+        """Its number stays: a counted one has none before it ended, since nobody knows which of them ends next."""
+        return self.captured or self.state != "in_flight"
+
+    @property
     def name(self) -> str:
-        """Its number as it is shown: `m15` (from metrics) where a captured turn may be called 15."""
+        """Its number as it is shown: `m15` (from metrics) where a captured turn may be called 15; – for none."""
+        if not self.numbered:
+            return DASH
         return f"m{self.id}" if self.beside else str(self.id)
 
     @property

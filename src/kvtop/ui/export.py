@@ -66,7 +66,8 @@ def document(view: BoxView, problems: Sequence[Problem] = ()) -> dict[str, Any]:
     document = {"kvtop_version": __version__, **made(view), "problems": made(problems)}
     for server, shown in zip(servers, document["servers"], strict=True):
         for turn, row in zip(server.turns, shown["turns"], strict=True):
-            row["id"] = turn.name if turn.beside else turn.id  # no number that the store may have given
+            # no number that the store may have given, and none that is another one's in a moment
+            row["id"] = None if not turn.numbered else turn.name if turn.beside else turn.id
     return document
 
 

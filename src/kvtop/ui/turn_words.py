@@ -86,7 +86,8 @@ def headline(turn: Turn, server: ServerView | None) -> tuple[str, str, str]:
     mark, _, words = verdict(turn, server)
     tone = {"×": "bad", "!": "warn", "?": "warn"}.get(mark, "dim" if flying(turn) else "ok")
     if flying(turn):
-        return tone, f"Turn {turn.name}: {words[0]}", ""
+        who = f"Turn {turn.name}" if turn.numbered else "A request" if turn.n == 1 else "In flight"
+        return tone, f"{who}: {words[0]}", ""
     took = f"TTFT {waited_for(turn)}, {short(turn.duration_s)} in all"
     said = words[0] if words[0] not in ("ok", DASH) else "nothing to mend" if words[0] == "ok" else "no verdict"
     return tone, f"Turn {turn.name}: {said};", took
