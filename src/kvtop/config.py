@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -163,6 +164,32 @@ def load(file: Path | None = None) -> Loaded:
     if reader.more:
         in_order.append(Problem("config", f"{reader.more:,} more like these", _FIX, file))
     return Loaded(settings, file, tuple(in_order))
+
+
+def located(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """The same, those that know their place in config.toml with its line. Reads that file once more; never raises."""
+    out, known = [], {}
+    for problem in problems:
+        if problem.file is not None and problem.place is not None and problem.line is None:
+            if problem.file not in known:
+                known[problem.file] = _text_of(problem.file)
+            table, key, nth = problem.place
+            text, taken = known[problem.file]
+            line = _line(text, table, key, taken[nth] if table == "server" and nth < len(taken) else 0)
+            problem = replace(problem, line=line)
+        out.append(problem)
+    return tuple(out)
+
+
+def _text_of(file: Path) -> tuple[str, list[int]]:
+    """(Text, which of its [[server]] are taken); empty where it cannot be read any more."""
+    try:
+        text, raw = files.read_toml(file, _MAX_BYTES)
+    except (OSError, files.Unusable):
+        return "", []
+    servers = raw.get("server")
+    servers = servers if isinstance(servers, list) else []
+    return text, [i for i, one in enumerate(servers) if isinstance(one, dict) and isinstance(one.get("url"), str)]
 
 
 _TABLES: dict[str, type[_Part]] = {"server": Server, "poll": Poll, "thresholds": Thresholds, "capture": Capture}

@@ -315,6 +315,17 @@ def test_doctor_says_all_that_the_dashboard_says(own_home: Path, monkeypatch: py
     assert count == 5
     assert [problem.about for problem in found] == ["config", "keys", "server", "server", "config", "theme", "theme"]
     assert all(problem.fix and "\n" not in str(problem) for problem in found)
+    assert [problem.line for problem in found if problem.file == folder / "config.toml"] == [2, 5, 7, 10, 3, 1]
+
+
+def test_the_line_is_that_of_the_server_that_is_meant(own_home: Path) -> None:
+    """One without a URL is not among those that are judged."""
+    (own_home / "config").mkdir(parents=True)
+    (own_home / "config" / "config.toml").write_text(
+        '[[server]]\nname = "x"\n[[server]]\nurl = 3\n[[server]]\nurl = "h:1"\n[[server]]\nurl = "ftp://x"\n'
+    )
+    _, found = problems(load())
+    assert [problem.line for problem in found] == [1, 4, 8]
 
 
 def test_cards() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from kvtop import __version__
 from kvtop.clock import iso
+from kvtop.config import located
 from kvtop.errors import KvtopError, Problem, printable
 from kvtop.model.document import plain
 from kvtop.model.view import BoxView
@@ -138,7 +139,8 @@ def problems(setting: str, file: Path) -> tuple[Problem, ...]:
             return ()
         why = "you may not write to it" if is_folder else "Not a directory"
     what = f"export_dir {shown}: {why}; nothing can be exported"
-    return (Problem("config", what, "make that folder, or name another one", file),)
+    fix = "make that folder, or name another one"
+    return located([Problem("config", what, fix, file, place=("", "export_dir", 0))])
 
 
 def said(made: tuple[Path, ...]) -> str:
