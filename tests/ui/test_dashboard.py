@@ -406,6 +406,12 @@ async def test_choosing_a_turn_and_its_page() -> None:
         assert "▸ 812" in text(app)
 
 
+async def test_that_the_api_key_is_refused_stands_where_the_model_would() -> None:
+    view = boxes.box(servers=(boxes.server(models=(), api_key="refused"),))
+    for size in ((80, 24), (120, 36)):
+        assert "API key refused" in await look(view, *size), size
+
+
 async def test_what_several_requests_do_has_a_verb_at_any_width() -> None:
     many = Turn(9, None, n=8, state="in_flight", phase="waits")
     view = boxes.box(servers=(boxes.server(turns=(many, *boxes.turns()[3:]), no_room=False),))

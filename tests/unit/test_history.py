@@ -310,6 +310,22 @@ def test_a_text_without_engine_series_is_a_state() -> None:
     assert told.view(BASE + 1, "5m").state is State.NOT_VLLM
 
 
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("/v1/models: HTTP 401: the configured API key is refused", "refused"),
+        ("/v1/models: HTTP 401: wants an API key (api_key_env or api_key_file in config.toml)", "wanted"),
+        ("/v1/models: HTTP 500", ""),
+    ],
+)
+def test_why_the_models_are_not_told(words: str, key: str) -> None:
+    h = history()
+    h.facts(ServerFacts("0.32.0", problems=(words,)))
+    assert h.view(BASE, "5m").api_key == key
+    h.facts(ServerFacts("0.32.0", (Model("qwen"),)))
+    assert h.view(BASE, "5m").api_key == ""
+
+
 def test_facts_are_kept_and_sleep_is_shown() -> None:
     told = history()
     told.scrape(Server().scrape(BASE))

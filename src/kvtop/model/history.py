@@ -273,6 +273,7 @@ class ServerHistory:
             turns_total=sum(n for e, n in self._finished.items() if known is None or e in (known, None)),
             engines=fleet.engine_lines(whole, state, age, known),
             engine=known,
+            api_key=_api_key(self._facts),
             pid=self._pid,
             loader_pid=self._loader_pid,
             watched_since=self._watched_since,
@@ -317,6 +318,12 @@ class ServerHistory:
 
 
 _NOTHING = Scrape({}, {}, has_vllm=False)
+
+
+def _api_key(facts: ServerFacts) -> str:
+    """What keeps the server from telling its models, in the words of `ServerView.api_key`."""
+    about = next((words for words in facts.problems if "API key" in words), "")
+    return ("refused" if "is refused" in about else "wanted") if about else ""
 
 
 def _other_start(old: float | None, new: float | None) -> bool:

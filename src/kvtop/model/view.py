@@ -292,6 +292,8 @@ class ServerView:
     """The engine whose numbers `window`, `hour` and `life` are restricted to; None: all."""
     http_status: int | None = None
     """Of the last failed try, where an HTTP answer came."""
+    api_key: str = ""
+    """refused (the configured one) or wanted (none is configured), where that hides /v1/models; else empty."""
     pid: int | None = None
     """The API process on this machine that was last seen to serve this URL."""
     loader_pid: int | None = None
