@@ -169,7 +169,7 @@ def test_all_servers_of_the_config_are_asked_once_else_those_of_the_command_line
     have = Settings(server=[Server("8001"), Server("x:y"), Server("http://127.0.0.1:8002", api_key_env="KEY_OF_TWO"),
                             Server("127.0.0.1:8001")])  # fmt: skip
     assert [t.shown for t in all_named([], have)] == ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
-    typed = all_named(["8002", "8003", "127.0.0.1:8002"], have)
+    typed = all_named(["8002", "8003", "127.0.0.1:8002", "localhost:8002"], have)
     assert [(t.shown, t.key()) for t in typed] == [
         ("http://127.0.0.1:8002", "sk-two"),
         ("http://127.0.0.1:8003", None),

@@ -204,6 +204,21 @@ async def test_all_of_it_through_the_tap_is_all_of_it(box: Box) -> None:
         assert (tap.captured, tap.no_details) == (4, False)
 
 
+async def test_a_turn_that_begins_at_the_tap_has_its_server_asked_at_once(box: Box) -> None:
+    box.tap(ago=600)
+    async with box.bench.running() as time:
+        await time.go(45)
+        asked = box.bench.server(URL).scrapes
+        assert asked[-1] - asked[-2] == 2.0, "nothing has run for a while"
+        await time.go(2.1 - (box.at - asked[-1]) % 2.0)
+        before = len(asked)
+        box.store.begin(Captured(upstream=URL, started_at=box.at, stream=True, request_bytes=4_000), b"{}")
+        await time.go(0.6)
+        assert len(asked) == before + 1, "it is asked as soon as the turn is seen"
+        await time.go(1.3)
+        assert len(asked) == before + 1, "once"
+
+
 async def test_a_store_that_cannot_be_read_is_told(box: Box) -> None:
     box.store.db.execute("pragma user_version = 99")
     async with box.bench.running() as time:

@@ -326,6 +326,15 @@ async def test_a_url_given_later_is_watched_at_once_and_ends_the_search() -> Non
         bench.watch.add_url("http://")
 
 
+async def test_two_names_of_one_port_of_this_machine_are_one_server() -> None:
+    bench = Bench("44235", "localhost:44235", "http://localhost:44236", "[::1]:44235", "https://localhost:44235")
+    assert bench.urls == [
+        "http://127.0.0.1:44235", "http://localhost:44236", "http://[::1]:44235", "https://localhost:44235",
+    ]  # fmt: skip
+    bench.watch.add_url("127.0.0.1:44236")
+    assert len(bench.urls) == 4
+
+
 async def test_a_url_that_is_dropped_is_asked_no_more_and_the_search_goes_on() -> None:
     bench = Bench()
     bench.server(B).down()

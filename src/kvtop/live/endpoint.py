@@ -63,6 +63,7 @@ class Endpoint:
         self._facts_at: float | None = None
         self._facts_task: asyncio.Task[None] | None = None
         self._was_down = False
+        self._soon = asyncio.Event()
 
     @property
     def good(self) -> bool:
@@ -78,9 +79,26 @@ class Endpoint:
             while True:
                 began = self._around.clock.mono()
                 await self._once()
-                await self._around.sleep(self.pause(self._around.clock.mono() - began))
+                await self._rest(self.pause(self._around.clock.mono() - began))
         finally:
             await self._leave()
+
+    def ask_soon(self) -> None:
+        """Something has begun: do not wait for the next try."""
+        self._soon.set()
+
+    async def _rest(self, seconds: float) -> None:
+        """So long, or until it is to be asked soon."""
+        if seconds <= self._around.poll.metrics_busy_s:
+            await self._around.sleep(seconds)
+        else:
+            waits = [asyncio.ensure_future(self._around.sleep(seconds)), asyncio.ensure_future(self._soon.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+        self._soon.clear()
 
     async def _leave(self) -> None:
         """Ask the source nothing more, and close its connection."""

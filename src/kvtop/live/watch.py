@@ -29,7 +29,7 @@ from kvtop.model.judge import Thresholds
 from kvtop.model.turns import TurnTracker
 from kvtop.model.view import BoxView, ServerView, TurnKey
 from kvtop.readings import Discovery, SourceDown, State
-from kvtop.sources.url import normalise, with_userinfo
+from kvtop.sources.url import normalise, same_place, with_userinfo
 
 HEAD_START_S = 0.5
 """The machine's sources and their imports wait for the first answer of a server, but not longer."""
@@ -89,6 +89,8 @@ class Watch:
         self.desk = Desk(self._factories.captures, self._taps, worker)
         """Captured turns in full, and taps: asked for one by one."""
         self._joined = Joined(self._captures, self._taps, judged, self._factories.recorded_since)
+        self._begun: dict[str, int] = {}
+        """Server -> the newest turn that was seen to begin at a tap to it."""
         self._finder_worker = worker("import-finder")
         self._discovery: Discovery | None = None
         self._looks = 0
@@ -126,7 +128,7 @@ class Watch:
 
     def _add(self, given: str, *, found: bool) -> None:
         url = normalise(given)
-        known = next((e for e in self._endpoints if e.history.url == url), None)
+        known = next((e for e in self._endpoints if same_place(e.history.url) == same_place(url)), None)
         if known is not None:
             known.found = known.found and found
             return
@@ -157,7 +159,7 @@ class Watch:
                     self._move(endpoint, given, url)
 
     def _move(self, endpoint: Endpoint, given: str, url: str) -> None:
-        if any(other.history.url == url for other in self._endpoints):
+        if any(same_place(other.history.url) == same_place(url) for other in self._endpoints if other is not endpoint):
             self._forget(endpoint)  # it is watched already
             return
         configured = self._configured.get(given) or self._configured.get(url)
@@ -250,11 +252,22 @@ class Watch:
 
     async def _watch_captures(self) -> None:
         await self._head_start()
-        await self._captures.run(self._changed)
+        await self._captures.run(self._captures_changed)
 
     async def _watch_taps(self) -> None:
         await self._head_start()
         await self._taps.run(self._taps_changed)
+
+    def _captures_changed(self) -> None:
+        """A server that is asked seldom is asked at once when a turn begins at its tap."""
+        for endpoint in self._endpoints:
+            url = endpoint.history.url
+            begun = self._captures.begun(self._taps.behind(url))
+            if begun > self._begun.get(url, 0):
+                self._begun[url] = begun
+                if not endpoint.history.in_flight:
+                    endpoint.ask_soon()
+        self._changed()
 
     def _taps_changed(self) -> None:
         self._past_taps()
