@@ -190,6 +190,11 @@ async def test_the_share_is_told_once_a_tap_ran_for_the_whole_window(box: Box) -
         tap = box.view("10s").tap
         assert tap is not None and tap.share == pytest.approx(0.8)
         assert tap.passed_by_tokens == 250
+        await time.go(20)
+        box.asks(250, tapped=False)
+        await time.go(2)
+        tap = box.view("10s").tap
+        assert tap is not None and tap.share is None, "nobody has looked for a while: it may have begun just now"
 
 
 async def test_all_of_it_through_the_tap_is_all_of_it(box: Box) -> None:

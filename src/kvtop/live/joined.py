@@ -30,8 +30,8 @@ class Joined:
         self._captures, self._taps, self._limits = captures, taps, limits
         self._recorded_since = recorded_since
         self._ended: dict[str, Ended] = {}
-        self._short_since: dict[tuple[str, str], float] = {}
-        """(URL, window) -> since when the captured turns are fewer than the counters say."""
+        self._short: dict[tuple[str, str], tuple[float, float]] = {}
+        """(URL, window) -> since when captured turns are fewer than counted, and when that was last seen."""
         self._views: dict[tuple[str, str, str | None], tuple[ServerView, tuple[object, ...], ServerView]] = {}
 
     def view(self, view: ServerView, now: float) -> ServerView:
@@ -88,12 +88,14 @@ class Joined:
     ) -> tuple[float | None, int | None]:
         """What `_through` says; nothing where something is missing, but not for long."""
         if not passed_by:
-            self._short_since.pop(of, None)
+            self._short.pop(of, None)
             return share, passed_by
-        if len(self._short_since) > VIEWS:
-            self._short_since.clear()
-        since = min(now, self._short_since.get(of, now))
-        self._short_since[of] = since
+        if len(self._short) > VIEWS:
+            self._short.clear()
+        since, seen = self._short.get(of, (now, now))
+        if not 0 <= now - seen <= SHORT_FOR_S:
+            since = now  # nobody has looked meanwhile
+        self._short[of] = since, now
         return (share, passed_by) if now - since >= SHORT_FOR_S else (None, None)
 
 
