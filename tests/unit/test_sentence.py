@@ -517,6 +517,12 @@ def test_a_10_second_window_is_told_in_seconds() -> None:
     )
 
 
+def test_what_came_back_from_the_tier_is_unknown_and_not_0() -> None:
+    unknown = replace(WELL.all.offload, load_bytes=None, load_bytes_per_s=None)
+    window = replace(WELL, all=replace(WELL.all, offload=unknown))
+    assert "tier 3.1 GB/h out, – back" in plain(said(replace(UP, window=window)))
+
+
 def test_a_tier_that_moved_nothing_is_idle() -> None:
     still = replace(WELL.all.offload, store_bytes=0, load_bytes=0, store_bytes_per_s=0.0, load_bytes_per_s=0.0)
     window = replace(WELL, all=replace(WELL.all, offload=still))

@@ -236,10 +236,10 @@ def _tier_words(view: ServerView) -> list[str]:
         return [f"tier {nb(f'{exact(now.stores)} blocks out')}, {nb(f'{exact(now.loads)} back')}"]
     if now.store_bytes_per_s is None or not (life.store_bytes_total or now.store_bytes or now.load_bytes):
         return []
-    out = nb(f"{flow(now.store_bytes_per_s, view.window_key)} out") if now.store_bytes else ""
+    out = "" if now.store_bytes == 0 else nb(f"{flow(now.store_bytes_per_s, view.window_key)} out")
     if life.load_bytes_total == 0:
         return [f"tier {out or 'idle'}, {nb('never read')}"]
-    back = nb(f"{flow(now.load_bytes_per_s, view.window_key)} back") if now.load_bytes else ""
+    back = "" if now.load_bytes == 0 else nb(f"{flow(now.load_bytes_per_s, view.window_key)} back")
     if not out and not back:
         return ["tier idle"]
     return [f"tier {out or nb('nothing out')}, {back or nb('nothing back')}"]
