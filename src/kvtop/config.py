@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -24,7 +25,7 @@ Span = Annotated[float, Meta(gt=0, le=86_400, description="more than 0, at most 
 Times = Annotated[float, Meta(gt=0, le=1000, description="more than 0, at most 1000 (times)")]
 Size = Annotated[int, Meta(ge=10_000, le=1_000_000_000, description="a whole number from 10000 to 1000000000 (bytes)")]
 Days = Annotated[float, Meta(gt=0, le=36_500, description="more than 0, at most 36500 (days)")]
-StoreSize = Annotated[int, Meta(ge=1_000_000, le=2**60, description=f"a whole number from 1000000 to {2**60} (bytes)")]
+StoreSize = Annotated[int, Meta(ge=1_000_000, le=2**60, description="a whole number, 1000000 (1 MB) or more (bytes)")]
 WindowKey = Annotated[str, Meta(pattern=r"^(10s|1m|5m|1h|start)\Z", description="one of 10s, 1m, 5m, 1h, start")]
 PanelName = Literal["cache", "offload", "queue", "ttft", "gpu", "turns"]
 
@@ -163,6 +164,32 @@ def load(file: Path | None = None) -> Loaded:
     if reader.more:
         in_order.append(Problem("config", f"{reader.more:,} more like these", _FIX, file))
     return Loaded(settings, file, tuple(in_order))
+
+
+def located(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """The same, those that know their place in config.toml with its line. Reads that file once more; never raises."""
+    out, known = [], {}
+    for problem in problems:
+        if problem.file is not None and problem.place is not None and problem.line is None:
+            if problem.file not in known:
+                known[problem.file] = _text_of(problem.file)
+            table, key, nth = problem.place
+            text, taken = known[problem.file]
+            line = _line(text, table, key, taken[nth] if table == "server" and nth < len(taken) else 0)
+            problem = replace(problem, line=line)
+        out.append(problem)
+    return tuple(out)
+
+
+def _text_of(file: Path) -> tuple[str, list[int]]:
+    """(Text, which of its [[server]] are taken); empty where it cannot be read any more."""
+    try:
+        text, raw = files.read_toml(file, _MAX_BYTES)
+    except (OSError, files.Unusable):
+        return "", []
+    servers = raw.get("server")
+    servers = servers if isinstance(servers, list) else []
+    return text, [i for i, one in enumerate(servers) if isinstance(one, dict) and isinstance(one.get("url"), str)]
 
 
 _TABLES: dict[str, type[_Part]] = {"server": Server, "poll": Poll, "thresholds": Thresholds, "capture": Capture}

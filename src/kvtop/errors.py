@@ -46,6 +46,9 @@ class Problem:
     file: Path | None = None
     line: int | None = None
     """Where in the file, from 1; None where that cannot be told."""
+    place: tuple[str, str, int] | None = None
+    """Of a setting in config.toml that was taken as it stands and is none all the same: its table, its key, and which
+    of the tables of that name that were taken."""
 
     @property
     def short(self) -> str:

@@ -50,6 +50,8 @@ class SourceDown:
     at: float
     """Unix time of the failed try."""
     http_status: int | None = None
+    loader: VllmProcess | None = None
+    """Of a server that loads: its process."""
 
 
 SeriesKey = tuple[str, tuple[tuple[str, str], ...]]

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvtop.config import Server, read_key_file
+from kvtop.config import Server, located, read_key_file
 from kvtop.errors import Problem, UsageError, keyless, printable
 from kvtop.sources.url import normalise
 
@@ -19,20 +19,27 @@ _NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
 def problems(servers: Sequence[Server], file: Path) -> tuple[Problem, ...]:
     """One for each thing that is wrong, without a key in it; `file` is their config.toml. Never raises, never waits."""
     found: list[Problem] = []
-    for server in servers:
+    for nth, server in enumerate(servers):
         try:
             url = normalise(server.url)
         except UsageError as error:
             named = f" {keyless(server.name, 40)}" if server.name else ""
             found.append(
-                Problem("server", f"[[server]]{named} url: {error.what}; it is left out", "mend its url", file)
+                Problem(
+                    "server",
+                    f"[[server]]{named} url: {error.what}; it is left out",
+                    "mend its url",
+                    file,
+                    place=("server", "url", nth),
+                )
             )
             continue
         who = keyless(server.name, 40) or url
         wrong = _variable(server.api_key_env) if server.api_key_env else _file(server.api_key_file)
         if wrong is not None:
-            found.append(Problem("server", f"[[server]] {who}: {wrong[0]}", wrong[1], file))
-    return tuple(found)
+            place = ("server", "api_key_env" if server.api_key_env else "api_key_file", nth)
+            found.append(Problem("server", f"[[server]] {who}: {wrong[0]}", wrong[1], file, place=place))
+    return located(found)
 
 
 def _variable(name: str) -> tuple[str, str] | None:

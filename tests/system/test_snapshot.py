@@ -273,8 +273,8 @@ QUIET = EngineWindow(
 @pytest.mark.parametrize(
     ("window", "line"),
     [
-        (Window(State.UP, all=BUSY), "96% cached n=12 · 2 run 0 wait · TTFT 0.8s · KV 41%"),
-        (Window(State.RESET, all=BUSY), "restarted · 96% cached · 2 run 0 wait · TTFT 0.8s · KV 41%"),
+        (Window(State.UP, all=BUSY), "96% cached n=12 · 2 run 0 wait · TTFT ~800ms · KV 41%"),
+        (Window(State.RESET, all=BUSY), "restarted · 96% cached · 2 run 0 wait · TTFT ~800ms · KV 41%"),
         (Window(State.UP, all=QUIET), "92% since start · 2 run 0 wait · TTFT – · KV 41%"),
         (Window(State.SLEEPING, all=QUIET), "sleeping · 92% since start · 2 run 0 wait · TTFT – · KV 41%"),
         (Window(State.REFUSED, "words"), "127.0.0.1:8000 · down (refused)"),

@@ -156,9 +156,9 @@ async def test_80_by_24_has_who_asked_and_what_is_expected() -> None:
         "3 in flight, 812 captured, newest first",
         " turn   time  agent     prompt  cached            TTFT    verdict",
         "pi        ~22.4k  ┄┄┄┄┄┄┄─ ~91 %   2.1 s  › waits for room",
-        "opencode   ~130k  ┄┄┄┄┄┄┄┄ ~97 %   2.6 s  › reads, ~1 s left",
+        "opencode   ~130k  ┄┄┄┄┄┄┄─ ~97 %   2.6 s  › reads, ~1 s left",
         "claude    ~43.9k  ┄┄┄┄┄┄┄─ ~93 %   2.6 s  › writes",
-        "opencode    126k  ━━━━━━━━  98 %   2.7 s  · ok",
+        "opencode    126k  ━━━━━━━─  98 %   2.7 s  · ok",
         "tap :8001",
     ):  # fmt: skip
         assert words in screen, words
@@ -354,7 +354,7 @@ async def test_a_captured_turns_page_has_all_that_is_known() -> None:
         "Turn 812: 111k of 123k read anew",
         "opencode · 13:01:51 · chat · Qwen/Qwen3.8-27B · c800 · finished: stop",
         "cached 11,792   new 111,388   of 123,180 tokens",
-        "queue 0.4 s   prefill 92 s   decode 11 s",
+        "queue 400 ms   prefill 92 s   decode 11 s",
         "TTFT 92 s, 418 tokens out, 38 tok/s",
         "gap between tokens p50 26 ms, p95 41 ms, n=417",
         "POST /v1/chat/completions, stream, 492 kB sent",
@@ -647,7 +647,7 @@ async def test_what_the_counters_told_of_a_captured_turn_is_marked() -> None:
     view = replace(view, servers=(replace(view.servers[0], turns=(untold, piece)),))
     screen = await look(view, 200, 36)
     row = next(line for line in screen.splitlines() if line.lstrip("▸ ").startswith("900"))
-    for words in ("~12.6k", "~0 %", "~0.2 s", " 1.0 s", "  ~12k", "~43"):
+    for words in ("~12.6k", "~0 %", "~200ms", " 1.0 s", "  ~12k", "~43"):
         assert words in row, words
     assert "~92 ms" in next(line for line in screen.splitlines() if line.lstrip("▸ ").startswith("899"))
 

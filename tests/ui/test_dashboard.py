@@ -19,8 +19,8 @@ from textual.pilot import Pilot
 import kvtop.ui.app
 from kvtop.config import Settings
 from kvtop.errors import Problem
-from kvtop.model.box import BySource, Cached, Latency, Quantile, Window
-from kvtop.model.view import BoxView, EngineLine, Sentence, TapView
+from kvtop.model.box import BySource, Cached, Finished, Latency, Quantile, Window
+from kvtop.model.view import BoxView, EngineLine, Sentence, TapView, Turn
 from kvtop.readings import Discovery, GpuReading, State
 from kvtop.ui.app import KvtopApp
 from kvtop.ui.layout import PANELS
@@ -95,7 +95,7 @@ async def test_200_by_50_holds_the_rest() -> None:
         "last 5 min, n=7, 566k prompt tokens", "prefill saved  ~5 m 57 s", "match unit     1,072 tok", "turn 812 ▴",
         "tier 48.0 GiB, mapped by 3 processes", "p95 needs n ≥ 20", "341/350 W", "power cap",
         "· 3 requests, mean; read 4.9k tokens",
-        "Turn 817", "tok/s", "took",
+        "› waits for room in the KV pool", "tok/s", "took",
     ):  # fmt: skip
         assert words in screen, words
 
@@ -123,8 +123,8 @@ async def test_first_tokens_and_finished_requests_are_counted_apart(w: int) -> N
 async def test_a_quantile_has_its_bucket_beside_it_or_a_sign_that_it_is_an_estimate() -> None:
     for size, words in (
         ((80, 24), ["p50 3.4 s (2.5–5)  p95 ~6.9 s"]),
-        ((120, 36), ["3.4 s    2.5–5 ~6.9 s", "gap p50 ~26 ms"]),
-        ((200, 50), ["3.4 s    2.5–5 ~6.9 s  3.4 s    104   95 % ≤ 7.5 s", "gap p50 ~26 ms  p95 ~41 ms"]),
+        ((120, 36), ["3.4 s    2.5–5  ~6.9 s", "gap p50 ~26 ms"]),
+        ((200, 50), ["3.4 s    2.5–5  ~6.9 s  3.4 s    104   95 % ≤ 7.5 s", "gap p50 ~26 ms  p95 ~41 ms"]),
         ((40, 15), ["TTFT  ~3.4 s p50  p95 ~6.9 s"]),
     ):
         screen = await look(with_first_tokens(104, 98), *size)
@@ -132,12 +132,23 @@ async def test_a_quantile_has_its_bucket_beside_it_or_a_sign_that_it_is_an_estim
     assert "TTFT ~4.3 s" in await look(boxes.several(), 100, 30)
 
 
+@pytest.mark.parametrize(
+    ("abort", "words"), [(0, "9 stop, 0 length, 0 error"), (2, "9 stop, 0 length, 2 abort, 0 error")]
+)
+async def test_that_no_client_hung_up_is_not_known(abort: int, words: str) -> None:
+    """vLLM counts none of them."""
+    made = boxes.engine_window()
+    requests = replace(made.requests, finished=Finished(9, 0, abort, 0))
+    window = Window(State.UP, at=boxes.NOW, window_s=300.0, all=replace(made, requests=requests))
+    assert words in await look(boxes.box(servers=(boxes.server(window=window),)), 200, 50)
+
+
 async def test_the_only_one_is_no_estimate() -> None:
     one = Latency(1, 0.21, Quantile(0.21, 0.1, 0.25))
     latency = replace(boxes.engine_window().latency, ttft=one, inter_token=one)
     window = Window(State.UP, at=boxes.NOW, window_s=300.0, all=boxes.engine_window(latency=latency))
     view = boxes.box(servers=(boxes.server(window=window),))
-    assert "TTFT  0.2 s p50  p95 –" in await look(view, 40, 15)
+    assert "TTFT  210 ms p50  p95 –" in await look(view, 40, 15)
     assert "gap p50 210 ms" in await look(view, 120, 36)
 
 
@@ -295,7 +306,7 @@ async def test_keys_are_named_as_they_were_chosen() -> None:
         assert "reading goes on, f shows it" in screen and "o opens it" in screen and "more, f3" in screen
         assert not re.search(r"space shows|enter opens|more, tab", screen)
         await pilot.press("f", "o")
-        assert "Turn 817" in text(app)
+        assert "A request: waits" in text(app)
 
 
 async def test_a_single_server_has_no_strip_and_no_key_for_it() -> None:
@@ -377,11 +388,11 @@ async def test_panels_hidden_by_the_configuration() -> None:
 
 async def test_choosing_a_turn_and_its_page() -> None:
     async with shown(boxes.box()) as (app, pilot, held):
-        assert "▸ 817" in text(app)
+        assert re.search(r"▸   –  .*› waits", text(app)), "it has no number before it ended"
         await pilot.press("down", "j", "down")
         assert "▸ 814" in text(app)
         await pilot.press("up")
-        assert "▸ 815" in text(app)
+        assert re.search(r"▸   –  .*› writes", text(app))
         await pilot.press("end")
         assert "▸ 766" in text(app)
         await pilot.press("home", *["down"] * 5, "enter")
@@ -401,16 +412,37 @@ async def test_choosing_a_turn_and_its_page() -> None:
         assert "▸ 812" in text(app)
 
 
+async def test_that_the_api_key_is_refused_stands_where_the_model_would() -> None:
+    view = boxes.box(servers=(boxes.server(models=(), api_key="refused"),))
+    for size in ((80, 24), (120, 36)):
+        assert "API key refused" in await look(view, *size), size
+
+
+async def test_what_several_requests_do_has_a_verb_at_any_width() -> None:
+    many = Turn(9, None, n=8, state="in_flight", phase="waits")
+    view = boxes.box(servers=(boxes.server(turns=(many, *boxes.turns()[3:]), no_room=False),))
+    for size in ((120, 36), (80, 24)):
+        assert "› 8 requests wait" in await look(view, *size)
+    assert re.search(r"–  .*› (8 requests wait|8 wait)", await look(view, 44, 20))
+
+
+async def test_bodies_that_were_not_captured_are_said_not_to_be_there() -> None:
+    async with shown(boxes.box()) as (app, pilot, _):
+        await pilot.press("end", "enter", "v")
+        await pilot.pause()
+        assert any("bodies were not captured" in note.message for note in app._notifications)
+
+
 async def test_the_mouse_chooses_and_the_wheel_scrolls() -> None:
     async with shown(boxes.box()) as (app, pilot, _):
-        await pilot.click("#turns", offset=(10, 4))
-        assert "▸ 815" in text(app)
-        await pilot.click("#turns", offset=(10, 4))
-        assert "Turn 815" in text(app)
+        await pilot.click("#turns", offset=(10, 5))
+        assert "▸ 814" in text(app)
+        await pilot.click("#turns", offset=(10, 5))
+        assert "Turn 814" in text(app)
         await pilot.press("escape")
         app.dashboard.query_one("#turns").scroll_rows(3)  # type: ignore[attr-defined]
         await pilot.pause()
-        assert " 817 " not in text(app) and " 811 " in text(app)
+        assert "› waits" not in text(app) and " 811 " in text(app)
 
 
 async def test_what_one_reads_stays_where_it_is_when_a_row_comes() -> None:
@@ -455,7 +487,7 @@ async def test_times_are_of_the_end_and_in_flight_of_the_start() -> None:
     async with shown(boxes.box(), 200, 50) as (app, _, _):
         rows = {line.split()[0].lstrip("▸"): line for line in text(app).splitlines() if line[4:6].strip()}
         turns = {str(t.id): t for t in boxes.turns()}
-        for number, at in (("814", turns["814"].ended_at), ("815", turns["815"].started_at)):
+        for number, at in (("814", turns["814"].ended_at), ("–", turns["815"].started_at)):
             assert hms(at) in rows[number]
 
 

@@ -96,7 +96,7 @@ async def test_keys_choose_span_and_quantity() -> None:
         rows = await drawn(app, pilot)
         assert "▸TTFT p50" in rows[1]
         assert "▸10 min" in rows[2]
-        assert "now 0.5 s" in rows[3]
+        assert "now 500 ms" in rows[3]
         asked = {span for _, span, _ in series.asked}
         assert asked == {600, 3600, 6 * 3600}
 
@@ -127,7 +127,7 @@ async def test_it_says_what_a_column_is_and_which_day() -> None:
         rows = await drawn(app, pilot)
         at = time.strftime("%H:%M", time.localtime(NOON))
         assert rows[0].endswith(f"last 24 h, yesterday {at} to {at}, a column is 7 min")
-        assert "TTFT p50   median of a column: now 0.4 s  highest 0.4 s" in rows[3]
+        assert "TTFT p50   median of a column: now 400 ms  highest 400 ms" in rows[3]
 
 
 @pytest.mark.parametrize("value", [1.0, 2.0, 3.0, 4.0, 7.0, 15.0, 25.0, 40.0])

@@ -24,5 +24,5 @@ def test_a_server_that_started_after_now_is_up_for_an_unknown_time() -> None:
 def test_a_quantile_without_a_value_shows_its_bucket() -> None:
     torn = Quantile(None, 0.0, 0.001)
     assert (value(torn), bounds(torn)) == ("–", "0–0.001")
-    assert _latency(Latency(n=1, mean_s=0.2, p50=torn)) == "mean 0.2 s  p50 – (0–0.001)  n=1"
+    assert _latency(Latency(n=1, mean_s=0.2, p50=torn)) == "mean 200 ms  p50 – (0–0.001)  n=1"
     assert value(Quantile(None, 1920.0, None)) == "> 1920 s"

@@ -36,6 +36,7 @@ def test_table(captures: Callable[[str], Path], capsys: pytest.CaptureFixture[st
     assert len(lines) == 16
     assert lines[0].split()[:5] == ["turn", "n", "prompt", "cached", "new"]
     assert lines[-1].split()[:4] == ["1", "1", "1,412", "0"]
+    assert {line.split()[-1] for line in lines[1:]} == {"ok", "queued"}, "in words, not by the keys of the JSON"
 
 
 def test_a_bad_file_among_good_ones_is_named_and_skipped(

@@ -169,7 +169,7 @@ def test_all_servers_of_the_config_are_asked_once_else_those_of_the_command_line
     have = Settings(server=[Server("8001"), Server("x:y"), Server("http://127.0.0.1:8002", api_key_env="KEY_OF_TWO"),
                             Server("127.0.0.1:8001")])  # fmt: skip
     assert [t.shown for t in all_named([], have)] == ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
-    typed = all_named(["8002", "8003", "127.0.0.1:8002"], have)
+    typed = all_named(["8002", "8003", "127.0.0.1:8002", "localhost:8002"], have)
     assert [(t.shown, t.key()) for t in typed] == [
         ("http://127.0.0.1:8002", "sk-two"),
         ("http://127.0.0.1:8003", None),
@@ -207,7 +207,20 @@ async def test_each_server_that_was_found_is_asked(own_home: Path, monkeypatch: 
 
 def test_a_hidden_model_list_asks_for_the_key(up: Evidence) -> None:
     facts = ServerFacts("0.32.0", problems=("/v1/models: HTTP 401: wants an API key (...)",))
-    assert "api_key_env" in rows(answering(up, facts=facts))["server"].fix
+    assert "name api_key_env" in rows(answering(up, facts=facts))["server"].fix
+
+
+def test_a_key_that_is_refused_is_to_be_mended_not_named(up: Evidence) -> None:
+    cause = "HTTP 401: the configured API key is refused"
+    facts = ServerFacts("0.32.0", problems=(f"/v1/models: {cause}",))
+    shut = {**up.asked[0].probes, "/v1/chat/completions/render": (401, b"")}
+    made = rows(answering(up, facts=facts, probes=shut))
+    assert made["server"].ok is False, "it is up, and what is configured is wrong"
+    assert made["render route"].because == "refuses the configured API key"
+    for check in (made["server"], made["render route"]):
+        assert check.fix == "mend the key that api_key_env or api_key_file names: the server does not take it"
+    down = SourceDown(State.UNAUTHORIZED, cause, 1.0, 401)
+    assert "mend the key" in rows(answering(up, scrape=down, facts=down))["server"].fix
 
 
 def test_the_tap() -> None:
@@ -215,11 +228,15 @@ def test_the_tap() -> None:
         "tap",
         False,
         "none runs: who asked, and what, is not known",
-        "kvtop tap --upstream http://127.0.0.1:8000 --detach, then kvtop tap --how AGENT",
+        "once a server answers: kvtop tap --upstream URL --detach",
     )
     here = Target("http://127.0.0.1:9000", "http://127.0.0.1:9000", lambda: None, "process 7")
     down = SourceDown(State.REFUSED, "nothing listens there", 1.0)
-    assert "--upstream http://127.0.0.1:9000 " in rows(replace(EMPTY, asked=(Asked(here, down, down),)))["tap"].fix
+    assert "9000" not in rows(replace(EMPTY, asked=(Asked(here, down, down),)))["tap"].fix
+    shut = SourceDown(State.UNAUTHORIZED, "HTTP 401", 1.0, 401)
+    answers = (Asked(here, down, down), Asked(replace(here, shown=URL), shut, ServerFacts()))
+    fix = next(row.fix for row in checks(replace(EMPTY, asked=answers)) if row.what == "tap")
+    assert fix == f"kvtop tap --upstream {URL} --detach, then kvtop tap --how AGENT"
     runs = Running(
         name="127.0.0.1:8001",
         pid=77,
@@ -315,6 +332,17 @@ def test_doctor_says_all_that_the_dashboard_says(own_home: Path, monkeypatch: py
     assert count == 5
     assert [problem.about for problem in found] == ["config", "keys", "server", "server", "config", "theme", "theme"]
     assert all(problem.fix and "\n" not in str(problem) for problem in found)
+    assert [problem.line for problem in found if problem.file == folder / "config.toml"] == [2, 5, 7, 10, 3, 1]
+
+
+def test_the_line_is_that_of_the_server_that_is_meant(own_home: Path) -> None:
+    """One without a URL is not among those that are judged."""
+    (own_home / "config").mkdir(parents=True)
+    (own_home / "config" / "config.toml").write_text(
+        '[[server]]\nname = "x"\n[[server]]\nurl = 3\n[[server]]\nurl = "h:1"\n[[server]]\nurl = "ftp://x"\n'
+    )
+    _, found = problems(load())
+    assert [problem.line for problem in found] == [1, 4, 8]
 
 
 def test_cards() -> None:

@@ -86,6 +86,16 @@ def test_a_meter_of_something_is_never_empty_and_of_nothing_never_full() -> None
     assert draw.meter([(7.0, "x")], 4) == [("━━━━", "x")]
 
 
+def test_a_meter_is_full_only_at_all_of_it_and_alike_for_what_reads_alike() -> None:
+    for share in (0.956, 0.964, 0.9999):
+        assert draw.meter([(share, "x")], 12) == [("━" * 11, "x"), ("─", "f")]
+        assert draw.expected(share, 12, "x") == [("┄" * 11, "x"), ("─", "f")]
+    assert draw.meter([(1.0, "x")], 12) == [("━" * 12, "x")]
+    assert draw.meter([(0.7, "x"), (0.3, "y")], 10) == [("━" * 7, "x"), ("━" * 3, "y")]
+    assert draw.meter([(0.95, "x"), (0.04, "y")], 10) == [("━" * 9, "x"), ("─", "f")]
+    assert draw.expected(0.001, 12, "x")[0] == ("┄", "x") and draw.expected(0.0, 4, "x") == [("────", "f")]
+
+
 def test_zero_is_a_dot_and_a_gap_is_none() -> None:
     assert draw.area([0, 0, None, None, 1, 1], 3, 1, 1.0) == ["⣀ ⣿"]
     assert draw.area([0, 0, 1, 1], 2, 1, 1.0, down=True) == ["⠉⣿"]

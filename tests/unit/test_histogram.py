@@ -36,6 +36,22 @@ def test_linear_inside_the_bucket() -> None:
     assert of(0.05, 0.3).p50 == Quantile(0.1, 0.0, 0.1)
 
 
+def test_the_mean_bounds_a_quantile_inside_its_bucket() -> None:
+    """Half of the times cannot be over twice the mean."""
+    idle = latency(4.0, 4 * 3.55e-05, [(0.3, 4.0), (0.5, 4.0)])
+    assert idle.p50 is not None and (idle.p50.above_s, idle.p50.up_to_s) == (0.0, 0.3)
+    assert idle.p50.value_s == pytest.approx(3.55e-05)
+    rare = latency(100.0, 1.0, [(1.0, 100.0)])
+    assert rare.p95 is not None and rare.p95.value_s == pytest.approx(0.95 * 0.2)
+    assert rare.p99 is not None and rare.p99.value_s == pytest.approx(0.99), "no bound below that of the bucket"
+    assert latency(4.0, None, [(0.3, 4.0)]).p50 == Quantile(0.15, 0.0, 0.3), "without a sum there is none"
+    assert latency(4.0, -1.0, [(0.3, 4.0)]).p50 == Quantile(0.15, 0.0, 0.3)
+
+
+def test_a_mean_that_rules_the_bucket_out_leaves_no_value() -> None:
+    assert latency(4.0, 0.4, [(0.25, 0.0), (0.5, 4.0)]).p50 == Quantile(None, 0.25, 0.5)
+
+
 def test_beyond_the_last_bucket_nobody_knows() -> None:
     assert of(5.0, 6.0).p50 == Quantile(None, 1.0, None)
     assert of(5.0).p50 == Quantile(None, 1.0, None)
@@ -82,3 +98,4 @@ def test_the_bucket_holds_the_true_quantile(values: list[float], q: float) -> No
         assert true <= got.up_to_s
         assert got.value_s is not None
         assert n == 1 or got.above_s <= got.value_s <= got.up_to_s
+        assert got.value_s <= sum(values) / n / (1 - q) * (1 + 1e-9)

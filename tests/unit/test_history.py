@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_texts import BASE, Server
 
+from kvtop.model import fleet
 from kvtop.model.archive import LEVELS, Archive
 from kvtop.model.history import ServerHistory
 from kvtop.model.view import WINDOWS
 from kvtop.model.window import between
-from kvtop.readings import Model, Scrape, ServerFacts, SourceDown, State
+from kvtop.readings import Model, Scrape, ServerFacts, SourceDown, State, VllmProcess
 from kvtop.sources.exposition import Reader
 
 Captures = Callable[[str], Path]
@@ -288,12 +289,41 @@ def test_states_and_tries() -> None:
     assert view.window.all.requests.running == 0
 
 
+def test_a_server_loads_since_its_process_began_and_its_end_is_known() -> None:
+    h, process = history(), VllmProcess(7, "api", ("vllm", "serve"), 8000, started_at=BASE - 31)
+    h.down(SourceDown(State.LOADING, "starts", BASE, loader=process))
+    view = h.view(BASE + 1, "5m")
+    assert (view.state_since, view.loader_pid) == (BASE - 31, 7)
+    assert fleet.server_lines((view, view), 0, BASE + 1)[0].state_s == 32, "as long as the sentence says"
+    h.down(SourceDown(State.REFUSED, "nothing listens", BASE + 5))
+    view = h.view(BASE + 6, "5m")
+    assert (view.state, view.state_since, view.loader_pid) == (State.REFUSED, BASE + 5, 7)
+    h.scrape(Server(started=BASE).scrape(BASE + 9))
+    assert h.view(BASE + 9, "5m").loader_pid is None, "what came after it has answered"
+
+
 def test_a_text_without_engine_series_is_a_state() -> None:
     told = history()
     told.scrape(Scrape({}, {}, BASE, has_vllm=False, has_http=True))
     assert told.view(BASE, "5m").state is State.NO_STATS
     told.scrape(Scrape({}, {}, BASE + 1, has_vllm=False))
     assert told.view(BASE + 1, "5m").state is State.NOT_VLLM
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("/v1/models: HTTP 401: the configured API key is refused", "refused"),
+        ("/v1/models: HTTP 401: wants an API key (api_key_env or api_key_file in config.toml)", "wanted"),
+        ("/v1/models: HTTP 500", ""),
+    ],
+)
+def test_why_the_models_are_not_told(words: str, key: str) -> None:
+    h = history()
+    h.facts(ServerFacts("0.32.0", problems=(words,)))
+    assert h.view(BASE, "5m").api_key == key
+    h.facts(ServerFacts("0.32.0", (Model("qwen"),)))
+    assert h.view(BASE, "5m").api_key == ""
 
 
 def test_facts_are_kept_and_sleep_is_shown() -> None:

@@ -70,8 +70,25 @@ def test_the_tokens_of_a_window_are_those_whose_first_token_came_in_it() -> None
     streamed = tap(1, 50.0, prompt=100, started_at=38.0, ttft_s=4.0)
     whole = tap(2, 45.0, prompt=30)
     assert tokens_of([streamed, whole], 40.0, 60.0) == 130
-    assert tokens_of([streamed, whole], 42.5, 60.0) == 30
+    assert tokens_of([streamed, whole], 43.6, 60.0) == 30
     assert tokens_of([tap(3, None, prompt=9)], 0.0, 60.0) == 0
+
+
+def test_a_first_token_at_the_edge_of_a_window_may_be_counted_in_it() -> None:
+    """Polls and the tap do not look at the same moment."""
+    at_42 = tap(1, 50.0, prompt=100, started_at=38.0, ttft_s=4.0)
+    assert [tokens_of([at_42], start, 60.0) for start in (42.5, 43.4, 43.6)] == [100, 100, 0]
+    assert [tokens_of([at_42], 30.0, end) for end in (41.5, 40.6, 40.4)] == [100, 100, 0]
+
+
+def test_a_first_token_that_nobody_saw_may_be_in_any_window_of_its_turn() -> None:
+    whole = tap(2, 50.0, prompt=30, started_at=20.0)
+    assert [tokens_of([whole], *span) for span in ((30.0, 40.0), (45.0, 60.0), (52.0, 60.0), (5.0, 15.0))] == [
+        30, 30, 0, 0,
+    ]  # fmt: skip
+    read = tap(3, None, prompt=9, started_at=55.0, phase="reads")
+    assert tokens_of([read], 50.0, 60.0) == 9
+    assert tokens_of([replace(read, phase="waits")], 50.0, 60.0) == 0
 
 
 def test_a_captured_turn_without_usage_is_found_by_its_end_and_length() -> None:
@@ -113,7 +130,7 @@ def test_of_thousands_only_what_changed_is_merged_again() -> None:
 
 def test_what_told_no_tokens_is_estimated_or_nothing_is_said() -> None:
     guessed = replace(tap(1, 50.0, started_at=40.0, ttft_s=4.0), prompt_tokens=None, estimate=Estimate(70))
-    assert tokens_of([guessed], 40.0, 60.0) == 70
+    assert tokens_of([guessed], 40.0, 60.0) == 70 * 1.25, "an estimate may be too small"
     assert tokens_of([replace(guessed, estimate=None)], 40.0, 60.0) is None
     refused = replace(guessed, estimate=None, ttft_s=None, state="failed")
     assert tokens_of([refused], 40.0, 60.0) == 0, "a refused request is not counted by the server either"

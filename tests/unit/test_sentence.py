@@ -161,28 +161,28 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
         "ok",
         UP,
         AROUND,
-        "95 % cached (n=31 in 5 min), TTFT p50 0.8 s, no queue, tier 3.1 GB/h out, 0 back",
+        "95 % cached (n=31 in 5 min), TTFT p50 800 ms, no queue, tier 3.1 GB/h out, nothing back",
     ),
     (
         "OK",
         "ok",
         replace(UP, life=replace(LIFE, all=replace(LIFE.all, offload=replace(LIFE.all.offload, load_bytes_total=0)))),
         AROUND,
-        "95 % cached (n=31 in 5 min), TTFT p50 0.8 s, no queue, tier 3.1 GB/h out, never read",
+        "95 % cached (n=31 in 5 min), TTFT p50 800 ms, no queue, tier 3.1 GB/h out, never read",
     ),
     (
         "OK",
         "ok",
         replace(UP, window=replace(WELL, window_s=40.0, all=replace(WELL.all, offload=Offload(supported=False)))),
         AROUND,
-        "95 % cached (n=31 in 40 s), TTFT p50 0.8 s, no queue",
+        "95 % cached (n=31 in 40 s), TTFT p50 800 ms, no queue",
     ),
     (
         "OK",
         "ok",
         replace(UP, window_key="start", window=replace(WELL, all=replace(WELL.all, offload=Offload()))),
         AROUND,
-        "95 % cached (n=31 since start), TTFT p50 0.8 s, no queue",
+        "95 % cached (n=31 since start), TTFT p50 800 ms, no queue",
     ),
     (
         "OK",
@@ -323,6 +323,13 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
         ),
         AROUND,
         "127.0.0.1:8000 refuses: nothing listens there, and no vLLM server process wants this port",
+    ),
+    (
+        "DOWN",
+        "bad",
+        down(State.REFUSED, last_good_at=None, loader_pid=41233),
+        replace(AROUND, host=HOST),
+        "127.0.0.1:8000 refuses: process 41233 ended while it loaded; its tier file (48 GiB) is left over",
     ),
     (
         "UNAUTHORIZED",
@@ -533,7 +540,7 @@ def test_shorter_wordings_are_handed_on_for_a_narrow_header() -> None:
 
 
 def test_a_10_second_window_is_told_in_seconds() -> None:
-    assert "tier 0.9 MB/s out, 0 back" in plain(
+    assert "tier 0.9 MB/s out, nothing back" in plain(
         said(replace(UP, window_key="10s", window=replace(WELL, window_s=10.0)))
     )
 
@@ -542,6 +549,14 @@ def test_what_came_back_from_the_tier_is_unknown_and_not_0() -> None:
     unknown = replace(WELL.all.offload, load_bytes=None, load_bytes_per_s=None)
     window = replace(WELL, all=replace(WELL.all, offload=unknown))
     assert "tier 3.1 GB/h out, – back" in plain(said(replace(UP, window=window)))
+
+
+def test_a_tier_that_moved_nothing_is_idle() -> None:
+    still = replace(WELL.all.offload, store_bytes=0, load_bytes=0, store_bytes_per_s=0.0, load_bytes_per_s=0.0)
+    window = replace(WELL, all=replace(WELL.all, offload=still))
+    assert plain(said(replace(UP, window=window))).endswith("no queue, tier idle")
+    unread = replace(UP.life, all=replace(UP.life.all, offload=replace(UP.life.all.offload, load_bytes_total=0)))
+    assert plain(said(replace(UP, window=window, life=unread))).endswith("no queue, tier idle, never read")
 
 
 def test_a_request_that_waits_one_step_is_no_queue() -> None:
@@ -650,8 +665,8 @@ def flying(**more: object) -> ServerView:
 def test_a_wait_is_told_while_it_lasts() -> None:
     made = said(flying())
     assert (made.chip, made.tone, made.turn) == ("SLOW", "warn", (UP.url, ("flight", 813)))
-    assert plain(made) == "turn 813 waits for 42 s: 72,704 of 78,800 prompt tokens are read anew, no first token yet"
-    assert plain(said(flying(prompt_tokens=None, new_tokens=None))) == "turn 813 waits for 42 s: no first token yet"
+    assert plain(made) == "a request waits for 42 s: 72,704 of 78,800 prompt tokens are read anew, no first token yet"
+    assert plain(said(flying(prompt_tokens=None, new_tokens=None))) == "a request waits for 42 s: no first token yet"
     assert said(flying(started_at=NOW - 9.9)).chip == "OK"
     assert said(flying(phase="writes")).chip == "OK"
     assert said(flying(started_at=None)).chip == "OK"

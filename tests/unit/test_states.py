@@ -25,6 +25,7 @@ def test_a_process_that_wants_the_port_and_does_not_listen_is_loading() -> None:
     assert said.state is State.LOADING
     assert said.cause == "process 41233 is starting and does not listen yet, 41 s so far"
     assert said.at == REFUSED.at
+    assert said.loader is not None and said.loader.pid == 41233
 
 
 def test_a_process_that_served_and_refuses_now_is_ending_and_does_not_load() -> None:

@@ -181,10 +181,20 @@ async def test_the_share_is_told_once_a_tap_ran_for_the_whole_window(box: Box) -
         await time.go(5)
         tap = box.view("1m").tap
         assert tap is not None and tap.share is None, "the window is older than the tap"
-        await time.go(2)
+        await time.go(1)
+        tap = box.view("10s").tap
+        assert tap is not None and tap.share is None, "it may be on its way to the store"
+        for _ in range(3):
+            box.view("10s")
+            await time.go(1)
         tap = box.view("10s").tap
         assert tap is not None and tap.share == pytest.approx(0.8)
         assert tap.passed_by_tokens == 250
+        await time.go(20)
+        box.asks(250, tapped=False)
+        await time.go(2)
+        tap = box.view("10s").tap
+        assert tap is not None and tap.share is None, "nobody has looked for a while: it may have begun just now"
 
 
 async def test_all_of_it_through_the_tap_is_all_of_it(box: Box) -> None:
@@ -197,6 +207,21 @@ async def test_all_of_it_through_the_tap_is_all_of_it(box: Box) -> None:
         tap = box.view("1m").tap
         assert tap is not None and (tap.share, tap.passed_by_tokens) == (1.0, 0)
         assert (tap.captured, tap.no_details) == (4, False)
+
+
+async def test_a_turn_that_begins_at_the_tap_has_its_server_asked_at_once(box: Box) -> None:
+    box.tap(ago=600)
+    async with box.bench.running() as time:
+        await time.go(45)
+        asked = box.bench.server(URL).scrapes
+        assert asked[-1] - asked[-2] == 2.0, "nothing has run for a while"
+        await time.go(2.1 - (box.at - asked[-1]) % 2.0)
+        before = len(asked)
+        box.store.begin(Captured(upstream=URL, started_at=box.at, stream=True, request_bytes=4_000), b"{}")
+        await time.go(0.6)
+        assert len(asked) == before + 1, "it is asked as soon as the turn is seen"
+        await time.go(1.3)
+        assert len(asked) == before + 1, "once"
 
 
 async def test_a_store_that_cannot_be_read_is_told(box: Box) -> None:

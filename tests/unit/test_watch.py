@@ -11,6 +11,7 @@ from live_fakes import Bench
 from kvtop.config import Poll
 from kvtop.config import Server as Configured
 from kvtop.errors import UsageError
+from kvtop.live.watch import SELDOM_S
 from kvtop.readings import (
     Discovery,
     Found,
@@ -23,7 +24,7 @@ from kvtop.readings import (
     VllmProcess,
 )
 
-A, B = "http://127.0.0.1:8000", "http://127.0.0.1:8001"
+A, B, C = "http://127.0.0.1:8000", "http://127.0.0.1:8001", "http://127.0.0.1:8002"
 
 
 async def test_the_first_scrape_waits_for_nothing() -> None:
@@ -254,6 +255,35 @@ async def test_a_found_server_that_is_gone_is_told_until_another_one_is_there() 
         assert bench.watch.view("5m").servers[0].state is State.UP
 
 
+async def test_a_server_that_starts_later_is_found_while_another_one_answers() -> None:
+    bench = Bench()
+    first, second = Found(A, "process 7", 7), Found(B, "process 8", 8)
+    bench.finder.finds = lambda: Discovery((first, second))
+    async with bench.running() as time:
+        await time.go(5)
+        bench.server(B).down()
+        bench.finder.finds = lambda: Discovery((first,))
+        await time.go(20)
+        assert bench.urls == [A, B], "that it is gone is told, though the other one is there as before"
+        assert bench.watch.view("5m").sentence.chip == "DOWN"
+        bench.finder.finds = lambda: Discovery((first, Found(C, "process 9", 9)))
+        await time.go(4)
+        assert bench.urls == [A, C], "another one has come"
+
+
+async def test_while_all_found_servers_answer_others_are_looked_for_seldom() -> None:
+    bench = Bench()
+    bench.finder.finds = lambda: Discovery((Found(A, "process 7", 7),))
+    async with bench.running() as time:
+        await time.go(10)
+        looks = len(bench.finder.looks)
+        bench.finder.finds = lambda: Discovery((Found(A, "process 7", 7), Found(B, "process 8", 8)))
+        await time.go(SELDOM_S)
+        assert bench.urls == [A, B]
+        await time.go(SELDOM_S - 12)
+        assert len(bench.finder.looks) == looks + 1
+
+
 async def test_a_found_port_that_is_no_vllm_is_dropped_for_good() -> None:
     bench = Bench()
     bench.server(A).down(State.NOT_VLLM)
@@ -294,6 +324,15 @@ async def test_a_url_given_later_is_watched_at_once_and_ends_the_search() -> Non
         assert len(bench.finder.looks) == looks
     with pytest.raises(UsageError):
         bench.watch.add_url("http://")
+
+
+async def test_two_names_of_one_port_of_this_machine_are_one_server() -> None:
+    bench = Bench("44235", "localhost:44235", "http://localhost:44236", "[::1]:44235", "https://localhost:44235")
+    assert bench.urls == [
+        "http://127.0.0.1:44235", "http://localhost:44236", "http://[::1]:44235", "https://localhost:44235",
+    ]  # fmt: skip
+    bench.watch.add_url("127.0.0.1:44236")
+    assert len(bench.urls) == 4
 
 
 async def test_a_url_that_is_dropped_is_asked_no_more_and_the_search_goes_on() -> None:

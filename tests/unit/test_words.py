@@ -22,7 +22,11 @@ from kvtop.ui.numbers import bound, bucket, short, when, whole_shares
         (0.0004, "0 ms", "0 ms"),
         (0.0421, "42 ms", "42 ms"),
         (0.0994, "99 ms", "99 ms"),
-        (0.0995, "0.1 s", "0.1 s"),
+        (0.0995, "100 ms", "100 ms"),
+        (0.15, "150 ms", "150 ms"),
+        (0.1524, "152 ms", "152 ms"),
+        (0.9994, "999 ms", "999 ms"),
+        (0.9995, "1.0 s", "1.0 s"),
         (2.84, "2.8 s", "2.8 s"),
         (92.1, "92 s", "92 s"),
         (387.0, "6 m 27 s", "387 s"),
@@ -69,9 +73,27 @@ def test_whole_percents_add_up(parts: list[int], of: int) -> None:
 def test_a_bucket_is_written_in_the_unit_of_its_value() -> None:
     assert bucket(2.5, 5.0, 4.3) == "2.5–5"
     assert bucket(0.02, 0.04, 0.031) == "20–40"
-    assert bucket(0.1, 0.25, 0.2) == "0.1–0.25"
+    assert bucket(0.1, 0.25, 0.2) == "100–250"
+    assert bucket(0.0, 0.3, 0.00007) == "0–300"
+    assert bucket(0.5, 2.5, 1.2) == "0.5–2.5"
     assert bucket(1920.0, None) == "> 1920"
-    assert (bound(0.25), bound(0.08), bound(7.5)) == ("0.25 s", "80 ms", "7.5 s")
+    assert (bound(0.25), bound(0.08), bound(7.5)) == ("250 ms", "80 ms", "7.5 s")
+
+
+LADDERS = (
+    (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+    (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),
+    (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+)
+"""Of vLLM's histograms: first tokens, requests, gaps."""
+
+
+@given(st.sampled_from(LADDERS), st.floats(0, 80))
+def test_a_value_is_written_inside_its_bucket(ladder: tuple[float, ...], value: float) -> None:
+    above = max((bound for bound in ladder if bound < value), default=0.0)
+    up_to = min(bound for bound in ladder if bound >= value)
+    low, high = (float(part) for part in bucket(above, up_to, value).split("–"))
+    assert low <= float(short(value).split()[0]) <= high
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True))

@@ -103,6 +103,20 @@ _SERVER_FIX = {
 }
 
 
+KEY_REFUSED = "mend the key that api_key_env or api_key_file names: the server does not take it"
+
+
+def _key_fix(cause: str) -> str:
+    """What to do about a server that wants a key: one that it refuses is named already."""
+    return KEY_REFUSED if "configured API key" in cause else _SERVER_FIX[State.UNAUTHORIZED]
+
+
+def _refuses_key(one: Asked) -> bool:
+    facts = one.facts
+    told = facts.problems if isinstance(facts, ServerFacts) else (facts.cause,)
+    return any("configured API key" in words for words in told)
+
+
 def _none(seen: Evidence) -> Check:
     looked = "; ".join(f"{place}: {what}" for place, what in seen.discovery.looked)
     return Check("server", False, f"none found. {looked}", "give a URL: kvtop doctor http://host:8000")
@@ -120,22 +134,31 @@ def _server(one: Asked) -> Check:
     where = f"{one.target.shown} ({one.target.why})"
     scrape = one.scrape
     if isinstance(scrape, SourceDown):
-        return Check("server", False, f"{where} {scrape.state}: {scrape.cause}", _SERVER_FIX.get(scrape.state, ""))
+        return Check("server", False, f"{where} {scrape.state}: {scrape.cause}", _fix(scrape))
     facts = one.facts
     if isinstance(facts, SourceDown):
-        return Check("server", False, f"{where} {facts.state}: {facts.cause}", _SERVER_FIX.get(facts.state, ""))
+        return Check("server", False, f"{where} {facts.state}: {facts.cause}", _fix(facts))
     models = ", ".join(model.id for model in facts.models) or "models not known"
     words = f"{where} up, vLLM {facts.version or 'of unknown version'}, {models}"
     for problem in facts.problems:
         if "API key" in problem:
-            return Check("server", True, f"{words}; {problem}", _SERVER_FIX[State.UNAUTHORIZED])
+            return Check("server", False, f"{words}; {problem}", _key_fix(problem))
     return Check("server", True, words)
+
+
+def _fix(down: SourceDown) -> str:
+    return _key_fix(down.cause) if down.state is State.UNAUTHORIZED else _SERVER_FIX.get(down.state, "")
+
+
+def _answers(one: Asked) -> bool:
+    return isinstance(one.scrape, Scrape) or isinstance(one.facts, ServerFacts)
 
 
 def _tap(seen: Evidence) -> Check:
     if not seen.taps:
-        there = seen.asked[0].target.shown if seen.asked else "http://127.0.0.1:8000"
-        fix = f"kvtop tap --upstream {there} --detach, then kvtop tap --how AGENT"
+        there = next((one.target.shown for one in seen.asked if _answers(one)), None)
+        way = f"kvtop tap --upstream {there} --detach, then kvtop tap --how AGENT" if there is not None else ""
+        fix = way or "once a server answers: kvtop tap --upstream URL --detach"
         return Check("tap", False, "none runs: who asked, and what, is not known", fix)
     ways = [f"{mapped.line} (process {tap.pid})" for tap in seen.taps for mapped in tap.mappings]
     return Check("tap", True, ", ".join(ways))
@@ -219,7 +242,7 @@ def _routes(one: Asked, process: VllmProcess | None) -> Iterator[Check]:
     else:
         yield Check("/tokenize", False, f"HTTP {tokenize}", "a gateway in between may hide it: ask vLLM directly")
     facts = one.facts if isinstance(one.facts, ServerFacts) else ServerFacts()
-    yield _render(facts, status.get("/v1/chat/completions/render"), process)
+    yield _render(facts, status.get("/v1/chat/completions/render"), process, _refuses_key(one))
     events = one.probes.get("/kv_event_sources")
     flag = '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq"}\''
     if events is None or events[0] != 200:
@@ -243,11 +266,13 @@ def _routes(one: Asked, process: VllmProcess | None) -> Iterator[Check]:
         yield Check("sleep", None, "no series of this version tells whether it sleeps", "vLLM 0.11.2 or later")
 
 
-def _render(facts: ServerFacts, status: int | None, process: VllmProcess | None) -> Check:
+def _render(facts: ServerFacts, status: int | None, process: VllmProcess | None, refused: bool) -> Check:
     what, flag = "render route", "--enable-scale-out (needed from vLLM 0.30 on)"
     if status == 404:
         return Check(what, False, "/v1/chat/completions/render is not there", f"vLLM 0.15.1 or later; {flag}")
     if status == 401:
+        if refused:
+            return Check(what, None, "refuses the configured API key", KEY_REFUSED)
         return Check(what, None, "wants the API key", _SERVER_FIX[State.UNAUTHORIZED])
     if status != 405:
         return Check(what, None, f"HTTP {status}" if status else "could not be asked", flag)

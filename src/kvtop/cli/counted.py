@@ -19,6 +19,9 @@ from kvtop.sources.exposition import Reader
 
 COLUMNS = ("turn", "n", "prompt", "cached", "new", "out", "queue", "prefill", "decode", "TTFT", "ended", "verdict")
 
+VERDICTS = {"no_fault": "ok", "new_tokens": "long input", "queued": "queued"}
+"""In words, as the dashboard's rows say it."""
+
 
 def main(folder: str, as_json: bool) -> int:
     """Print them. Raises UsageError for what is no folder of texts."""
@@ -86,5 +89,5 @@ def _cells(row: Turn) -> tuple[str, ...]:
         secs(row.decode_s),
         "~" + secs(row.ttft_s) if row.ttft_s is not None else DASH,
         row.finish_reason or DASH,
-        ("slow: " if row.slow else "") + (row.verdict or DASH),
+        ("slow: " if row.slow else "") + VERDICTS.get(row.verdict or "", DASH),
     )

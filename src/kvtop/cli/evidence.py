@@ -108,5 +108,5 @@ def problems(config: Loaded) -> tuple[int, tuple[Problem, ...]]:
         *config.problems,
         *keys.problems(refused, config.path),
         *named_files(config),
-        *themes.problems(found, config.settings.theme),
+        *themes.problems(found, config.settings.theme, config.path),
     )

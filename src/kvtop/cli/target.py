@@ -11,7 +11,7 @@ from kvtop.config import Server, Settings, load
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.readings import Discovery, HostReading
 from kvtop.servers import problems
-from kvtop.sources.url import normalise
+from kvtop.sources.url import normalise, same_place
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def all_named(urls: Sequence[str], have: Settings) -> list[Target]:
             out.append(Target(server.url, normalise(server.url), server.api_key, "config.toml"))
     first: dict[str, Target] = {}
     for target in out:
-        first.setdefault(target.shown, target)
+        first.setdefault(same_place(target.shown), target)
     return list(first.values())
 
 

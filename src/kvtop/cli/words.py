@@ -42,7 +42,7 @@ def line(window: Window, authority: str) -> str:
         shares = [f"{shares[0]} n={ttft.n}", *shares] if ttft.n is not None else shares
     rest = [
         f"{exact(requests.running)} run {exact(requests.waiting)} wait",
-        f"TTFT {_middle(ttft.p50)}",
+        f"TTFT {_middle(ttft)}",
         f"KV {_tight(pct(requests.kv_cache_usage_share))}",
     ]
     lines = [" · ".join([*state, words, *rest]) for words in shares]
@@ -54,10 +54,14 @@ def _tight(text: str) -> str:
     return text.replace(" ", "")
 
 
-def _middle(p50: Quantile | None) -> str:
+def _middle(ttft: Latency) -> str:
+    """Its median; of more than one a value inside a bucket that has no room beside it."""
+    p50 = ttft.p50
     if p50 is None or (p50.value_s is None and p50.up_to_s is not None):
         return DASH
-    return _tight(secs(p50.value_s) if p50.value_s is not None else f">{secs(p50.above_s)}")
+    if p50.value_s is None:
+        return _tight(f">{secs(p50.above_s)}")
+    return _tight(secs(p50.value_s) if ttft.n == 1 else f"~{secs(p50.value_s)}")
 
 
 def _fit(parts: list[str]) -> str:

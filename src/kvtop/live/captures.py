@@ -242,6 +242,11 @@ class Captures:
         kept = self._kept.get(same_port_here(url))
         return len(kept.flying) + len(kept.ended) if kept is not None else 0
 
+    def begun(self, url: str) -> int:
+        """The newest turn of this server that is in flight; 0 where none is."""
+        kept = self._kept.get(same_port_here(url))
+        return max(kept.flying, default=0) if kept is not None else 0
+
     def no_details(self, url: str) -> bool:
         """The last few turns that told their tokens said nothing about cached ones. As of the last `ended`."""
         told = list(islice((turn for turn in self._newest(url) if turn.usage), DETAILS_OF))

@@ -53,6 +53,8 @@ class Endpoint:
         self.found = found
         self.tried = asyncio.Event()
         """The first try is over."""
+        self.bad_since: float | None = None
+        """Monotonic time of the first try that failed, of those in a row; None where the last one was answered."""
         self._made = made
         self._next: Callable[[], ServerLike] | None = None
         """Makes the source that is asked from the next try on."""
@@ -61,6 +63,7 @@ class Endpoint:
         self._facts_at: float | None = None
         self._facts_task: asyncio.Task[None] | None = None
         self._was_down = False
+        self._soon = asyncio.Event()
 
     @property
     def good(self) -> bool:
@@ -76,9 +79,26 @@ class Endpoint:
             while True:
                 began = self._around.clock.mono()
                 await self._once()
-                await self._around.sleep(self.pause(self._around.clock.mono() - began))
+                await self._rest(self.pause(self._around.clock.mono() - began))
         finally:
             await self._leave()
+
+    def ask_soon(self) -> None:
+        """Something has begun: do not wait for the next try."""
+        self._soon.set()
+
+    async def _rest(self, seconds: float) -> None:
+        """So long, or until it is to be asked soon."""
+        if seconds <= self._around.poll.metrics_busy_s:
+            await self._around.sleep(seconds)
+        else:
+            waits = [asyncio.ensure_future(self._around.sleep(seconds)), asyncio.ensure_future(self._soon.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+        self._soon.clear()
 
     async def _leave(self) -> None:
         """Ask the source nothing more, and close its connection."""
@@ -117,6 +137,10 @@ class Endpoint:
         else:
             self._feed(answer)
         self.tried.set()
+        if self.good:
+            self.bad_since = None
+        elif self.bad_since is None:
+            self.bad_since = self._around.clock.mono()
         self._around.changed()
 
     def _feed(self, scrape: Scrape) -> None:

@@ -13,6 +13,9 @@ from kvtop.model.view import ServerView, TapView, Turn
 
 UNTOLD_S = 1.5
 """What the counters have seen to end just now may be one that is captured, whose end has not been read yet."""
+SHORT_FOR_S = 3.0
+"""That something went past a tap is said when the captured turns have been too few for the counters for so long: what a
+tap has just seen is in the store a little later."""
 VIEWS = 16
 """Views that are remembered."""
 
@@ -27,6 +30,8 @@ class Joined:
         self._captures, self._taps, self._limits = captures, taps, limits
         self._recorded_since = recorded_since
         self._ended: dict[str, Ended] = {}
+        self._short: dict[tuple[str, str], tuple[float, float]] = {}
+        """(URL, window) -> since when captured turns are fewer than counted, and when that was last seen."""
         self._views: dict[tuple[str, str, str | None], tuple[ServerView, tuple[object, ...], ServerView]] = {}
 
     def view(self, view: ServerView, now: float) -> ServerView:
@@ -73,14 +78,30 @@ class Joined:
         flying = in_flight(captured, view.turns, beside)
         merged = self._ended.setdefault(view.url, Ended())
         turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since, beside))
-        share, passed_by = _through(view, turns, since)
+        share, passed_by = self._certain((view.url, view.window_key), now, *_through(view, turns, since))
         tap = replace(tap, share=share, passed_by_tokens=passed_by)
         tap = replace(tap, no_details=self._captures.no_details(url), no_usage=self._captures.no_usage(url))
         return replace(view, turns=turns, tap=tap)
 
+    def _certain(
+        self, of: tuple[str, str], now: float, share: float | None, passed_by: int | None
+    ) -> tuple[float | None, int | None]:
+        """What `_through` says; nothing where something is missing, but not for long."""
+        if not passed_by:
+            self._short.pop(of, None)
+            return share, passed_by
+        if len(self._short) > VIEWS:
+            self._short.clear()
+        since, seen = self._short.get(of, (now, now))
+        if not 0 <= now - seen <= SHORT_FOR_S:
+            since = now  # nobody has looked meanwhile
+        self._short[of] = since, now
+        return (share, passed_by) if now - since >= SHORT_FOR_S else (None, None)
+
 
 def _through(view: ServerView, turns: Sequence[Turn], since: float | None) -> tuple[float | None, int | None]:
-    """(Share of the window's prompt tokens that went through the tap, those that did not), where one ran that long."""
+    """(Share of the window's prompt tokens that went through the tap, at most; those that did not, at least), where one
+    ran that long."""
     prompt, seconds, end = view.window.all.cached.prompt_tokens, view.window.window_s, view.last_good_at
     if prompt is None or prompt <= 0 or seconds is None or end is None:
         return None, None

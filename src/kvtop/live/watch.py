@@ -29,7 +29,7 @@ from kvtop.model.judge import Thresholds
 from kvtop.model.turns import TurnTracker
 from kvtop.model.view import BoxView, ServerView, TurnKey
 from kvtop.readings import Discovery, SourceDown, State
-from kvtop.sources.url import normalise, with_userinfo
+from kvtop.sources.url import normalise, same_place, with_userinfo
 
 HEAD_START_S = 0.5
 """The machine's sources and their imports wait for the first answer of a server, but not longer."""
@@ -39,6 +39,12 @@ HOST_FIRST_S = 2.0
 
 LOOK_S = 10.0
 """A look for servers that takes longer is given up."""
+
+BAD_FOR_S = 5.0
+"""A found server that has not answered for so long may have moved: others are looked for, too."""
+
+SELDOM_S = 30.0
+"""Between two looks for servers while all that were found answer. A look costs about 10 ms, beside the loop."""
 
 
 class Watch:
@@ -83,9 +89,13 @@ class Watch:
         self.desk = Desk(self._factories.captures, self._taps, worker)
         """Captured turns in full, and taps: asked for one by one."""
         self._joined = Joined(self._captures, self._taps, judged, self._factories.recorded_since)
+        self._begun: dict[str, int] = {}
+        """Server -> the newest turn that was seen to begin at a tap to it."""
         self._finder_worker = worker("import-finder")
         self._discovery: Discovery | None = None
         self._looks = 0
+        self._looked_at = 0.0
+        """Monotonic time of the last look for servers."""
         self._no_servers: set[str] = set()
         """Found, and no vLLM."""
         self._opened: frozenset[tuple[str, TurnKey]] = frozenset()
@@ -118,7 +128,7 @@ class Watch:
 
     def _add(self, given: str, *, found: bool) -> None:
         url = normalise(given)
-        known = next((e for e in self._endpoints if e.history.url == url), None)
+        known = next((e for e in self._endpoints if same_place(e.history.url) == same_place(url)), None)
         if known is not None:
             known.found = known.found and found
             return
@@ -149,7 +159,7 @@ class Watch:
                     self._move(endpoint, given, url)
 
     def _move(self, endpoint: Endpoint, given: str, url: str) -> None:
-        if any(other.history.url == url for other in self._endpoints):
+        if any(same_place(other.history.url) == same_place(url) for other in self._endpoints if other is not endpoint):
             self._forget(endpoint)  # it is watched already
             return
         configured = self._configured.get(given) or self._configured.get(url)
@@ -242,11 +252,22 @@ class Watch:
 
     async def _watch_captures(self) -> None:
         await self._head_start()
-        await self._captures.run(self._changed)
+        await self._captures.run(self._captures_changed)
 
     async def _watch_taps(self) -> None:
         await self._head_start()
         await self._taps.run(self._taps_changed)
+
+    def _captures_changed(self) -> None:
+        """A server that is asked seldom is asked at once when a turn begins at its tap."""
+        for endpoint in self._endpoints:
+            url = endpoint.history.url
+            begun = self._captures.begun(self._taps.behind(url))
+            if begun > self._begun.get(url, 0):
+                self._begun[url] = begun
+                if not endpoint.history.in_flight:
+                    endpoint.ask_soon()
+        self._changed()
 
     def _taps_changed(self) -> None:
         self._past_taps()
@@ -282,17 +303,26 @@ class Watch:
                     why = "took too long" if isinstance(error, TimeoutError) else f"failed: {type(error).__name__}"
                     self._discovery = Discovery(looked=(("this box", why),), at=self._clock.wall())
                 self._looks += 1
+                self._looked_at = self._clock.mono()
                 self._changed()
             await self._sleep(poll.discovery_s)
 
     @property
     def _looking(self) -> bool:
-        """No server is known, or none of those that were found answers any more."""
-        return all(e.found and e.tried.is_set() and not e.good for e in self._endpoints)
+        """No server is known, or those that are were all found and one of them does not answer, or it is long since.
+        One that is given by its URL is what the user wants to see."""
+        if not all(e.found and e.tried.is_set() for e in self._endpoints):
+            return False
+        if not any(e.good for e in self._endpoints):
+            return True
+        now = self._clock.mono()
+        bad = any(e.bad_since is not None and now - e.bad_since >= BAD_FOR_S for e in self._endpoints)
+        return bad or now - self._looked_at >= SELDOM_S
 
     def _apply(self, discovery: Discovery) -> None:
         self._discovery = discovery
         there = set()
+        watched = {e.history.url for e in self._endpoints}
         for found in discovery.found:
             try:
                 url = normalise(found.url)
@@ -301,14 +331,15 @@ class Watch:
             there.add(url)
             if url not in self._no_servers:
                 self._add(url, found=True)
+        new = {e.history.url for e in self._endpoints} - watched
         for endpoint in list(self._endpoints):
             if not endpoint.found or not endpoint.tried.is_set():
                 continue
             if endpoint.history.state is State.NOT_VLLM:
                 self._no_servers.add(endpoint.history.url)
                 self._forget(endpoint)
-            elif endpoint.history.url not in there and not endpoint.good and there - self._no_servers:
-                # it is gone, and there is something else to look at
+            elif new and endpoint.history.url not in there and not endpoint.good:
+                # it is gone, and another one has come: one that was there before takes nobody's place
                 self._forget(endpoint)
 
     # -- showing

@@ -74,8 +74,8 @@ class Quantile:
     """A quantile and the bucket that it fell into."""
 
     value_s: float | None
-    """Linear inside the bucket; the mean where n is 1; None beyond the last bucket, and where that mean lies outside
-    its bucket."""
+    """Linear inside the bucket, and never more than the mean allows; the mean where n is 1; None beyond the last
+    bucket, and where the mean rules its bucket out."""
     above_s: float
     up_to_s: float | None
     """None: beyond the last bucket."""

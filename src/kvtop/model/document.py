@@ -38,6 +38,9 @@ _HOST_KEYS = (
     "pressure",
 )
 
+_UNSHOWN = frozenset({"shell_path", "place"})
+"""Fields that only kvtop itself has a use for."""
+
 
 def _as_it_is(text: str) -> str:
     return text
@@ -58,7 +61,7 @@ def plain(
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if is_dataclass(value):
-        made = {f.name: plain(getattr(value, f.name), text, named) for f in fields(value) if f.name != "shell_path"}
+        made = {f.name: plain(getattr(value, f.name), text, named) for f in fields(value) if f.name not in _UNSHOWN}
         return {name: named[name](one) if name in named else one for name, one in made.items()}
     if isinstance(value, Mapping):
         return {str(k): plain(v, text, named) for k, v in value.items()}

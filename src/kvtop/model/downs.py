@@ -99,8 +99,12 @@ def _refused(view: ServerView, around: Around) -> list[Wording]:
     since = f" since {hms(view.state_since, around.now)}" if view.last_good_at is not None and view.state_since else ""
     first = f"{label_of(view)} refuses{since}:"
     left = sum(f.bytes for f in around.host.offload_files if f.stale) if around.host else 0
-    file = f"; its tier file ({nb(gib(left, 0))}) is left over" if left and view.pid is not None else ""
+    known = view.pid is not None or view.loader_pid is not None
+    file = f"; its tier file ({nb(gib(left, 0))}) is left over" if left and known else ""
     alive = {p.pid for p in around.host.processes} if around.host else None
+    if view.loader_pid is not None and alive is not None and view.loader_pid not in alive:
+        ended = f"process {view.loader_pid} ended while it loaded"
+        return [(first, f"{ended}{file}"), (first, ended)]
     if view.pid is not None and alive is not None and view.pid not in alive:
         gone = f"process {view.pid} is gone"
         return [(first, f"{gone}{file}"), (first, gone)]

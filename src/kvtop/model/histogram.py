@@ -34,9 +34,10 @@ def latency(count: float | None, total: float | None, buckets: Buckets) -> Laten
 def quantile(q: float, n: int, mean: float | None, buckets: Buckets) -> Quantile | None:
     """The q-quantile of n observations: the bucket that it fell into, and a value where one can be told.
 
-    Linear inside the bucket; the mean where n is 1, since that is the observation itself; None beyond the last finite
-    bound, and where that mean contradicts its bucket. None altogether with fewer observations than `NEEDED`, and where
-    the buckets contradict the count.
+    Linear inside the bucket, as far as the mean allows: of times, none of which is negative, the part 1 - q that is
+    above a quantile lets it be mean / (1 - q) at most. The mean where n is 1, since that is the observation itself.
+    None beyond the last finite bound, and where the mean contradicts the bucket. None altogether with fewer
+    observations than `NEEDED`, and where the buckets contradict the count.
     """
     if n < NEEDED.get(q, 1):
         return None
@@ -50,8 +51,11 @@ def quantile(q: float, n: int, mean: float | None, buckets: Buckets) -> Quantile
             break
         highest = bound
         if here >= rank and here > below:
-            inside = min(bound, lower + (bound - lower) * (rank - below) / (here - below))
-            value = _within(mean, lower, bound) if n == 1 and mean is not None else inside
+            part = (rank - below) / (here - below)
+            most = bound if mean is None else _within(min(bound, mean / (1 - q)), lower, bound)
+            value = None if most is None else min(most, lower + (most - lower) * part)
+            if n == 1 and mean is not None:
+                value = _within(mean, lower, bound)
             return Quantile(value_s=value, above_s=lower, up_to_s=bound)
         below, lower = here, bound
     if not buckets:

@@ -74,6 +74,7 @@ class ServerHistory:
         self._windows: dict[str, Window] = {}
         self._views: dict[tuple[str, str | None], tuple[tuple[int, int], ServerView]] = {}
         self._pid: int | None = None
+        self._loader_pid: int | None = None
 
     # -- feeding
 
@@ -107,6 +108,9 @@ class ServerHistory:
         self._failed += 1
         if self._down is None or down.state is not self._state:
             self._state_since = down.at
+        if down.loader is not None:  # it loads since its process began, whenever that was seen
+            self._loader_pid = down.loader.pid
+            self._state_since = down.loader.started_at or self._state_since
         self._state, self._down = down.state, down
 
     def facts(self, facts: ServerFacts) -> None:
@@ -154,6 +158,7 @@ class ServerHistory:
         if self._down is not None or state is not self._state or self._state_since is None:
             self._state_since = at
         self._state, self._down, self._failed = state, None, 0
+        self._loader_pid = None
 
     def _rewind(self, to: float) -> None:
         """The clock was set back: what is recorded as later than now is forgotten, the counters go on."""
@@ -268,7 +273,9 @@ class ServerHistory:
             turns_total=sum(n for e, n in self._finished.items() if known is None or e in (known, None)),
             engines=fleet.engine_lines(whole, state, age, known),
             engine=known,
+            api_key=_api_key(self._facts),
             pid=self._pid,
+            loader_pid=self._loader_pid,
             watched_since=self._watched_since,
             last_busy_at=self._busy_at,
             last_traffic=self._traffic if not self._busy else None,
@@ -311,6 +318,12 @@ class ServerHistory:
 
 
 _NOTHING = Scrape({}, {}, has_vllm=False)
+
+
+def _api_key(facts: ServerFacts) -> str:
+    """What keeps the server from telling its models, in the words of `ServerView.api_key`."""
+    about = next((words for words in facts.problems if "API key" in words), "")
+    return ("refused" if "is refused" in about else "wanted") if about else ""
 
 
 def _other_start(old: float | None, new: float | None) -> bool:

@@ -26,6 +26,11 @@ EARLY_S = 0.5
 """They may also tell it before the last byte has reached the client."""
 UNTOLD_LATE_S = 1.5
 """The same for a turn whose tokens nobody told: there only the time says that both are one request."""
+EDGE_S = 1.5
+"""A first token may be counted so much sooner or later than the tap saw it: servers count once a step, and a window
+ends where a poll was answered."""
+GUESS = 0.25
+"""An estimate of a prompt may be too small by this part of it."""
 
 
 def merge(captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None = None) -> tuple[Turn, ...]:
@@ -203,24 +208,39 @@ def _not_seen(running: Sequence[Turn], captured: int) -> list[Turn]:
 
 
 def tokens_of(turns: Iterable[Turn], start: float, end: float) -> float | None:
-    """Prompt tokens of the captured ones whose first token came in this span: when the server counts them, too.
+    """Prompt tokens of the captured turns that the server may have counted in this span, at most.
 
-    `turns`: in flight first, then newest first. None where one of them told no tokens and cannot be estimated.
+    The server counts a prompt at its first token. A turn stands for all of its prompt where its first token may have
+    come in the span: where it came within `EDGE_S` of either end, since polls and the tap do not look at the same
+    moment, and where nobody saw it come (no stream, or it is still read). One that told no tokens stands for its
+    estimate and `GUESS` of it more. `turns`: in flight first, then newest first. None where one of them told no tokens
+    and cannot be estimated.
     """
     total = 0.0
     for turn in turns:
         if not turn.captured:
             continue
-        if turn.ended_at is not None and turn.ended_at <= start:
+        if turn.ended_at is not None and turn.ended_at <= start - EDGE_S:
             break  # all that follow ended before
-        first = turn.started_at + turn.ttft_s if turn.started_at is not None and turn.ttft_s is not None else None
-        at = first if first is not None else turn.ended_at if turn.state == "done" else None
-        if at is None or not start < at <= end:
+        if not _counted_in(turn, start - EDGE_S, end + EDGE_S):
             continue
-        tokens = turn.prompt_tokens
+        tokens: float | None = turn.prompt_tokens
         if tokens is None and turn.estimate is not None:
-            tokens = turn.estimate.prompt_tokens
+            tokens = turn.estimate.prompt_tokens * (1 + GUESS)
+        if tokens is None and turn.state == "failed":
+            continue  # a refused request is not counted by the server either
         if tokens is None:
             return None
         total += tokens
     return total
+
+
+def _counted_in(turn: Turn, start: float, end: float) -> bool:
+    """Its first token came in this span, or may have where nobody saw it."""
+    if turn.started_at is not None and turn.ttft_s is not None and "ttft_s" not in turn.worked_out:
+        return start < turn.started_at + turn.ttft_s <= end
+    if turn.state == "in_flight" and turn.phase == "waits":
+        return False
+    began = turn.started_at if turn.started_at is not None else turn.ended_at
+    ended = turn.ended_at if turn.ended_at is not None else end
+    return began is not None and began <= end and ended > start

@@ -246,14 +246,18 @@ def _tier_words(view: ServerView) -> list[str]:
     if now.unit == "blocks":
         if now.stores is None:
             return []
+        if not now.stores and now.loads == 0:
+            return ["tier idle"]
         return [f"tier {nb(f'{exact(now.stores)} blocks out')}, {nb(f'{exact(now.loads)} back')}"]
     if now.store_bytes_per_s is None or not (life.store_bytes_total or now.store_bytes or now.load_bytes):
         return []
-    out = "0" if now.store_bytes == 0 else flow(now.store_bytes_per_s, view.window_key)
+    out = "" if now.store_bytes == 0 else nb(f"{flow(now.store_bytes_per_s, view.window_key)} out")
     if life.load_bytes_total == 0:
-        return [f"tier {nb(f'{out} out')}, {nb('never read')}"]
-    back = "0" if now.load_bytes == 0 else flow(now.load_bytes_per_s, view.window_key)
-    return [f"tier {nb(f'{out} out')}, {nb(f'{back} back')}"]
+        return [f"tier {out or 'idle'}, {nb('never read')}"]
+    back = "" if now.load_bytes == 0 else nb(f"{flow(now.load_bytes_per_s, view.window_key)} back")
+    if not out and not back:
+        return ["tier idle"]
+    return [f"tier {out or nb('nothing out')}, {back or nb('nothing back')}"]
 
 
 _OF_OTHERS = {chip for _, chip, _, _ in DOWNS} | {"SLOW", "QUEUE", "RESTARTED"}

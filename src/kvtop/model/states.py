@@ -31,7 +31,7 @@ def explain(down: SourceDown, url: str, host: HostReading | None, served: int | 
         if wanted in process.ports:
             return replace(down, cause=f"{down.cause}: process {process.pid} listens on this port at another address")
         if not process.ports:
-            return replace(down, state=State.LOADING, cause=_loading(process, host))
+            return replace(down, state=State.LOADING, cause=_loading(process, host), loader=process)
     for process in mine:
         ports = ", ".join(str(port) for port in process.ports)
         return replace(down, cause=f"{down.cause}: process {process.pid} listens on {ports} instead")

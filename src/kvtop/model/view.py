@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtop.model.box import Config, Window
-from kvtop.model.words import span
+from kvtop.model.words import DASH, span
 from kvtop.readings import Discovery, GpuReading, HostReading, Model, State
 
 WINDOWS: tuple[tuple[str, float | None, str], ...] = (
@@ -143,8 +143,15 @@ class Turn:
         return self.source != "metrics"
 
     @property
+    def numbered(self) -> bool:
+        """Its number stays: a counted one has none before it ended, since nobody knows which of them ends next."""
+        return self.captured or self.state != "in_flight"
+
+    @property
     def name(self) -> str:
-        """Its number as it is shown: `m15` (from metrics) where a captured turn may be called 15."""
+        """Its number as it is shown: `m15` (from metrics) where a captured turn may be called 15; – for none."""
+        if not self.numbered:
+            return DASH
         return f"m{self.id}" if self.beside else str(self.id)
 
     @property
@@ -235,10 +242,10 @@ class TapView:
     listens: tuple[str, ...] = ()
     """host:port of the taps to this server that run now."""
     share: float | None = None
-    """Of the prompt tokens that the server counted in the window: those of captured turns. None: not known, for
-    instance because no tap ran for the whole window."""
+    """Of the prompt tokens that the server counted in the window: those of captured turns, at most. None: not known,
+    for instance because no tap ran for the whole window."""
     passed_by_tokens: int | None = None
-    """The others: prompt tokens of requests that did not go through the tap."""
+    """The others: prompt tokens of requests that did not go through the tap, at least."""
     no_details: bool = False
     """The newest turns have usage without cached tokens: the server runs without --enable-prompt-tokens-details."""
     no_usage: int = 0
@@ -301,8 +308,12 @@ class ServerView:
     """The engine whose numbers `window`, `hour` and `life` are restricted to; None: all."""
     http_status: int | None = None
     """Of the last failed try, where an HTTP answer came."""
+    api_key: str = ""
+    """refused (the configured one) or wanted (none is configured), where that hides /v1/models; else empty."""
     pid: int | None = None
     """The API process on this machine that was last seen to serve this URL."""
+    loader_pid: int | None = None
+    """The one that was last seen to load, where none has answered since."""
     watched_since: float | None = None
     """Unix time of the first scrape that was read."""
     last_busy_at: float | None = None

@@ -85,7 +85,8 @@ def told(view: ServerView, around: Around) -> Turn | None:
 def _waiting_now(turn: Turn, around: Around) -> Made:
     assert turn.started_at is not None
     wait = nb(lasted(around.now - turn.started_at))
-    who = f"turn {turn.name}" if turn.n == 1 else f"{turn.n} requests"
+    one = f"turn {turn.name}" if turn.numbered else "a request"
+    who = one if turn.n == 1 else f"{turn.n} requests"
     first = f"{who} waits for {wait}:" if turn.n == 1 else f"{who} wait for {wait}:"
     said = [(first, "no first token yet")]
     if turn.n == 1 and turn.new_tokens is not None and turn.prompt_tokens is not None:

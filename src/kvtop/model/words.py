@@ -45,12 +45,12 @@ def exact(n: float | None) -> str:
 
 
 def in_ms(s: float | None) -> bool:
-    """Whether this many seconds are written in ms: everything under a tenth of a second, nothing at all included."""
-    return s is not None and s < 0.0995
+    """Whether this many seconds are written in ms: everything under a second, nothing at all included."""
+    return s is not None and s < 0.9995
 
 
 def secs(s: float | None) -> str:
-    """Seconds: 0 ms, 42 ms, 0.8 s, 12 s, 92 s, 6 m 27 s, 10 h 37 m, 4 d 4 h."""
+    """Seconds: 0 ms, 42 ms, 750 ms, 2.8 s, 92 s, 6 m 27 s, 10 h 37 m, 4 d 4 h."""
     if s is None or not math.isfinite(s):
         return DASH
     s = max(0.0, s)

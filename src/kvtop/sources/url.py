@@ -162,6 +162,13 @@ def normalise(url: str) -> str:
     return parse(url).url
 
 
+def same_place(url: str) -> str:
+    """A URL that `normalise` made, to compare by: `localhost` is 127.0.0.1. ::1 may be another server."""
+    scheme, _, rest = url.partition("://")
+    name = next((name for name in ("localhost", "localhost.") if rest.startswith(f"{name}:")), None)
+    return url if name is None else f"{scheme}://127.0.0.1{rest.removeprefix(name)}"
+
+
 def with_userinfo(url: str, given: str) -> str:
     """A URL that `normalise` made, with the user and the password that another one was given with."""
     userinfo = parse(given).userinfo

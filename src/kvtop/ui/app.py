@@ -97,7 +97,9 @@ class KvtopApp(App[str]):
         self.watch_box, self.now, self.check = watch, now, check
         self.keymap, refused = keys.resolve(self.settings.keys)
         refusals = keys.problems(refused, config.path()) if refused else ()
-        self.problems = (*problems, *refusals, *theme_files.problems(self.themes, self.settings.theme))
+        wanted = self.settings.theme
+        of_themes = theme_files.problems(self.themes, wanted, None if self.themes.get(wanted) else config.path())
+        self.problems = (*problems, *refusals, *of_themes)
         self.dashboard = Dashboard(watch, self.settings, self.keymap, now)
         self.dashboard.typed = frozenset(map(normalise, typed))
         self._unseen = False

@@ -229,15 +229,18 @@ def _split(line: Line, w: int) -> tuple[Line, Line]:
 
 # ---------------------------------------------------------------- bars
 def meter(parts: Sequence[tuple[float | None, str]], w: int, track: str = "f") -> Line:
-    """A thin bar: how much of one whole. parts = (share, style); the rest is the track; None draws nothing."""
+    """A thin bar: how much of one whole. parts = (share, style); the rest is the track; None draws nothing.
+
+    Full only where it is all of it, empty only where it is nothing.
+    """
     out: Line = []
     used, total = 0, 0.0
     for share, style in parts:
         if share is None or not share > 0:
             continue
         total += share
-        end = round(min(1.0, total) * w)
-        if end == used and used < w:
+        end = _filled(total, w)
+        if end == used and used < (w if total >= 1 else w - 1):
             end = used + 1  # something is never nothing
         if end > used:
             out.append(("━" * (end - used), style))
@@ -247,9 +250,14 @@ def meter(parts: Sequence[tuple[float | None, str]], w: int, track: str = "f") -
     return out
 
 
+def _filled(share: float, w: int) -> int:
+    """Whole cells of so many that a share fills; one at least of something."""
+    return min(w, max(1, int(share * w + 1e-9))) if share > 0 else 0
+
+
 def expected(share: float, w: int, style: str) -> Line:
-    """A thin bar of what is expected and not known yet."""
-    n = round(min(1.0, max(0.0, share)) * w)
+    """A thin bar of what is expected and not known yet; as `meter`."""
+    n = _filled(share, w)
     return [("┄" * n, style), ("─" * (w - n), "f")] if n else [("─" * w, "f")]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from kvtop import __version__
 from kvtop.clock import iso
+from kvtop.config import located
 from kvtop.errors import KvtopError, Problem, printable
 from kvtop.model.document import plain
 from kvtop.model.view import BoxView
@@ -66,7 +67,8 @@ def document(view: BoxView, problems: Sequence[Problem] = ()) -> dict[str, Any]:
     document = {"kvtop_version": __version__, **made(view), "problems": made(problems)}
     for server, shown in zip(servers, document["servers"], strict=True):
         for turn, row in zip(server.turns, shown["turns"], strict=True):
-            row["id"] = turn.name if turn.beside else turn.id  # no number that the store may have given
+            # no number that the store may have given, and none that is another one's in a moment
+            row["id"] = None if not turn.numbered else turn.name if turn.beside else turn.id
     return document
 
 
@@ -137,7 +139,8 @@ def problems(setting: str, file: Path) -> tuple[Problem, ...]:
             return ()
         why = "you may not write to it" if is_folder else "Not a directory"
     what = f"export_dir {shown}: {why}; nothing can be exported"
-    return (Problem("config", what, "make that folder, or name another one", file),)
+    fix = "make that folder, or name another one"
+    return located([Problem("config", what, fix, file, place=("", "export_dir", 0))])
 
 
 def said(made: tuple[Path, ...]) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from textual.binding import Binding, BindingType
 from textual.keys import KEY_ALIASES, Keys
 
+from kvtop.config import located
 from kvtop.errors import Problem, keyless
 from kvtop.ui.draw import cells
 
@@ -313,7 +314,8 @@ def _own(a: Action) -> list[str]:
 def problems(refused: Iterable[str], file: Path | None = None) -> tuple[Problem, ...]:
     """What `resolve` refused, as problems of that file."""
     fix = "choose another: docs/keys.md lists actions and keys"
-    return tuple(Problem("keys", line, fix, file) for line in refused)
+    named = ((line, line.removeprefix("[keys] ").partition(":")[0]) for line in refused)
+    return located(Problem("keys", line, fix, file, place=("keys", id, 0)) for line, id in named)
 
 
 def resolve(remap: Mapping[str, str]) -> tuple[Keymap, tuple[str, ...]]:

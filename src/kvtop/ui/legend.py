@@ -20,19 +20,23 @@ SIGNS: tuple[tuple[Line, str], ...] = (
     ([("×", "bad"), (" fault  ", "d"), ("?", "warn"), (" cannot tell", "d")], "judgements of a turn"),
     ([("–", "t")], "not known: never 0, never blank"),
     ([("~", "t")], "worked out, not read"),
-    ([("n=7", "t")], "how many it was made of"),
+    ([("n=7", "t")], "how many it was made of; of Cache and TTFT first tokens, others than those that finished"),
 )
 """(As it is drawn, what it means)."""
 
 CHIPS: tuple[tuple[str, str], ...] = (
-    ("DOWN, STALE, DEAD, NO HOST", "the server's numbers cannot be read; the sentence says why and since when"),
+    ("DOWN, STALE", "the server's numbers cannot be read; the sentence says why and since when. So do DEAD, NO HOST, "
+                    "TLS, UNAUTHORIZED, NO STATS, NOT VLLM, TOO LARGE, HTTP ERROR"),
+    ("LOADING", "its process runs and does not listen: it will when the model is loaded"),
     ("SLOW", "a turn waited long: for how long and what for; until it is opened, or is older than the window"),
     ("QUEUE", "requests have waited for over 2 s, and what for"),
     ("RESTARTED", "the counters began again; the window counts from there"),
+    ("SLEEPING", "its weights are off the GPU until /wake_up"),
     ("CACHE OFF", "the server was started without prefix caching"),
     ("LOW", "the cached share of the window is under share_poor (60 %), in 3 requests or more, and reading their "
             "prompts took at least 5 % of the time"),
     ("IDLE", "nobody asked anything for the window's length, within 1 to 5 min"),
+    ("FIRST LOOK", "it was not read yet"),
     ("OK", "none of these"),
 )  # fmt: skip
 """(The word at the top left, when it stands there), worst first."""
@@ -65,6 +69,7 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("prefill saved", "the seconds that reading them would have taken: tokens saved over prefill speed"),
             ("prefill speed", "computed tokens a second of prefill, measured on this server: window, hour or all"),
             ("match unit", "cached tokens are a multiple of it"),
+            ("turn 6 ▴", "under the chart: where a slow turn ended, first the one in the sentence"),
         ),
     ),
     (
@@ -75,11 +80,16 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
                 "KV copied from GPU to host, and back: the mean of a window, /s for 10 s and /h for the others; in the "
                 "chart the peak of a column",
             ),
+            (
+                "21 min, start",
+                "second row, here and in TTFT: the last hour, or what was seen of it; the mean since the server's "
+                "start where the window is all that was seen",
+            ),
             ("total", "since the server began"),
             ("copies, speed", "how many transfers since the start, and bytes over the time that they took"),
             ("failed", "transfers and allocations that failed since the start; – where this vLLM does not count them"),
             ("PCIe now", "of all cards: GPU to host under store, host to GPU under load"),
-            ("of prompts", "share of the window's prompt tokens that came back from the tier"),
+            ("of prompt", "share of the window's prompt tokens that came back from the tier"),
             ("tier, shm, RAM", "memory of this machine; it says nothing of a server elsewhere"),
         ),
     ),
@@ -92,7 +102,11 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("KV pool", "blocks in use; full is no fault while nothing waits"),
             ("preempted", "thrown out of the pool and read again"),
             ("tok a step", "tokens that one step of the engine worked on"),
-            ("finished", "requests that ended in the window: by themselves, at their limit, by their client, failed"),
+            (
+                "finished",
+                "requests that ended in the window: by themselves, at their limit, failed; aborted only where there "
+                "are some, since vLLM counts no client that hangs up",
+            ),
             ("prompt in", "prompt tokens a second, from cache or not; out: tokens written a second by all answers"),
         ),
     ),
@@ -101,8 +115,8 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             (
                 "p50 (2.5–5)",
-                "half came sooner. A histogram knows the bucket; the value is a straight line inside it: ~ "
-                "where the bucket has no room",
+                "half came sooner. A histogram knows the bucket; the value is a straight line inside it, no higher "
+                "than the mean allows: ~ where the bucket has no room",
             ),
             ("p95, p99", "need n ≥ 20 and n ≥ 100"),
             (
@@ -148,7 +162,10 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
                 "queue time",
             ),
             ("┄, ~", "in flight: expected from the size of the prompt and the turn before it"),
-            ("tap sees 92 %", "of the prompt tokens that the server counted in the window; the rest went past the tap"),
+            (
+                "tap sees 92 %",
+                "of the prompt tokens that the server counted in the window, at most: told when it has been so for 3 s",
+            ),
             ("out, tok/s", "tokens it wrote; those after the first one over the time that they took"),
             ("took", "from arrival to the last token"),
             (

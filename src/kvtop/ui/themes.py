@@ -16,6 +16,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from kvtop import files, paths
+from kvtop.config import located
 from kvtop.errors import Problem, keyless
 
 VARIABLES: dict[str, str] = {
@@ -226,14 +227,14 @@ def variable_defaults(themes: Themes) -> dict[str, str]:
     return defaults
 
 
-def problems(themes: Themes, wanted: str) -> tuple[Problem, ...]:
-    """Each file that was left out, and the wanted theme where it is not there."""
+def problems(themes: Themes, wanted: str, file: Path | None = None) -> tuple[Problem, ...]:
+    """Each file that was left out, and the theme that config.toml, `file`, wants where it is not there."""
     found = [bad.problem for bad in themes.bad]
     if themes.get(wanted) is None:
         names = ", ".join(themes.names) or "none"
         what = f"theme '{keyless(wanted, 40)}' is not there; {_usable(themes, wanted)} is used"
-        found.append(Problem("theme", what, f"choose one of: {names}"))
-    return tuple(found)
+        found.append(Problem("theme", what, f"choose one of: {names}", file, place=("", "theme", 0)))
+    return located(found)
 
 
 def _usable(themes: Themes, wanted: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kvtop.model.timing import tokens_per_s
 from kvtop.model.view import ServerView, Turn
 from kvtop.ui.draw import Line, clip, expected, pick, pick_line, rj, safe, stack, wrap
-from kvtop.ui.numbers import DASH, exact, hms, ms, pct, rate, short, tok
+from kvtop.ui.numbers import DASH, counting, exact, hms, ms, pct, rate, short, tok
 from kvtop.ui.verdicts import verdict
 
 _SUFFIX = re.compile(r"[- ](?:code|cli|agent)$", re.IGNORECASE)
@@ -94,7 +94,8 @@ def headline(turn: Turn, server: ServerView | None) -> tuple[str, str, str]:
     mark, _, words = verdict(turn, server)
     tone = {"×": "bad", "!": "warn", "?": "warn"}.get(mark, "dim" if flying(turn) else "ok")
     if flying(turn):
-        return tone, f"Turn {turn.name}: {words[0]}", ""
+        who = f"Turn {turn.name}" if turn.numbered else "A request" if turn.n == 1 else "In flight"
+        return tone, f"{who}: {words[0]}", ""
     took = f"TTFT {waited_for(turn)}, {short(turn.duration_s)} in all"
     said = words[0] if words[0] not in ("ok", DASH) else "nothing to mend" if words[0] == "ok" else "no verdict"
     return tone, f"Turn {turn.name}: {said};", took
@@ -176,7 +177,7 @@ def so_far(turn: Turn, at: float, w: int) -> Line:
     """How long a turn in flight has been so."""
     if turn.started_at is None:
         return [(pick(["when it came is not known: it was not alone", "when it came is not known"], w), "d")]
-    told: Line = [("in flight for ", "d"), (short(since(turn, at)), "t")]
+    told: Line = [("in flight for ", "d"), (counting(since(turn, at)), "t")]
     return pick_line([[*told, (f", since {hms(turn.started_at, at)}", "d")], told], w)
 
 

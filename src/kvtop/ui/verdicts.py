@@ -198,7 +198,15 @@ def _doing(turn: Turn, server: ServerView | None) -> list[str]:
         words = ["in flight"]
     if turn.n == 1:
         return words
-    return [*(f"{turn.n} requests, {word}" for word in words), f"{turn.n} requests", f"× {turn.n}"]
+    many = [_plural(word) for word in words]
+    return [*(f"{turn.n} requests {word}" for word in many), f"{turn.n} {many[-1]}", f"× {turn.n}"]
+
+
+def _plural(doing: str) -> str:
+    verb, _, rest = doing.partition(" ")
+    if not verb.endswith("s"):
+        return doing
+    return f"{verb[:-1]} {rest}".strip().replace("its prompt", "their prompts")
 
 
 def _reads(turn: Turn) -> list[str]:

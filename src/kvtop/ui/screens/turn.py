@@ -122,6 +122,10 @@ class TurnScreen(Page):
 
     def action_raw(self) -> None:
         turn, watch = self.turn, self.dashboard.watch_box
+        if turn is not None and not turn.captured:
+            said = "Its bodies were not captured: only the counters tell of it."
+            self.app.notify(f"{said} {self.keymap.shown('tap')} starts a tap.", markup=False)
+            return
         if turn is not None and turn.captured and isinstance(watch, Capturing):
             from kvtop.ui.screens.raw import RawScreen
 

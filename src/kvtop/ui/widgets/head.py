@@ -59,8 +59,9 @@ def contexts(scene: Scene, keymap: Keymap) -> list[str]:
         return ["DEMO"] if scene.view.demo else []
     demo = ["DEMO"] if scene.view.demo else []
     model = [safe(server.models[0].id)] if server.models else []
+    model = [f"API key {server.api_key}"] if server.api_key else model
     short_model = [name.rsplit("/", 1)[-1] for name in model]
-    more = [f"and {len(server.models) - 1} more"] if len(server.models) > 1 else []
+    more = [f"and {len(server.models) - 1} more"] if len(server.models) > 1 and not server.api_key else []
     version = [f"vLLM {safe(server.version)}"] if server.version else []
     label = safe(server.label)
     port = [":" + label.rsplit(":", 1)[-1]] if ":" in label and label.rsplit(":", 1)[-1].isdigit() else [label]

@@ -155,7 +155,7 @@ class OffloadPanel(BoxPanel):
             [("store ", "store"), *lj(store.now, 11), (" ", "t"), ("load ", "load"), *lj(load.now, 11)],
             *self._chart(w, max(2, h - 3)),
         ]
-        if self.empty:
+        if self.empty or store.total == load.total == DASH:
             out.append([("total ", "d"), (DASH, "t")])
         elif self.life.offload.unit == "blocks":
             out.append([("since start ", "d"), (store.total, "t"), (" out, ", "d"), (load.total, "t"), (" back", "d")])
@@ -196,7 +196,7 @@ class OffloadPanel(BoxPanel):
         if h >= 12:
             left += [
                 row("PCIe now", *self._pcie()),
-                row("of prompt" if name_w < 11 else "of prompts", "", self._share()),
+                row("of prompt", "", self._share()),
             ]
             left += [
                 row(f"tier {safe(tier.tier)}", traffic(tier.write_bytes), traffic(tier.read_bytes))

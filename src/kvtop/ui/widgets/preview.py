@@ -15,7 +15,7 @@ class Preview(BoxPanel):
 
     def heading_name(self) -> str:
         turn = self.scene.turn if self.scene else None
-        return f"Turn {turn.name}" if turn else "Turn"
+        return f"Turn {turn.name}" if turn and turn.numbered else "Turn"
 
     def note(self, w: int) -> Line:
         turn = self.scene.turn if self.scene else None

@@ -112,8 +112,9 @@ class QueuePanel(BoxPanel):
             row("tok a step", tok(t.step_tokens_mean), [(pick(self._step_words(h), chart_w), "d")]),
         ]
         if h >= 8:
+            # vLLM counts no client that hangs up: that none did is not known
             said = [f"{_count(n)} {word}" for n, word in ((finished.stop, "stop"), (finished.length, "length"),
-                    (finished.abort, "abort"), (finished.error, "error")) if n is not None]  # fmt: skip
+                    (finished.abort or None, "abort"), (finished.error, "error")) if n is not None]  # fmt: skip
             some = [part for part in said if not part.startswith("0 ")]
             options = [", ".join(said), ", ".join(some), ""]
             rows.append(row("finished", _count(finished.total), [(pick(options, chart_w), "d")]))

@@ -92,7 +92,7 @@ class Strip(BoxPanel):
             [(ljust(word if seconds is None else f"{word} {_age(seconds)}", STATE_W), style)],
             [("cached ", "d"), *rj(pct(line.share), 5, number)],
             [("run ", "d"), *rj(_n(line.running), 3, number), (" wait ", "d"), *rj(_n(line.waiting), 3, number)],
-            [("TTFT ", "d"), *rj(_about(line.ttft_p50_s), 6, number)],
+            [("TTFT ", "d"), *rj(_about(line.ttft_p50_s, 6), 6, number)],
             [("KV pool ", "d"), *rj(pct(line.kv_cache_usage_share), 5, number)],
         ]
         for part in parts:
@@ -141,9 +141,9 @@ def _age(seconds: float) -> str:
     return lasted(seconds) if seconds < 119.5 else short(seconds)
 
 
-def _about(seconds: float | None) -> str:
-    """A quantile whose bucket has no room beside it."""
-    return DASH if seconds is None else f"~{short(seconds)}"
+def _about(seconds: float | None, w: int) -> str:
+    """A quantile whose bucket has no room beside it, in w cells."""
+    return DASH if seconds is None else pick([f"~{short(seconds)}", f"~{short(seconds).replace(' ', '')}"], w)
 
 
 def _n(value: int | None) -> str:

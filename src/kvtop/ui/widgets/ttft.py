@@ -10,7 +10,7 @@ from kvtop.ui.numbers import DASH, bound, bucket, exact, ms, pct, rate, short, t
 from kvtop.ui.scene import second_row
 from kvtop.ui.widgets.box import BoxPanel
 
-COLUMNS = ((7, 0), (6, 0), (9, 0), (7, 0), (7, 43), (7, 36))
+COLUMNS = ((7, 0), (6, 0), (9, 0), (8, 0), (7, 44), (7, 37))
 """(cells, from which width on) of span, p50, bucket, p95, mean and n: each a cell wider than its longest text."""
 P95_NEEDS = 20
 BAR_AT_LEAST = 8

@@ -10,7 +10,7 @@ from textual.message import Message
 from kvtop.model.view import ServerView, Turn, TurnKey
 from kvtop.ui.draw import SUPER, Line, clip, expected, fit, lj, meter, pick, rj, safe, wrap
 from kvtop.ui.filter import misread
-from kvtop.ui.numbers import DASH, hms, lasted, pct, rate, short, tok, when
+from kvtop.ui.numbers import DASH, counting, hms, lasted, pct, rate, short, tok, when
 from kvtop.ui.scene import Rows, starting
 from kvtop.ui.turn_words import agent, approx, expected_share, flying, moment, since, speed, waited_for, waited_style
 from kvtop.ui.verdicts import verdict
@@ -238,15 +238,16 @@ class TurnsPanel(BoxPanel):
             text = approx(turn, rate(speed(turn)), w, "completion_tokens", "decode_s")
             return rj(text, w, "d" if speed(turn) is None else "t")
         if name == "took":
-            return rj(short(since(turn, self.at) if live else turn.duration_s), w, "d")
+            return rj(counting(since(turn, self.at)) if live else short(turn.duration_s), w, "d")
         mark, style, words = verdict(turn, self.server)
         return [(f"{mark} ", style), (pick(_imported(words) if turn.source == "import" else words, w - 2), style)]
 
     def _ttft(self, turn: Turn, w: int) -> Line:
         if flying(turn) and turn.ttft_s is None:
             waited = since(turn, self.at) if turn.phase != "writes" else None
-            return rj(short(waited), w, "d")
+            return rj(counting(waited), w, "d")
         text = waited_for(turn)
+        text = pick([text, text.replace(" ", "")], w)
         return rj(text, w, waited_style(turn) if turn.waited else "d" if text == DASH else "t")
 
     def _nothing(self, w: int, h: int) -> list[Line]:
@@ -293,7 +294,7 @@ class TurnsPanel(BoxPanel):
                 rows.append(("command", " ".join(safe(part) for part in process.command)))
         elif server.state_since is not None:
             rows.append(("since", f"{hms(server.state_since, at)} ({lasted(at - server.state_since)} so far)"))
-        if server.cause:
+        if server.cause and process is None:
             rows.append(("state", safe(server.cause)))
         room = max(10, w - 12)
         out: list[Line] = []
