@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from kvtop.capture.tap.wire import Frame, Frames, Kind, Lost, Opened
+from kvtop.capture.tap.wire import Frame, Frames, Kind, Lost, Opened, frame_of
 
 
 @dataclass
@@ -27,10 +28,10 @@ class Story:
 def lives(path: Path) -> list[dict[int, Story]]:
     """One table for each recorder that there was, in order."""
     files = sorted(path.parent.glob(path.name + ".*"), key=lambda file: int(file.suffix[1:]))
-    return [stories(list(Frames().feed(file.read_bytes()))) for file in files]
+    return [stories(map(frame_of, Frames().feed(file.read_bytes()))) for file in files]
 
 
-def stories(frames: list[Frame]) -> dict[int, Story]:
+def stories(frames: Iterable[Frame]) -> dict[int, Story]:
     table: dict[int, Story] = defaultdict(Story)
     for conn, kind, at_ns, data in frames:
         story = table[conn]

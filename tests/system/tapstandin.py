@@ -14,11 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from kvtop.capture.tap.door import Mapping
 from kvtop.capture.tap.ended import Cut, Ended, Missed
 
 SCRIPT = f"""import sys
@@ -26,15 +26,6 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 import tapstandin
 tapstandin.entry(__file__)
 """
-
-
-@dataclass(frozen=True)
-class Mapping:
-    listen_host: str
-    listen_port: int
-    upstream_host: str
-    upstream_port: int
-    upstream_url: str
 
 
 def serve(

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvtop.capture.tap.wire import Kind, Opened, head
+from kvtop.capture.tap.wire import HEADER, Kind, Opened
 
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "answers"
 SECRET = "SeCrEt0123456789abcdef"
@@ -90,7 +90,7 @@ class Child:
             )
 
     def frame(self, kind: Kind, data: bytes = b"", conn: int = 1) -> None:
-        self.sock.sendall(head(conn, kind, time.monotonic_ns(), len(data)) + data)
+        self.sock.sendall(HEADER.pack(conn, kind, time.monotonic_ns(), len(data)) + data)
 
     def open(self, upstream: str = "http://127.0.0.1:1") -> None:
         opened = Opened(upstream=upstream, listen="127.0.0.1:2", peer="127.0.0.1:3")

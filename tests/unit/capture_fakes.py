@@ -13,7 +13,7 @@ from kvtop.capture.recorder.connection import End
 from kvtop.capture.recorder.exchange import Budget, Desk, TurnExchange
 from kvtop.capture.recorder.framing import AnswerHead, RequestHead
 from kvtop.capture.recorder.process import Recorder
-from kvtop.capture.tap.wire import Kind, Lost, Opened, head
+from kvtop.capture.tap.wire import HEADER, Kind, Lost, Opened
 from kvtop.capture.turn import Captured
 
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "answers"
@@ -255,7 +255,7 @@ class Wire:
 
     def frame(self, kind: Kind, data: bytes = b"", conn: int = 1, after_s: float = 0.01) -> None:
         self.now_ns += round(after_s * SECOND)
-        self.only_streams = self.recorder.read(head(conn, kind, self.now_ns, len(data)) + data)
+        self.only_streams = self.recorder.read(HEADER.pack(conn, kind, self.now_ns, len(data)) + data)
 
     def open(self, conn: int = 1, *, resumed: bool = False) -> None:
         opened = Opened(upstream=UPSTREAM, listen="127.0.0.1:8001", peer="127.0.0.1:50000", resumed=resumed)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvtop.capture.api import answers
 from kvtop.capture.api.answers import Answered, error_of, read_answer
-from kvtop.capture.api.canonical import encode
+from kvtop.capture.api.canonical import MAX_VALUES, encode
 from kvtop.capture.turn import Route
 
 JSON = (("content-type", "application/json"),)
@@ -265,3 +265,13 @@ def test_lines_that_tell_nothing_are_not_all_looked_at(monkeypatch: pytest.Monke
     assert looked == 0
     answers.read_answer(Route.CHAT, 200, headers, b"data: x\n\n" * 200_000, True)
     assert looked == 20_000
+
+
+def test_of_an_answer_of_very_many_values_the_few_are_read() -> None:
+    numbers = b"0," * MAX_VALUES + b"0"
+    usage = b'"usage":{"prompt_tokens":7,"total_tokens":7}'
+    told = read_answer(Route.EMBEDDINGS, 200, JSON, b'{"id":"e","data":[%s],%s}' % (numbers, usage), False)
+    assert (told.prompt_tokens, told.response_id, told.whole) == (7, "e", True)
+    assert read_answer(Route.CHAT, 200, JSON, b"[%s]" % numbers, False) == Answered()
+    late = read_answer(Route.CHAT, 200, EVENTS, b"data: [%s]\n\ndata: {%s}\n\n" % (numbers, usage), True)
+    assert late.prompt_tokens == 7

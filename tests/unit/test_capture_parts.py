@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.capture.store import parts
-from kvtop.capture.store.parts import CHUNK, MIN_PIECE, Cut, cut, join, pack_gaps
+from kvtop.capture.store.parts import CHUNK, MAX_COMMAS, MIN_PIECE, Cut, cut, join, pack_gaps
 
 
 def put_together(made: Cut) -> bytes:
@@ -78,6 +78,12 @@ def test_too_many_pieces_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "MAX_PIECES", 3)
     assert cut(json.dumps({"messages": [long("m")] * 3}).encode()) is not None
     assert cut(json.dumps({"messages": [long("m")] * 4}).encode()) is None
+
+
+def test_a_body_of_very_many_elements_is_not_cut() -> None:
+    text = json.dumps({"messages": [long("m"), *[0] * (MAX_COMMAS + 1)]}, separators=(",", ":")).encode()
+    assert cut(text) is None
+    assert cut(text.replace(b",0", b"", 10)) is not None
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from sqlite3 import ProgrammingError
+from typing import TypeVar
 
 import pytest
 from live_fakes import Inline
@@ -19,7 +20,9 @@ from kvtop.live import captures as module
 from kvtop.live.captures import Captures, Moment
 from kvtop.live.factories import StoreLike
 from kvtop.model.judge import Thresholds
-from kvtop.worker import Worker
+from kvtop.worker import Caller, Worker
+
+T = TypeVar("T")
 
 URL = "http://127.0.0.1:8000"
 AT = 1_795_957_461.0
@@ -29,9 +32,9 @@ NOW = Moment(AT, 1_000.0, Thresholds())
 class Bench:
     """Captures over a store, one look at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, worker: Caller | None = None) -> None:
         self.path = path
-        self.captures = Captures(self.opened, Inline("captures"), self._sleep)
+        self.captures = Captures(self.opened, worker or Inline("captures"), self._sleep)
         self._go = asyncio.Event()
         self._slept = asyncio.Event()
         self.changes = 0
@@ -175,6 +178,36 @@ async def test_pages_and_the_limit(path: Path, store: Store, monkeypatch: pytest
     add(store, done(1))
     await bench.look()
     assert [t.id for t in bench.captures.ended(URL, NOW)] == list(range(16, 6, -1))
+    await bench.close()
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+async def test_what_a_read_found_too_late_is_read_again(
+    path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    monkeypatch.setattr(module, "PAGE", 4)
+    monkeypatch.setattr(module, "AGAIN", 0)
+
+    class Late(Inline):
+        """Gives up on one read, which goes on."""
+
+        calls = 0
+
+        async def call(self, read: Callable[[], T], timeout_s: float) -> T:
+            found = await super().call(read, timeout_s)
+            self.calls += 1
+            if self.calls == late + 1:
+                raise TimeoutError
+            return found
+
+    for i in range(6):
+        add(store, done(1000 - i))
+    bench = Bench(path, Late("captures"))
+    await bench.look(2)
+    add(store, done(1))
+    await bench.look(3)
+    assert [t.id for t in bench.captures.ended(URL, NOW)] == [7, 6, 5, 4, 3, 2, 1]
+    assert bench.captures.problem == ""
     await bench.close()
 
 
@@ -471,6 +504,24 @@ async def test_without_usage_the_size_estimates_the_prompt(path: Path, store: St
     await bench.look()
     one = bench.captures.ended(URL, NOW)[0]
     assert (one.state, one.prompt_tokens) == ("aborted", None)
+    assert one.estimate is not None and one.estimate.prompt_tokens == 5_000
+    await bench.close()
+
+
+async def test_another_store_in_place_of_the_old_one_teaches_sizes_anew(path: Path, store: Store) -> None:
+    """Its turns have the numbers of others, and lower ones than those that taught before."""
+    for ago in (102, 101, 100):
+        add(store, done(ago, prompt=40_000))
+    bench = Bench(path)
+    await bench.look()
+    for file in path.parent.iterdir():
+        file.unlink()
+    await bench.look()
+    with Store.open(path, write=True) as fresh:
+        add(fresh, done(50, prompt=10_000))
+        add(fresh, turn(1, request_bytes=20_000))
+        await bench.look()
+    (one,) = bench.captures.in_flight(URL, NOW)
     assert one.estimate is not None and one.estimate.prompt_tokens == 5_000
     await bench.close()
 

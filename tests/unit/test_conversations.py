@@ -427,6 +427,19 @@ def test_what_is_old_is_forgotten_and_nothing_stays_behind() -> None:
     assert len(linker._holders) == 1
 
 
+def test_very_long_turns_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvtop.capture.conversations.linker.MAX_MESSAGES", 1000)
+    box = Recorder()
+    for i in range(20):
+        box.turn(f"{i}", [f"u {i}", *(f"a {i} {k}" for k in range(99))])
+    assert list(box.linker._turns) == list(range(11, 21))
+    assert box.turn("next", ["u 19", *(f"a 19 {k}" for k in range(99)), "t x"]) == Where("19", "19", "next")
+    box.turn("long", [f"u {k}" for k in range(1500)])
+    assert list(box.linker._turns) == [22], "one alone is always kept"
+    box.turn("short", ["u short"])
+    assert (list(box.linker._turns), box.linker._messages) == ([23], 1)
+
+
 def test_placing_is_quick_against_many_long_turns() -> None:
     """512 turns of up to 500 parts: eight talks that grow at once, each turn with an edited first message as well."""
     box = Recorder()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import msgspec
@@ -23,9 +24,12 @@ from capture_fakes import (
     stream_head,
 )
 
-from kvtop.capture.recorder.exchange import CUT_BY_TAP, MAX_OPEN_BYTES, UNREAD, Budget
+from kvtop.capture.api.canonical import MAX_VALUES
+from kvtop.capture.api.routes import CROWDED
+from kvtop.capture.recorder.connection import End
+from kvtop.capture.recorder.exchange import CUT_BY_TAP, MAX_OPEN_BYTES, UNREAD, Budget, TurnExchange
 from kvtop.capture.recorder.process import Recorder, SteadyClock
-from kvtop.capture.tap.wire import HEADER, Kind, Opened, head
+from kvtop.capture.tap.wire import HEADER, Kind, Opened
 from kvtop.capture.turn import Captured, Record, Route, TurnState
 
 CHAT = "/v1/chat/completions"
@@ -145,7 +149,8 @@ def test_frames_are_read_however_they_are_cut() -> None:
     frames = [(Kind.OPEN, msgspec.json.encode(OPENED)), (Kind.CLIENT, ASK), (Kind.SERVER, stream_head())]
     frames += [(Kind.SERVER, delta(content=f"{n}")) for n in range(70)]
     frames += [(Kind.SERVER, DONE), (Kind.CLOSE, b"")]
-    data = b"".join(head(1, kind, n * SECOND, len(payload)) + payload for n, (kind, payload) in enumerate(frames))
+    heads = (HEADER.pack(1, kind, n * SECOND, len(payload)) for n, (kind, payload) in enumerate(frames))
+    data = b"".join(head + payload for head, (_, payload) in zip(heads, frames, strict=True))
     for step in (1, 100, len(data)):
         store = FakeStore()
         recorder = Recorder(desk(store))
@@ -448,6 +453,37 @@ def test_the_budget_is_given_back_however_it_ends() -> None:
     assert wire.recorder._desk.budget.left == 10_000
 
 
+@pytest.mark.parametrize("path", [CHAT, "/other"])
+@pytest.mark.parametrize("key", ["messages", "tools", "documents"])
+def test_a_body_of_very_many_values_is_kept_and_not_read(path: str, key: str) -> None:
+    body = b'{"model":"m","stream":true,"%s":[%s[]]}' % (key.encode(), b"[]," * (MAX_VALUES // 2))
+    wire = Wire()
+    wire.open()
+    tracemalloc.start()
+    wire.client(post(path, body, "User-Agent: pi/1.0"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    wire.server(answer(b'{"usage":{"prompt_tokens":7}}'))
+    turn = wire.turn()
+    assert (turn.outline, turn.prompt_unproven, turn.agent, turn.state) == ([], CROWDED, "pi", TurnState.DONE)
+    assert (turn.prompt_tokens, turn.record, wire.store.requests) == (7, Record.COMPLETE, {1: body})
+    assert most < 10 * len(body)
+
+
+@pytest.mark.parametrize("sent", [100, 200])
+def test_the_answer_to_an_upload_that_is_no_turn_is_given_back(sent: int) -> None:
+    """It begins before the upload is whole, when nobody knows yet that this is no turn."""
+    wire = Wire(budget=Budget(1_000_000))
+    wire.open()
+    upload = post("/upload", b"x" * 500)
+    wire.client(upload[:-sent])
+    wire.server(answer(b"too large", status="413 Content Too Large")[:-4])
+    wire.client(upload[-sent:][:100])
+    wire.server(b"arge")
+    wire.frame(Kind.CLOSE)
+    assert (wire.store.turns, wire.recorder._desk.budget.left) == ([], 1_000_000)
+
+
 SECRET = "SeCrEt0123456789abcdef"
 
 
@@ -485,6 +521,23 @@ def test_the_fault_of_one_connection_does_not_end_the_others(monkeypatch: pytest
     wire.server(stream_head() + delta(content="a") + DONE, 2)
     assert [turn.state for turn in wire.store.turns] == [None, TurnState.DONE]
     assert said == ["a connection is not followed any further: RuntimeError"]
+
+
+def test_the_fault_of_one_connection_at_the_end_leaves_no_other_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(exchange: TurnExchange, how: End, at_ns: int) -> None:
+        nonlocal faults
+        faults += 1
+        if faults == 1:
+            raise RuntimeError(SECRET)
+        ends(exchange, how, at_ns)
+
+    wire, faults, ends = Wire(), 0, TurnExchange.ends
+    for conn in (1, 2):
+        wire.open(conn)
+        wire.client(ASK, conn)
+    monkeypatch.setattr(TurnExchange, "ends", broken)
+    wire.recorder.end(wire.now_ns)
+    assert wire.store.turns[1].state is None
 
 
 @pytest.mark.parametrize("fault", ["read_answer", "read_request"])

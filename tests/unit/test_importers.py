@@ -96,6 +96,21 @@ def test_mitmproxy_flows() -> None:
     assert "sk-secret" not in repr(turn)
 
 
+@pytest.mark.parametrize(
+    "host, port, upstream",
+    [("::1", 8000, "http://[::1]:8000"), ("::1", None, "http://[::1]"), ("box", None, "http://box")],
+)
+def test_an_upstream_is_a_url(host: str, port: int | None, upstream: str) -> None:
+    given_ = entry()
+    given_["request"]["url"] = f"{upstream}/v1/chat/completions"
+    found = [*har.read(json.dumps({"log": {"entries": [given_]}}).encode())]
+    if port is not None:
+        passed = flow()
+        passed["request"] |= {"host": host, "port": port}
+        found += mitmproxy.read(tnet(passed))
+    assert [one.upstream for one in found if isinstance(one, Exchange)] == [upstream] * len(found)
+
+
 @given(st.integers(0, 3000), st.binary(max_size=12))
 def test_a_damaged_flow_file_keeps_what_stands_before_the_damage(at: int, junk: bytes) -> None:
     one = tnet(flow())

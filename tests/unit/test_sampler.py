@@ -171,26 +171,29 @@ class Bench:
         self.now += seconds
         await asyncio.sleep(0)
 
-    def ends(self, watch: Watch, turn: Captured = DONE) -> None:
+    async def begins(self, *texts: Scrape | SourceDown) -> Watch:
+        """A turn, and what the server says while it runs."""
+        watch = self.upstream.begins()
+        for text in texts:
+            await self.source.tell(text)
+        return watch
+
+    async def ends(self, watch: Watch, *texts: Scrape | SourceDown, turn: Captured = DONE) -> None:
+        """Its end, and what the server says after it."""
         self.now += 0.01
         watch.ended(turn, self.learnt.append)
+        for text in texts:
+            await self.source.tell(text)
 
     async def close(self) -> None:
         await self.upstream.drain(0.0)
 
 
-DOWN = SourceDown(State.NOT_VLLM, "no", 0.0)
-
-
 async def test_before_while_and_after_and_the_turn_was_alone() -> None:
     bench = Bench()
-    watch = bench.upstream.begins()
-    await bench.source.tell(counted(3))
-    await bench.source.tell(counted(3, prompt=100, running=1))
-    await bench.source.tell(counted(3, prompt=100, running=1))
-    bench.ends(watch)
-    await bench.source.tell(counted(3, prompt=100, running=1))  # asked before the end
-    await bench.source.tell(counted(3, prompt=100, running=1))  # not counted yet
+    reads = counted(3, prompt=100, running=1)
+    watch = await bench.begins(counted(3), reads, reads)
+    await bench.ends(watch, reads, reads)  # the first was asked for before the end, the second has not counted yet
     assert bench.learnt == []
     await bench.source.tell(counted(4))
     (turn,) = bench.learnt
@@ -206,17 +209,10 @@ async def test_before_while_and_after_and_the_turn_was_alone() -> None:
 async def test_the_text_at_the_end_of_the_turn_before_is_just_before() -> None:
     """The fresh one may already hold what this turn did at its admission."""
     bench = Bench()
-    first = bench.upstream.begins()
-    await bench.source.tell(counted(3))
-    bench.ends(first)
-    await bench.source.tell(counted(3))
-    await bench.source.tell(counted(4))
+    await bench.ends(await bench.begins(counted(3)), counted(3), counted(4))
     bench.now += 60
-    second = bench.upstream.begins()
-    await bench.source.tell(counted(4, running=1))
-    bench.ends(second)
-    await bench.source.tell(counted(4, running=1))
-    await bench.source.tell(counted(5))
+    reads = counted(4, running=1)
+    await bench.ends(await bench.begins(reads), reads, counted(5))
     turn = bench.learnt[1]
     assert [one.running for one in turn.samples] == [0, 1, 1, 0]
     assert turn.alone is True
@@ -227,17 +223,10 @@ async def test_the_text_at_the_end_of_the_turn_before_is_just_before() -> None:
 async def test_a_first_text_that_came_after_the_first_token(others: int) -> None:
     """Then the text of the turn before tells what was cached. `others`: of a prompt that was aborted in between."""
     bench = Bench()
-    first = bench.upstream.begins()
-    await bench.source.tell(counted(3))
-    bench.ends(first)
-    await bench.source.tell(counted(3))
-    await bench.source.tell(counted(4))
+    await bench.ends(await bench.begins(counted(3)), counted(3), counted(4))
     bench.now += 60
-    second = bench.upstream.begins()
-    await bench.source.tell(counted(4, prompt=others or 100, running=1))
-    bench.ends(second)
-    await bench.source.tell(counted(4, prompt=others + 100, running=1))
-    await bench.source.tell(counted(5, prompt=others))
+    second = await bench.begins(counted(4, prompt=others or 100, running=1))
+    await bench.ends(second, counted(4, prompt=others + 100, running=1), counted(5, prompt=others))
     turn = bench.learnt[1]
     assert (turn.alone, turn.prompt_tokens, turn.cached_tokens, turn.cached_source) == (True, 100, 40, "metrics")
     await bench.close()
@@ -245,30 +234,18 @@ async def test_a_first_text_that_came_after_the_first_token(others: int) -> None
 
 async def test_what_others_did_since_the_turn_before_does_not_count() -> None:
     bench = Bench()
-    first = bench.upstream.begins()
-    await bench.source.tell(counted(3))
-    bench.ends(first)
-    await bench.source.tell(counted(4))
-    await bench.source.tell(counted(4))
+    await bench.ends(await bench.begins(counted(3)), counted(4), counted(4))
     bench.now += 60
-    second = bench.upstream.begins()
-    await bench.source.tell(counted(9))
-    bench.ends(second)
-    await bench.source.tell(counted(9))
-    await bench.source.tell(counted(10))
+    await bench.ends(await bench.begins(counted(9)), counted(9), counted(10))
     assert bench.learnt[1].alone is True
     await bench.close()
 
 
 async def test_two_turns_at_a_time_are_not_alone_and_share_their_texts() -> None:
     bench = Bench()
-    one = bench.upstream.begins()
-    await bench.source.tell(counted(3))
-    two = bench.upstream.begins()
-    bench.ends(one)
-    bench.ends(two)
-    await bench.source.tell(counted(5))
-    await bench.source.tell(counted(5))
+    one, two = await bench.begins(counted(3)), await bench.begins()
+    await bench.ends(one)
+    await bench.ends(two, counted(5), counted(5))
     assert [turn.alone for turn in bench.learnt] == [False, False]
     assert [turn.cached_tokens for turn in bench.learnt] == [None, None]
     await bench.close()
@@ -276,21 +253,14 @@ async def test_two_turns_at_a_time_are_not_alone_and_share_their_texts() -> None
 
 async def test_another_request_on_the_server_is_seen() -> None:
     bench = Bench()
-    watch = bench.upstream.begins()
-    await bench.source.tell(counted(3))
-    await bench.source.tell(counted(3, running=2))
-    bench.ends(watch)
-    await bench.source.tell(counted(4))
-    await bench.source.tell(counted(4))
+    await bench.ends(await bench.begins(counted(3), counted(3, running=2)), counted(4), counted(4))
     assert bench.learnt[0].alone is False
     await bench.close()
 
 
 async def test_a_finish_that_never_shows_is_not_waited_for_long() -> None:
     bench = Bench()
-    watch = bench.upstream.begins()
-    await bench.source.tell(counted(3))
-    bench.ends(watch)
+    await bench.ends(await bench.begins(counted(3)))
     for _ in range(9):
         if bench.learnt:
             break
@@ -304,9 +274,8 @@ async def test_a_finish_that_never_shows_is_not_waited_for_long() -> None:
 async def test_a_turn_that_was_over_before_the_first_text_says_nothing() -> None:
     """The recorder was behind: what finishes now is another turn."""
     bench = Bench()
-    watch = bench.upstream.begins()
-    bench.ends(watch, msgspec.structs.replace(DONE, ended_at=995.0))
-    await bench.source.tell(counted(3, running=1))
+    late = msgspec.structs.replace(DONE, ended_at=995.0)
+    await bench.ends(await bench.begins(), counted(3, running=1), turn=late)
     (turn,) = bench.learnt
     assert (turn.alone, turn.prompt_tokens, turn.cached_tokens) == (None, None, None)
     await bench.close()
@@ -314,11 +283,8 @@ async def test_a_turn_that_was_over_before_the_first_text_says_nothing() -> None
 
 async def test_an_aborted_turn_gets_its_samples_at_once() -> None:
     bench = Bench()
-    watch = bench.upstream.begins()
-    await bench.source.tell(counted(3))
-    bench.ends(watch, Captured(state=TurnState.ABORTED))
-    await bench.source.tell(counted(3, running=1))
-    await bench.source.tell(counted(3))
+    aborted = Captured(state=TurnState.ABORTED)
+    await bench.ends(await bench.begins(counted(3)), counted(3, running=1), counted(3), turn=aborted)
     (turn,) = bench.learnt
     assert (turn.alone, len(turn.samples)) == (None, 3)
     await bench.close()
@@ -326,26 +292,19 @@ async def test_an_aborted_turn_gets_its_samples_at_once() -> None:
 
 async def test_an_upstream_that_is_no_vllm_is_left_alone() -> None:
     bench = Bench()
-    watch = bench.upstream.begins()
-    await bench.source.tell(DOWN)
-    bench.ends(watch)
-    bench.ends(bench.upstream.begins())
+    await bench.ends(await bench.begins(SourceDown(State.NOT_VLLM, "no", 0.0)))
+    await bench.ends(await bench.begins())
     await settle()
     assert (bench.learnt, bench.source.asked.empty()) == ([], True)
     bench.now += DEAF_S
-    bench.upstream.begins()
-    await bench.source.tell(counted(3))
+    await bench.begins(counted(3))
     await bench.close()
 
 
 async def test_a_busy_upstream_is_asked_again() -> None:
     bench = Bench()
-    watch = bench.upstream.begins()
-    await bench.source.tell(SourceDown(State.TIMEOUT, "slow", 0.0))
-    await bench.source.tell(counted(3))
-    bench.ends(watch)
-    await bench.source.tell(counted(4))
-    await bench.source.tell(counted(4))
+    busy = SourceDown(State.TIMEOUT, "slow", 0.0)
+    await bench.ends(await bench.begins(busy, counted(3)), counted(4), counted(4))
     assert bench.learnt[0].alone is True
     await bench.close()
 
@@ -363,8 +322,8 @@ async def test_many_turns_ask_no_more_often_than_one_in_a_while() -> None:
     task = asyncio.create_task(answering())
     began = bench.now
     for _ in range(200):
-        bench.ends(bench.upstream.begins())
-        bench.upstream.begins()
+        await bench.ends(await bench.begins())
+        await bench.begins()
         await settle()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -374,9 +333,7 @@ async def test_many_turns_ask_no_more_often_than_one_in_a_while() -> None:
 
 async def test_the_end_tells_what_there_is() -> None:
     bench = Bench()
-    watch = bench.upstream.begins()
-    await bench.source.tell(counted(3))
-    bench.ends(watch)
+    await bench.ends(await bench.begins(counted(3)))
     await bench.upstream.drain(0.0)
     assert [len(turn.samples) for turn in bench.learnt] == [1]
     assert bench.source.closed

@@ -424,7 +424,7 @@ def test_a_connection_is_left_without_a_transaction(store: Store) -> None:
     with pytest.raises(sqlite3.IntegrityError):
         store.db.execute("insert into body(turn, role, size, digest) values(99, 0, 0, x'')")
     assert not store.db.in_transaction
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError):
         store.begin(Captured(), None)  # type: ignore[arg-type]
     assert not store.db.in_transaction
     assert store.begin(Captured(), b"") == 1

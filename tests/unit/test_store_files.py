@@ -392,7 +392,7 @@ def test_a_store_that_is_being_made_is_not_taken_for_another_programs(
     with sqlite3.connect(path) as db:
         db.execute("pragma journal_mode = wal")
     db.close()
-    number, made = schema._number, []
+    number, made = schema.number, []
 
     def slowly(db: sqlite3.Connection, pragma: str) -> int:
         found = number(db, pragma)
@@ -401,7 +401,7 @@ def test_a_store_that_is_being_made_is_not_taken_for_another_programs(
             Store.open(path, write=True).close()
         return found
 
-    monkeypatch.setattr(schema, "_number", slowly)
+    monkeypatch.setattr(schema, "number", slowly)
     with pytest.raises(schema.NoStore, match="is empty"):
         Store.open(path)
     Store.open(path).close()

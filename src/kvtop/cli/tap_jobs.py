@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from kvtop.capture.control.running import Running
 from kvtop.capture.tap.ended import Missed
 from kvtop.cli import stdio, tap_cut, tap_run
 from kvtop.cli.tap_run import count
+from kvtop.clock import iso
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.sources.listeners import open_connections
 from kvtop.sources.url import listen_address
@@ -58,23 +58,19 @@ def _missed(missed: Missed) -> dict[str, Any]:
     return {
         "connections": missed.connections,
         "bytes": missed.bytes,
-        "first_at": _iso(missed.first_at),
-        "last_at": _iso(missed.last_at),
-        "behind_since": _iso(missed.behind_since),
+        "first_at": iso(missed.first_at),
+        "last_at": iso(missed.last_at),
+        "behind_since": iso(missed.behind_since),
     }
-
-
-def _iso(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def missed_line(missed: Missed | None) -> str | None:
     """What a tap did not record, and when; None where it missed nothing, or records nothing."""
     if missed is None or not missed.connections:
         return None
-    line = f"{missed.line}, from {_iso(missed.first_at)} to {_iso(missed.last_at)}"
+    line = f"{missed.line}, from {iso(missed.first_at)} to {iso(missed.last_at)}"
     if missed.behind_since is not None:
-        line += f"; the recorder has not kept up since {_iso(missed.behind_since)}"
+        line += f"; the recorder has not kept up since {iso(missed.behind_since)}"
     return line
 
 

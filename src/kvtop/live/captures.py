@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from kvtop.capture.document import decode_s
 from kvtop.capture.estimate import Guess, Sizes
 from kvtop.capture.slow import expected_s, reread
 from kvtop.capture.turn import Captured, Record, Route, Source, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live.endpoint import Sleep
 from kvtop.live.factories import StoreLike
+from kvtop.live.shown import phases, shown
 from kvtop.model.here import same_port_here
 from kvtop.model.judge import Thresholds
 from kvtop.model.timing import waited_s
@@ -114,6 +114,8 @@ class Captures:
         self._forgotten = False
         """Some of those that are kept are not in the store any more."""
         self._anew_in_s = 0.0
+        self._unheard = False
+        """What a read found came too late to be taken."""
         self._places: dict[int, str] = {}
         """Turn -> its server, of all that are kept."""
         self._kept: dict[str, _Kept] = {}
@@ -131,6 +133,7 @@ class Captures:
                     self.problem = ""
             except (TimeoutError, Hangs):
                 news, self.problem = None, "the store of captured turns does not answer"
+                self._unheard = True
             except Exception as error:  # noqa: BLE001  a store that is unfit is a line on the screen, never its end
                 news, self.problem = None, _words(error)
             if news is not None:
@@ -161,6 +164,8 @@ class Captures:
             if self._store is None:
                 return _News([], all=True) if self._places else None
         store = self._store
+        if self._unheard:
+            self._unheard, self._revision, self._below = False, None, None
         if self._below is not None:
             return self._page(store, self._below)
         revision = store.revision()
@@ -192,7 +197,7 @@ class Captures:
 
     def _take(self, news: _News) -> None:
         if news.all:
-            self._places, self._kept = {}, {}
+            self._places, self._kept, self._sizes = {}, {}, Sizes()  # of another store the ids begin anew
         for turn in sorted(news.rows, key=lambda turn: turn.id):
             self._sizes.learn(turn)
             place = self._places[turn.id] = same_port_here(turn.upstream)
@@ -244,17 +249,17 @@ class Captures:
             return ()
         if now.rate and not kept.rated:
             kept.rated, kept.todo = True, sorted(kept.ended)  # they can be judged better now
-        shown = kept.shown
+        made = kept.shown
         for id in kept.todo[: -AT_ONCE - 1 : -1]:
             kept.rows = None
             if (turn := kept.ended.get(id)) is not None:
-                shown[id] = self._ended(turn, now)
+                made[id] = self._ended(turn, now)
         del kept.todo[-AT_ONCE:]
         lost = _lost(kept, now)
         if kept.rows is None or lost != kept.lost:
             kept.lost = lost
-            unseen = [replace(_shown(kept.flying[id]), state=None) for id in lost]
-            kept.rows = tuple(sorted([*shown.values(), *unseen], key=_end, reverse=True))
+            unseen = [replace(shown(kept.flying[id]), state=None) for id in lost]
+            kept.rows = tuple(sorted([*made.values(), *unseen], key=_end, reverse=True))
         return kept.rows
 
     def in_flight(self, url: str, now: Moment) -> tuple[Turn, ...]:
@@ -264,15 +269,15 @@ class Captures:
             return ()
         lost = _lost(kept, now)
         flying = [kept.flying[id] for id in sorted(kept.flying, reverse=True) if id not in lost]
-        phases = _phases(flying, now)
-        return tuple(self._flying(turn, phases[turn.id], now) for turn in flying)
+        doing = phases(flying, now.waiting or 0, now.running or 0)
+        return tuple(self._flying(turn, doing[turn.id], now) for turn in flying)
 
     def _flying(self, turn: Captured, phase: str | None, now: Moment) -> Turn:
         guess = self._sizes.guess(turn) if turn.prompt_tokens is None else None
         estimate = None
         if guess is not None:
             estimate = self._expected(turn, guess, phase, now)
-        return _shown(turn, phase=phase, estimate=estimate)
+        return shown(turn, phase=phase, estimate=estimate)
 
     def _expected(self, turn: Captured, guess: Guess, phase: str | None, now: Moment) -> Estimate:
         if guess.cached_tokens is None or self._parent_before(turn, now.began):
@@ -302,7 +307,7 @@ class Captures:
         again = reread(turn, self._parent(turn))
         waited = waited_s(turn)
         if waited is None:
-            return _shown(turn, estimate=estimate, again=again)
+            return shown(turn, estimate=estimate, again=again)
         before = self._sizes.before(turn)
         expected = expected_s(turn, before, now.rate)
         slow = now.limits.slow(waited, expected)
@@ -312,7 +317,7 @@ class Captures:
             fine = True  # as long as what it had to read anew takes
         ok = fine and turn.state is TurnState.DONE and not again and turn.finish_reason not in BROKEN_OFF
         verdict = "no_fault" if ok else None
-        return _shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict, again=again)
+        return shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict, again=again)
 
     def _guess_at_end(self, turn: Captured) -> int | None:
         key = turn.id, turn.started_at
@@ -344,66 +349,3 @@ def _is_absent(error: Exception) -> bool:
 
 def _words(error: Exception) -> str:
     return error.what if isinstance(error, KvtopError) else f"the captured turns cannot be read: {error}"
-
-
-def _phases(flying: Sequence[Captured], now: Moment) -> dict[int, str | None]:
-    """What each one does, newest first; None where it cannot be told: an answer that is no stream has no first token,
-    and of requests that wait and others that are read only the server knows which is which."""
-    writes = [turn for turn in flying if turn.first_token_at is not None]
-    rest = [turn for turn in flying if turn.first_token_at is None]
-    out: dict[int, str | None] = {turn.id: "writes" for turn in writes}
-    waiting, running = now.waiting or 0, now.running or 0
-    if not waiting:
-        return out | {turn.id: "reads" if turn.stream else None for turn in rest}
-    if not running:
-        return out | {turn.id: "waits" for turn in rest}
-    if running + waiting != len(flying):
-        return out | {turn.id: None for turn in rest}
-    late = {turn.id for turn in rest[:waiting]}  # first come, first served: the server's rule unless it is told another
-    return out | {turn.id: "waits" if turn.id in late else "reads" if turn.stream else None for turn in rest}
-
-
-def _shown(
-    turn: Captured,
-    *,
-    phase: str | None = None,
-    estimate: Estimate | None = None,
-    slow: bool = False,
-    waited: bool = False,
-    verdict: str | None = None,
-    again: bool = False,
-) -> Turn:
-    return Turn(
-        phase=phase,
-        estimate=estimate,
-        slow=slow,
-        waited=waited,
-        verdict=verdict,
-        reread=again,
-        id=turn.id,
-        ended_at=turn.ended_at,
-        state=None if turn.state is None else str(turn.state),
-        started_at=turn.started_at,
-        prompt_tokens=turn.prompt_tokens,
-        cached_tokens=turn.cached_tokens,
-        cached_source=turn.cached_source,
-        new_tokens=turn.new_tokens,
-        completion_tokens=turn.completion_tokens,
-        queue_s=turn.queue_s,
-        prefill_s=turn.prefill_s,
-        decode_s=decode_s(turn),
-        ttft_s=waited_s(turn),
-        worked_out=("ttft_s",) if turn.ttft_s is None and waited_s(turn) is not None else (),
-        duration_s=turn.duration_s,
-        inter_token_s=turn.inter_token_p50_s if not turn.coalesced else None,
-        finish_reason=turn.finish_reason,
-        source=str(turn.source),
-        record=str(turn.record),
-        route=str(turn.route),
-        model=turn.model,
-        agent=turn.agent,
-        conversation=turn.conversation,
-        relation=turn.relation,
-        status=turn.status,
-        error=turn.error,
-    )

@@ -148,9 +148,10 @@ def listen_address(given: str) -> tuple[str, int]:
     return (found["host"] or "127.0.0.1").strip("[]"), port
 
 
-def authority(host: str, port: int) -> str:
-    """host:port, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def authority(host: str, port: int | None) -> str:
+    """host:port, with brackets around an IPv6 address; without a port the host."""
+    named = f"[{host}]" if ":" in host else host
+    return named if port is None else f"{named}:{port}"
 
 
 def normalise(url: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kvtop.capture.api import redact
-from kvtop.capture.api.canonical import decode
+from kvtop.capture.api.canonical import crowded, decode, members
 from kvtop.capture.turn import Route
 from kvtop.errors import printable
 
@@ -65,7 +65,7 @@ def read_answer(
     if is_stream(headers) or (stream and not typed and body.lstrip()[:1] not in (b"{", b"[")):
         return _from_events(route, status, body)
     try:
-        document = decode(body) if body.strip() else None
+        document = _document(body) if body.strip() else None
     except ValueError:
         return Answered(error=_text_error(body) if status is not None and status >= 400 else None)
     failed = status is not None and status >= 400
@@ -78,6 +78,14 @@ def read_answer(
     if inner and error is None:
         error = _word(document.get("status") or document.get("type"))
     return _told(route, document, _usage(document), error=error, whole=True)
+
+
+def _document(body: bytes) -> Any:
+    """The JSON value; of an object that is crowded what is not crowded in it, as the usage beside embeddings. Raises
+    ValueError."""
+    if not crowded(body):
+        return decode(body)
+    return {key: decode(value) for key, value in members(body).items() if not crowded(value)}
 
 
 def _from_events(route: Route, status: int | None, body: bytes) -> Answered:

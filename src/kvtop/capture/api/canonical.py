@@ -16,6 +16,9 @@ import msgspec
 MAX_DEPTH = 200
 """Levels of a body that are looked at; no client nests deeper."""
 
+MAX_VALUES = 2_000_000
+"""Of a JSON text of more values nothing is read: 30 MB of empty lists would take more than a gigabyte, and seconds."""
+
 _AS_THEY_COME = frozenset({"parameters", "input_schema", "arguments", "input"})
 """Keys whose values reach the prompt as they are, with the order of their keys."""
 _NOT_PRINTED = frozenset({"cache_control"})
@@ -23,8 +26,18 @@ _TEXTS = frozenset({"text", "input_text", "output_text"})
 """Types of a block that is only text; which of them depends on the API alone."""
 
 
+def crowded(data: bytes | msgspec.Raw) -> bool:
+    """Whether a JSON text may hold more than MAX_VALUES. What its strings hold is counted too."""
+    if len(memoryview(data)) <= MAX_VALUES:
+        return False
+    return sum(map(bytes(data).count, (b",", b"[", b"{"))) >= MAX_VALUES
+
+
 def decode(data: bytes | msgspec.Raw) -> Any:
-    """The JSON value; also of what is not quite JSON but common (lone surrogates, NaN). Raises ValueError."""
+    """The JSON value; also of what is not quite JSON but common (lone surrogates, NaN). Raises ValueError, also for
+    what is crowded."""
+    if crowded(data):
+        raise ValueError("too many values")
     try:
         return msgspec.json.decode(data)
     except (msgspec.MsgspecError, ValueError):

@@ -9,19 +9,27 @@ from typing import Any
 import msgspec
 
 from kvtop.capture.api import redact
-from kvtop.capture.api.answers import Answered, read_answer
-from kvtop.capture.api.canonical import canonical, decode, digest, encode, items, members, text_or_blocks
+from kvtop.capture.api.canonical import (
+    canonical,
+    crowded,
+    decode,
+    digest,
+    encode,
+    items,
+    members,
+    text_or_blocks,
+)
 from kvtop.capture.api.markers import marker, program
 from kvtop.capture.turn import Part, Route
 from kvtop.errors import printable
-
-__all__ = ["Answered", "Asked", "may_be_turn", "outline", "read_answer", "read_request", "route_of"]
 
 PIECE_CHARS = 2_000
 PIECE_IDS = 512
 """A completions prompt that is longer is outlined in pieces of this size."""
 MAX_PARTS = 20_000
 """Parts of one outline; what follows is not told."""
+CROWDED = "the request's body has too many values to be read"
+"""What is unproven of such a prompt."""
 MAX_HINT = 200
 """Characters of a hint."""
 
@@ -79,6 +87,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     hints: dict[str, str] = {}
     is_json: bool = False
     """The body is a JSON object."""
+    unread: str = ""
+    """Why nothing of the body was read, though it may be one."""
 
     @property
     def program(self) -> str:
@@ -106,6 +116,8 @@ def read_request(method: str, path: str, headers: Sequence[tuple[str, str]], bod
     """Reads a request. `headers` without secrets, `body` unpacked. Never raises: what cannot be read is not told."""
     route = route_of(path) if method in ("POST", "") else Route.OTHER
     hints = _header_hints(headers)
+    if crowded(body):
+        return Asked(route=route, hints=hints, is_json=body.lstrip()[:1] == b"{", unread=CROWDED)
     try:
         raw = members(body)
     except ValueError:

@@ -27,6 +27,8 @@ __all__ = ["LIMIT", "MAX_AGE_S", "Linker", "Place"]
 
 LIMIT = 512
 """Turns that are looked back on."""
+MAX_MESSAGES = 500_000
+"""Of all of them together: a message takes up to 370 bytes, and a request may have 20,000."""
 MAX_AGE_S = 86_400.0
 _ENDS = 48
 """Messages at the end of a turn by which turns are found whose start differs."""
@@ -50,6 +52,7 @@ class Linker:
         """Conversation -> its turns, oldest first."""
         self._openings: dict[str, frozenset[str]] = {}
         """Conversation -> what its first turn had before its last message: instructions, examples, files."""
+        self._messages = 0
         for turn in sorted(recent, key=lambda turn: turn.id):
             self.add(turn)
 
@@ -71,8 +74,9 @@ class Linker:
     def add(self, turn: Captured) -> None:
         """Take in a placed turn with its id."""
         new = linked(turn)
-        self._forget(new.started_at - MAX_AGE_S)
+        self._forget(new.started_at - MAX_AGE_S, len(new.chain))
         self._turns[new.id] = new
+        self._messages += len(new.chain)
         if new.chain and turn.route not in _PLAIN:
             self._whole.setdefault(new.prefixes[-1], []).append(new.id)
             for digest in new.chain[-_ENDS:]:
@@ -91,15 +95,18 @@ class Linker:
         if known:
             known.heard(turn)
 
-    def _forget(self, before: float) -> None:
+    def _forget(self, before: float, messages: int) -> None:
+        """What is too old, and what leaves no room for a further turn of so many messages."""
         while self._turns:
             old = next(iter(self._turns.values()))
-            if len(self._turns) < LIMIT and old.last_at >= before:
+            room = len(self._turns) < LIMIT and self._messages + messages <= MAX_MESSAGES
+            if room and old.last_at >= before:
                 return
             self._drop(old)
 
     def _drop(self, old: Linked) -> None:
         del self._turns[old.id]
+        self._messages -= len(old.chain)
         if old.prefixes and old.id in self._whole.get(old.prefixes[-1], ()):
             _take(self._whole, old.prefixes[-1], old.id)
         for digest in old.chain[-_ENDS:]:

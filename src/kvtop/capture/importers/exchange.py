@@ -126,12 +126,12 @@ class Maker:
 
     def turn(self, given: Exchange, place: int) -> Captured:
         """The turn, not yet placed nor stored. `place`: which record of the file it is."""
-        from kvtop.capture.api import redact, routes
+        from kvtop.capture.api import answers, redact, routes
 
         headers = redact.headers(given.request_headers)
         asked = routes.read_request(given.method, given.path, headers, given.request)
         stream = asked.stream if given.stream is None else given.stream
-        told = routes.read_answer(
+        told = answers.read_answer(
             asked.route, given.status, given.response_headers, given.response or b"", bool(stream)
         )
         hints = {**asked.hints, **given.hints}
@@ -181,7 +181,7 @@ class Maker:
             agent_version=version,
             hints={**hints, KEY: self._key(given)},
             outline=asked.outline,
-            prompt_unproven=given.unproven,
+            prompt_unproven=given.unproven or asked.unread,
         )
 
     def _key(self, given: Exchange) -> str:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from kvtop.capture.importers.exchange import Bad, Exchange, Item, LeftOut, taken
 from kvtop.capture.importers.files import unix_time
 from kvtop.errors import printable
+from kvtop.sources.url import authority
 
 
 def read(data: bytes) -> Iterator[Item]:
@@ -47,7 +48,7 @@ def _entry(where: str, entry: Mapping[str, Any]) -> Item:
         where=where,
         method=str(request["method"]),
         path=path,
-        upstream=f"{url.scheme}://{url.hostname or ''}" + (f":{url.port}" if url.port else ""),
+        upstream=f"{url.scheme}://{authority(url.hostname or '', url.port)}",
         request=_bytes(posted["text"], posted.get("encoding") or posted.get("_encoding")),
         request_headers=_headers(request),
         response=_bytes(text, content.get("encoding")) if text else None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from kvtop.capture.importers.exchange import Bad, Exchange, Item, LeftOut, taken
 from kvtop.capture.importers.files import unix_time
+from kvtop.sources.url import authority
 
 _DEPTH = 64
 """Nesting of a flow's state; real ones have 5."""
@@ -93,7 +94,7 @@ def _flow(where: str, flow: Any) -> Item:
         where=where,
         method=method,
         path=path,
-        upstream=f"{scheme}://{host}:{port}",
+        upstream=f"{scheme}://{authority(host, port)}",
         request=_unpacked(request) or b"",
         request_headers=_headers(request),
         error=_text(error["msg"]) if isinstance(error, dict) else None,

@@ -103,7 +103,8 @@ def lost_of(payload: bytes) -> Lost:
 class Connection:
     """Feed it the frames of one connection, in order. `begin` makes an exchange at the first byte of a request.
 
-    `resumed`: bytes went before that nobody told. Nothing that comes raises, and no byte is kept here.
+    `resumed`: bytes went before that nobody told. No bytes that come raise; of them at most a head, and the middle of a
+    stream that is read late, are kept here.
     """
 
     def __init__(self, begin: Callable[[int], Exchange], *, resumed: bool = False) -> None:

@@ -250,12 +250,12 @@ class TurnExchange:
                 self._watched.ended(self._turn, self._learnt)
 
     def _end(self, how: End, at_ns: int) -> None:
+        whole = self._answer.release() if self._answer is not None else b""
         if self._turn is not None and self._kept is None:
             self._begin()  # it broke off, or was answered, before the request was whole
         turn, kept = self._turn, self._kept
         if turn is None or kept is None:
             return
-        whole = self._answer.release() if self._answer is not None else b""
         self._turn = msgspec.structs.replace(turn, state=None, record=Record.TRUNCATED)  # should it not be readable
         try:
             self._turn = self._last(turn, how, at_ns, whole)
@@ -276,10 +276,10 @@ class TurnExchange:
         unpacked, truncated, known = request.readable, request.truncated, request.unpacker.known
         body = request.release()
         headers = turn.request_headers
-        unproven = ""
         try:
             asked = read_request(turn.method, turn.path, headers, body if known else b"")
             agent, version = self._desk.name_of(headers, asked.hints, asked.program)
+            unproven = asked.unread
         except Exception as error:  # noqa: BLE001  what was asked is lost, and not who was asked, when, and the answer
             self._desk.say(f"a request's body could not be read: {type(error).__name__}")
             asked = Asked(route=turn.route, is_json=body.lstrip()[:1] == b"{")

@@ -109,16 +109,6 @@ class Direction:
         """Bytes until the end of the body or the chunk."""
         self._trailers = 0
 
-    @property
-    def between(self) -> bool:
-        """Between two messages."""
-        return self._state is _State.START
-
-    @property
-    def until_close(self) -> bool:
-        """In a body that ends with the connection."""
-        return self._state is _State.CLOSE
-
     def feed(self, data: bytes, at_ns: int) -> None:
         """The next bytes. Raises Broken; then nothing more may be fed."""
         at, end = 0, len(data)

@@ -128,7 +128,7 @@ class Ledger:
         self._retry_at = 0.0
         self._pause_s = RETRY_S
         self.lost = 0
-        """Turns that never reached the store."""
+        """Turns that never reached the store, or of which the end did not."""
 
     def keep(self, turn: Captured, request_body: bytes) -> Entry:
         """A new turn."""

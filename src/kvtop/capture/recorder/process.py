@@ -75,7 +75,7 @@ class Recorder:
         """The next bytes of the tap, cut anywhere. Whether all that came can be read later. Raises ValueError for what
         are no frames."""
         connections, nothing_new = self._connections, True
-        for bare in self._frames.bare(data):
+        for bare in self._frames.feed(data):
             conn, kind, at_ns, payload = bare
             if kind != _SERVER or conn not in connections or not connections[conn].put_off(payload, at_ns):
                 nothing_new = False
@@ -115,8 +115,11 @@ class Recorder:
 
     def end(self, at_ns: int) -> None:
         """No frame will come any more."""
-        for connection in self._connections.values():
-            connection.abandon(at_ns)
+        for conn, connection in list(self._connections.items()):
+            try:
+                connection.abandon(at_ns)
+            except Exception as error:  # noqa: BLE001  as above
+                self._drop(conn, error)
         self._connections.clear()
 
     def _drop(self, conn: int, error: Exception) -> None:

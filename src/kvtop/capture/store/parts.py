@@ -20,6 +20,9 @@ CHUNK = 4096
 """Bytes. Of a long piece each chunk is a piece: a clock in a long system prompt then costs one chunk a turn."""
 MAX_PIECES = 20_000
 """A body of more is not cut: no agent sends one, and each piece costs a row."""
+MAX_COMMAS = 1_000_000
+"""A body of more is not cut: each may end an element, to find them takes 60 bytes for each, and most would be too short
+to be pieces."""
 
 _Raw = msgspec.Raw
 _NONE = _Raw(b"")
@@ -54,7 +57,9 @@ class Cut(NamedTuple):
 
 
 def cut(body: bytes) -> Cut | None:
-    """The pieces of a body; None for one that has none: no JSON, or nothing in it that is long enough."""
+    """The pieces of a body; None for one that is not cut: no JSON, nothing in it that is long enough, or too much."""
+    if len(body) > MAX_COMMAS and body.count(b",") > MAX_COMMAS:
+        return None
     try:
         spans = sorted(_spans(body))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -23,7 +23,7 @@ DEAD_S = 86_400.0
 
 def used_bytes(db: sqlite3.Connection) -> int:
     """Pages that hold something."""
-    pages, free, size = (_number(db, name) for name in ("page_count", "freelist_count", "page_size"))
+    pages, free, size = (schema.number(db, name) for name in ("page_count", "freelist_count", "page_size"))
     return (pages - free) * size
 
 
@@ -41,7 +41,7 @@ def sweep(store: Store, now: float, keep_s: float, max_bytes: int, budget_s: flo
         if not ids:
             break
         gone += store.delete(ids)
-    while _number(store.db, "freelist_count") and time.monotonic() < until:
+    while schema.number(store.db, "freelist_count") and time.monotonic() < until:
         _vacuum(store.db, VACUUM_PAGES)
     return gone
 
@@ -73,7 +73,3 @@ def _oldest(db: sqlite3.Connection, condition: str, *values: float) -> list[int]
 def _vacuum(db: sqlite3.Connection, pages: int) -> None:
     """Give free pages back, 0: all. SQLite gives back one for each row that is read."""
     db.execute(f"pragma incremental_vacuum({pages})").fetchall()
-
-
-def _number(db: sqlite3.Connection, pragma: str) -> int:
-    return int(db.execute(f"pragma {pragma}").fetchone()[0])

@@ -257,7 +257,8 @@ def _connect(path: Path, how: str, patience_s: float) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False)
 
 
-def _number(db: sqlite3.Connection, pragma: str) -> int:
+def number(db: sqlite3.Connection, pragma: str) -> int:
+    """What a pragma says."""
     return int(db.execute(f"pragma {pragma}").fetchone()[0])
 
 
@@ -265,7 +266,7 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
     """0: nothing in it yet. Raises StoreError for a file of a newer kvtop, or of another program."""
     db.execute("begin")  # of one moment: another process may be making the file just now
     try:
-        application, version = _number(db, "application_id"), _number(db, "user_version")
+        application, version = number(db, "application_id"), number(db, "user_version")
         tables = db.execute("select 1 from sqlite_master").fetchone() if application != APPLICATION_ID else None
     finally:
         with contextlib.suppress(sqlite3.Error):
@@ -285,7 +286,7 @@ def _prepare(db: sqlite3.Connection, path: Path, patience_s: float) -> None:
     _patiently(lambda: db.execute("pragma journal_mode = wal").fetchone(), patience_s)
     for setting in ("synchronous = normal", "foreign_keys = on", "journal_size_limit = 8388608", "temp_store = memory"):
         db.execute(f"pragma {setting}").fetchone()
-    whole = _number(db, "page_count") * _number(db, "page_size")
+    whole = number(db, "page_count") * number(db, "page_size")
     if not _size(_beside(path, "-wal")) and _size(path) < whole:
         raise Damaged(f"{whole - _size(path)} bytes are missing at its end")
     migrate(db, path)
@@ -296,11 +297,11 @@ def migrate(
     db: sqlite3.Connection, path: Path, to: Sequence[Callable[[sqlite3.Connection], None]] = MIGRATIONS
 ) -> None:
     """Bring the file to the newest version, in one transaction: a process that ends midway changes nothing."""
-    if _number(db, "user_version") == len(to):
+    if number(db, "user_version") == len(to):
         return
     db.execute("begin immediate")
     try:
-        for version in range(_number(db, "user_version"), len(to)):  # another process may have been faster
+        for version in range(number(db, "user_version"), len(to)):  # another process may have been faster
             to[version](db)
         db.execute(f"pragma application_id = {APPLICATION_ID}")
         db.execute(f"pragma user_version = {len(to)}")

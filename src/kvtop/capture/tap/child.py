@@ -93,33 +93,13 @@ class Child:
             self._reactor.call_later(_LOOK_S, self.start)  # killed, and not yet gone
             return
         self._reap()
-        ours, theirs = socket.socketpair()
-        hears, says = os.pipe()
         try:
-            ours.setblocking(False)
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-            self._started = monotonic()
-            # A group of its own: ctrl-c at the terminal is for the tap, which drains and then ends its recorder.
-            self._process = subprocess.Popen(
-                list(self._command(theirs.fileno())),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=says,
-                pass_fds=(theirs.fileno(),),
-                process_group=0,
-            )
+            ours, hears = self._spawn()
         except OSError as error:
-            ours.close()
-            os.close(hears)
             self._note(f"the recorder cannot be started: {error.strerror or error}")
             self._later()
             return
-        finally:
-            theirs.close()
-            os.close(says)
         self._words = _Words(self._reactor, hears, self._note)
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICE)
         self._running = True
         self.on_start(ours)
 
@@ -148,6 +128,33 @@ class Child:
             self._reactor.call_later(_LOOK_S, look)
 
         look()
+
+    def _spawn(self) -> tuple[socket.socket, int]:
+        """Our end of the new process's socket, and of its stderr. Raises OSError, and then leaves nothing open."""
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as unused:
+            unused.callback(ours.close)
+            hears, says = os.pipe()
+            unused.callback(os.close, hears)
+            try:
+                ours.setblocking(False)
+                ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+                self._started = monotonic()
+                # A group of its own: ctrl-c at the terminal is for the tap, which drains and then ends its recorder.
+                self._process = subprocess.Popen(
+                    list(self._command(theirs.fileno())),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=says,
+                    pass_fds=(theirs.fileno(),),
+                    process_group=0,
+                )
+            finally:
+                os.close(says)
+            unused.pop_all()
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICE)
+        return ours, hears
 
     def _later(self) -> None:
         self._reactor.call_later(self._delay_s, self.start)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from kvtop.capture.tap.batches import not_begun, not_whole
+from kvtop.capture.tap.batches import Rest, not_begun, not_whole
 from kvtop.capture.tap.ended import Missed
 from kvtop.capture.tap.reactor import ERR, HUP, OUT, Reactor
 from kvtop.capture.tap.tally import Tally
@@ -157,8 +157,6 @@ class Spool:
         self._closed: deque[tuple[int, Track]] = deque()
         """Tracks that are over, while the batch with their CLOSE is here."""
         self._behind: dict[int, Track] = {}
-        self.untold = 0
-        """Connections of which the recorder never hears."""
         self.tally = Tally(reactor, lambda: bool(self._behind), note, tell)
 
     def start(self) -> None:
@@ -178,7 +176,6 @@ class Spool:
     def refused(self, opened: Opened) -> None:
         """The upstream took no connection."""
         if self.full():
-            self.untold += 1
             self.tally.add(0, 1)
             return
         text = _encode(opened)
@@ -238,7 +235,6 @@ class Spool:
             self._closed.append((self._number, track))
         elif not track.told and len(self._behind) > _UNTOLD:
             del self._behind[track.conn]
-            self.untold += 1
             self.missed(track, 0)
 
     def missed(self, track: Track, size: int) -> None:
@@ -378,30 +374,30 @@ class Spool:
     def _resume(self) -> None:
         """What goes to the next recorder: the frames that were not begun, and before them the connections that began
         in those that were."""
-        number, rest = self._number - 1, bytearray()
-        begun: set[int] = set()
-        cut: dict[int, Lost] = {}
+        number, rest = self._number - 1, Rest(bytearray(), set(), set(), {})
         if self._sent:
             number, batch = self._queue.popleft()
             self.held -= len(batch)
-            rest, begun, cut = not_begun(batch, self._sent)
+            rest = not_begun(batch, self._sent)
         elif self._queue:
             number = self._queue[0][0] - 1
         self._sent = 0
+        self._closed = deque(one for one in self._closed if one[1].conn not in rest.over)
+        told = rest.opened
         front = bytearray()
         now = monotonic_ns()
         for track in itertools.chain((t for _, t in self._closed), self._live.values(), self._behind.values()):
-            if track.told and track.batch <= number and track.conn not in begun:
-                begun.add(track.conn)
+            if track.told and track.batch <= number and track.conn not in told:
+                told.add(track.conn)
                 text = _encode(msgspec.structs.replace(track.opened, resumed=True))
                 front += _pack(track.conn, Kind.OPEN, now, len(text)) + text
                 # What a track that is behind lost comes after what is still in the queue.
-                lost = cut.get(track.conn, Lost())
+                lost = rest.cut.get(track.conn, Lost())
                 front += self._gap(track.conn, lost, now)
                 if lost != Lost():
                     self.missed(track, lost.client_bytes + lost.server_bytes)
                 track.batch = number
-        front += rest
+        front += rest.frames
         if front:
             self._queue.appendleft((number, front))
             self.held += len(front)

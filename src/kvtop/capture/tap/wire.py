@@ -84,23 +84,14 @@ def frame_of(bare: Bare) -> Frame:
     return Frame(conn, _KINDS.get(kind) or Kind(kind), at_ns, data)
 
 
-def head(conn: int, kind: Kind, at_ns: int, size: int) -> bytes:
-    """The bytes before a payload of that size."""
-    return HEADER.pack(conn, kind, at_ns, size)
-
-
 class Frames:
-    """Takes the stream in pieces of any size and gives the whole frames back. Raises ValueError for what is none."""
+    """Takes the stream in pieces of any size and gives the whole frames back."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
+    def feed(self, data: bytes) -> Iterator[Bare]:
         """The frames that are complete with these bytes. To be used up before the next call."""
-        return map(frame_of, self.bare(data))
-
-    def bare(self, data: bytes) -> Iterator[Bare]:
-        """The same for whoever makes a `Frame` only of those that it does not take as they are."""
         if self._rest:
             self._rest += data
             data = bytes(self._rest)
