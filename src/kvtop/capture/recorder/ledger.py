@@ -127,6 +127,8 @@ class Ledger:
         self._waiting_bytes = 0
         self._retry_at = 0.0
         self._pause_s = RETRY_S
+        self._unwell = False
+        """It was said that the store cannot be written, and not yet that it can again."""
         self.lost = 0
         """Turns that never reached the store, or of which the end did not."""
 
@@ -143,7 +145,9 @@ class Ledger:
         if self._waiting:
             self._wait(entry)
             self.retry()
-        elif not self._try(entry):
+        elif self._try(entry):
+            self._well()
+        else:
             self._wait(entry)
 
     def retry(self, *, now: bool = False) -> None:
@@ -155,7 +159,7 @@ class Ledger:
             if not self._try(entry):
                 return
             self._forget(entry)
-        self._say(f"the store is written again: {n} turns had waited")
+        self._well(f": {n} turn{'' if n == 1 else 's'} had waited")
 
     def sweep(self, now: float, keep_s: float, max_bytes: int) -> int:
         """Drop what is too old or too much; how many turns. Where that is not 0 there may be more."""
@@ -261,8 +265,15 @@ class Ledger:
         if why:
             self._say(why)
 
+    def _well(self, waited: str = "") -> None:
+        """Nothing waits: `capture.tap.child` reads what is said here and below."""
+        if self._unwell:
+            self._unwell = False
+            self._say(f"the store is written again{waited}")
+
     def _failed(self, error: Exception) -> None:
         if self._pause_s == RETRY_S:
+            self._unwell = True
             why = error.what if isinstance(error, KvtopError) else type(error).__name__
             self._say(f"the store cannot be written: {why}; turns wait for it")
         self._retry_at = self._mono() + self._pause_s
