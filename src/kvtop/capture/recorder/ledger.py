@@ -194,7 +194,7 @@ class Ledger:
             store = self._open()
             try:
                 if adopted := store.adopt(self._tap):
-                    self._say(f"{adopted} turns were in flight when the recorder before ended")
+                    self._say(f"{adopted} turn{'' if adopted == 1 else 's'} in flight when the recorder before ended")
                 self._linker = self._link(store.recent(REMEMBERED))
             except BaseException:
                 store.close()
@@ -252,7 +252,7 @@ class Ledger:
         while len(self._waiting) > MAX_WAITING or self._waiting_bytes > MAX_WAITING_BYTES:
             self._lose(next(iter(self._waiting)), "")
             if self.lost % 100 == 1:
-                self._say(f"{self.lost} turns lost: too much waits for the store")
+                self._say(f"{self.lost} turn{'' if self.lost == 1 else 's'} lost: too much waits for the store")
 
     def _forget(self, entry: Entry) -> None:
         self._waiting_bytes -= self._waiting.pop(entry, 0)
