@@ -414,6 +414,13 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
         "turns in 5 min are not known: /metrics gives no number that counts them",
     ),
     ("FIRST LOOK", "dim", replace(UP, last_good_at=None), AROUND, "first look at 127.0.0.1:8000"),
+    (
+        "FIRST LOOK",
+        "dim",
+        replace(UP, last_good_at=None, waits_for="reading 14 MB of /metrics"),
+        AROUND,
+        "first look at 127.0.0.1:8000: reading 14 MB of /metrics",
+    ),
 ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kvtop.errors import printable
 from kvtop.model.box import Quantile, Window
 from kvtop.model.downs import BRIEF, DOWNS, Around, Wording, label_of, together
 from kvtop.model.view import WINDOWS, Sentence, ServerView
@@ -150,7 +151,7 @@ def _low(view: ServerView, around: Around) -> Made | None:
 def _first_look(view: ServerView, around: Around) -> Made | None:
     if view.last_good_at is not None:
         return None
-    return "dim", [(f"first look at {label_of(view)}", "")]
+    return "dim", [(f"first look at {label_of(view)}{':' if view.waits_for else ''}", printable(view.waits_for, 60))]
 
 
 def _unsure(view: ServerView, around: Around) -> Made | None:

@@ -116,6 +116,7 @@ class VllmSource:
         self._metrics = HttpClient(endpoint, timeout_s=timeout_s, max_bytes=max_bytes)
         self._asides = HttpClient(endpoint, timeout_s=timeout_s, max_bytes=min(_SMALL, max_bytes))
         self._worker = Worker("reader")
+        self._doing = ""
         self._last: Scrape | None = None
         self._moved_at = 0.0
         self._health_at: float | None = None
@@ -123,6 +124,11 @@ class VllmSource:
         self._identity: tuple[float, bool] | None = None
         self._no_dev_mode_on = -1
         """The connection count of `_metrics` at which /is_sleeping was 404."""
+
+    @property
+    def doing(self) -> str:
+        """What a `scrape` under way waits for, in words."""
+        return self._doing
 
     def __repr__(self) -> str:
         return f"VllmSource({self.url!r})"
@@ -161,7 +167,9 @@ class VllmSource:
     async def _scrape(self) -> Scrape:
         if self._dead is not None:
             await self._look_at_health()
+        self._doing = "/metrics has not answered yet"
         answer = await self._get(self._metrics, "/metrics", _ACCEPT_TEXT)
+        self._doing = f"reading {_megabytes(answer.body)} of /metrics"
         self._judge(answer, "/metrics")
         scrape = await self._read(answer.body)
         if not scrape.has_vllm:
@@ -188,10 +196,8 @@ class VllmSource:
         try:
             return await self._worker.call(read, READ_S)
         except (TimeoutError, Hangs):
-            size = f"{len(body) / 1e6:.0f} MB"
-            raise HttpFailure(
-                State.TOO_LARGE, f"/metrics of {size} takes kvtop itself over {READ_S:g} s to read"
-            ) from None
+            why = f"/metrics of {_megabytes(body)} takes kvtop itself over {READ_S:g} s to read"
+            raise HttpFailure(State.TOO_LARGE, why) from None
 
     async def _look_at_health(self) -> None:
         """Raise when /health says that the engine is dead."""
@@ -334,6 +340,10 @@ class VllmSource:
         if status == 404:
             raise HttpFailure(State.HTTP_ERROR, f"HTTP 404: there is no {path} here; is this vLLM?", status)
         raise HttpFailure(State.HTTP_ERROR, f"{path} answers HTTP {status}", status)
+
+
+def _megabytes(body: bytes) -> str:
+    return f"{len(body) / 1e6:.0f} MB"
 
 
 def _length(tokens: int | None) -> int | None:
