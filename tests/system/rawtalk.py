@@ -244,5 +244,12 @@ def answers(data: bytes, after: bytes = b"\r\n\r\n", end: str = "fin") -> Script
     return script
 
 
+def echo(talk: Talk) -> None:
+    """Say again what comes, until the end."""
+    while talk.read():
+        talk.send(bytes(talk.data))
+        talk.data.clear()
+
+
 def head(status: str, *lines: str) -> bytes:
     return "\r\n".join([f"HTTP/1.1 {status}", *lines, "", ""]).encode("latin-1")

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -122,9 +123,9 @@ class Child:
 
 
 @pytest.fixture
-def child(tmp_path: Path) -> Child:
+def child(tmp_path: Path) -> Iterator[Child]:
     made = Child(tmp_path)
-    yield made  # type: ignore[misc]
+    yield made
     made.sock.close()
     if made.process.poll() is None:
         made.process.kill()

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from rawtalk import Talk, connect, upstream
+from rawtalk import Talk, connect, echo, upstream
 
 from kvtop.capture.tap import door
 from kvtop.capture.tap.process import Ended, Mapping, Tap
@@ -61,12 +61,6 @@ def process(port: int, *options: str) -> Iterator[Process]:
         tap.child.kill()
         tap.child.wait()
         tap.out.close()
-
-
-def echo(talk: Talk) -> None:
-    while talk.read():
-        talk.send(bytes(talk.data))
-        talk.data.clear()
 
 
 def refuses(port: int) -> bool:

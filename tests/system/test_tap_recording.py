@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rawtalk import Talk, connect, file_recorder, play, tapped, upstream
+from rawtalk import Talk, connect, echo, file_recorder, play, tapped, upstream
 from recorded import Story, lives
 
 from kvtop.capture.tap.process import Tap
@@ -23,12 +23,6 @@ GET = b"GET / HTTP/1.1\r\n\r\n"
 def ask(talk: Talk) -> None:
     talk.send(GET)
     talk.rest()
-
-
-def echo(talk: Talk) -> None:
-    while talk.read():
-        talk.send(bytes(talk.data))
-        talk.data.clear()
 
 
 def wait_for(true: Callable[[], object], within_s: float = 15.0) -> None:

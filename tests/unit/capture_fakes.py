@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import msgspec
 
-from kvtop.capture.recorder.connection import End
 from kvtop.capture.recorder.exchange import Budget, Desk, TurnExchange
 from kvtop.capture.recorder.framing import AnswerHead, RequestHead
 from kvtop.capture.recorder.process import Recorder
+from kvtop.capture.recorder.told import End
 from kvtop.capture.tap.wire import HEADER, Kind, Lost, Opened
 from kvtop.capture.turn import Captured
 
@@ -73,7 +73,7 @@ def event(document: object, name: str = "") -> bytes:
 
 @dataclass
 class Seen:
-    """A `connection.Exchange` that notes what it is told."""
+    """A `told.Exchange` that notes what it is told."""
 
     began_ns: int
     method: str = ""

@@ -8,8 +8,9 @@ from capture_fakes import Seen, answer, chunk, post, stream_head
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.capture.recorder.connection import Connection, End
+from kvtop.capture.recorder.connection import Connection
 from kvtop.capture.recorder.framing import Framing
+from kvtop.capture.recorder.told import End
 from kvtop.capture.tap.wire import Frame, Kind, Lost
 
 ASK = post("/v1/chat/completions", {"model": "m"})
@@ -130,6 +131,14 @@ def test_a_request_that_breaks_off_ends_with_the_client() -> None:
     assert Line().client(ASK[:60]).feed(Kind.CLIENT_END).feed(Kind.CLOSE).ends == [End.CLIENT]
 
 
+@pytest.mark.parametrize("seen", [20, len(OK) - 2])
+def test_an_early_answer_that_has_begun_comes_to_its_end_though_the_client_gives_up_its_upload(seen: int) -> None:
+    line = Line().client(ASK[:60]).server(OK[:seen]).feed(Kind.CLIENT_END).server(OK[seen:]).feed(Kind.CLOSE)
+    assert (line.ends, line.seen[0].answer_bytes) == ([End.WHOLE], b'{"a":1}')
+    line = Line().client(ASK[:60]).server(OK[:seen]).feed(Kind.CLIENT_END).feed(Kind.SERVER_END).feed(Kind.CLOSE)
+    assert (line.ends, line.seen[0].end_ns) == ([End.CLIENT], 3)
+
+
 def test_a_connection_that_the_tap_ends() -> None:
     assert Line().client(ASK).feed(Kind.CLOSE).ends == [End.TAP]
 
@@ -197,6 +206,7 @@ payloads = st.one_of(
             OK,
             ASK[:50],
             OK[:30],
+            OK[30:],
             stream_head(),
             chunk(b"data: 1\n\n"),
             b"0\r\n\r\n",

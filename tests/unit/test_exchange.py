@@ -26,9 +26,9 @@ from capture_fakes import (
 
 from kvtop.capture.api.canonical import MAX_VALUES
 from kvtop.capture.api.routes import CROWDED
-from kvtop.capture.recorder.connection import End
 from kvtop.capture.recorder.exchange import CUT_BY_TAP, MAX_OPEN_BYTES, UNREAD, Budget, TurnExchange
 from kvtop.capture.recorder.process import Recorder, SteadyClock
+from kvtop.capture.recorder.told import End
 from kvtop.capture.tap.wire import HEADER, Kind, Opened
 from kvtop.capture.turn import Captured, Record, Route, TurnState
 
@@ -480,6 +480,19 @@ def test_bodies_over_the_budget_are_cut_and_say_so() -> None:
     turn = wire.turn()
     assert (turn.record, turn.state) == (Record.TRUNCATED, TurnState.DONE)
     assert wire.recorder._desk.budget.left == 200
+
+
+def test_a_body_over_the_budget_is_kept_up_to_where_it_went_over() -> None:
+    """What comes later would fit into what was granted before, and stand behind a hole that nobody sees."""
+    wire = Wire(budget=Budget(70_000))
+    wire.open()
+    whole = post(CHAT, {"messages": [{"role": "user", "content": "x" * 100_000}]})
+    wire.client(whole[:1_000])
+    wire.client(whole[1_000:-10])
+    wire.client(whole[-10:])
+    kept = wire.store.requests[1]
+    assert (wire.turn().record, kept) == (Record.TRUNCATED, whole.partition(b"\r\n\r\n")[2][: len(kept)])
+    assert 0 < len(kept) < 1_000
 
 
 def test_the_budget_is_given_back_however_it_ends() -> None:

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import stat
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random, randbytes
@@ -51,7 +52,7 @@ def stored_parts(store: Store) -> int:
 def test_everything_that_is_known_of_a_turn_comes_back(store: Store) -> None:
     id = store.begin(FULL, b"request")
     assert store.turn(id) == replace(FULL, id=id)
-    assert store.recent(5) == [replace(FULL, id=id)]
+    assert list(store.recent(5)) == [replace(FULL, id=id)]
     assert store.turns() == [replace(FULL, id=id, outline=[], request_headers=[], response_headers=[], samples=[])]
     assert (store.request_body(id), store.response_body(id)) == (b"request", None)
     assert (store.turn(id + 1), store.request_body(id + 1)) == (None, None)
@@ -81,6 +82,21 @@ def test_lists_are_newest_first_and_filtered(store: Store) -> None:
     assert [turn.id for turn in store.turns(before_id=3)] == [2, 1]
     assert [turn.id for turn in store.recent(2)] == [5, 6]
     assert store.turns(last=0) == [] and store.count() == 6
+
+
+def test_the_recent_turns_are_read_one_by_one(store: Store) -> None:
+    """Together long ones would take more memory than all that the linker keeps of them."""
+    parts = [Part("message", 900, f"{n:016x}", role="user") for n in range(1000)]
+    for _ in range(20):
+        finish(store, outline=parts)
+    tracemalloc.start()
+    recent = store.recent(20)
+    assert next(recent).id == 1
+    store.forget([3])
+    assert [turn.id for turn in recent] == [2, *range(4, 21)]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4_000_000
 
 
 def test_a_growing_conversation_is_kept_once(store: Store) -> None:

@@ -285,7 +285,7 @@ def test_flipped_bytes_never_give_a_wrong_body(path: Path, seed: int) -> None:
 
     def read(store: Store) -> None:
         store.turns(last=1000)
-        store.recent(5)
+        list(store.recent(5))
         for id in range(1, 31):
             try:
                 assert store.request_body(id) in (texts[id - 1], None)

@@ -159,6 +159,8 @@ def test_a_name_that_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(UsageError, match="the host no-such-host is not known here"):
         checked("8001=http://no-such-host:8000")
+    other = tap(("127.0.0.1:8000", "http://no-such-host:9000"))
+    assert checked("8001=8000", running=(other,)), "that another tap's server has no name now is not this one's fault"
 
 
 OWN = ["127.0.0.1", "127.0.1.1", "localhost", "0.0.0.0", "[::1]", "[::]"]

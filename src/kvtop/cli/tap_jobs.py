@@ -30,11 +30,11 @@ def status(as_json: bool) -> int:
         print(json.dumps(rows))
     elif not rows:
         print(f"{_NONE}; {START}")
-    for record, row in () if as_json else zip(here, rows, strict=True):
-        _print(row)
-        missed = missed_line(record.missed)
-        if missed is not None:
-            print(f"  {missed}")
+    else:
+        for record, row in zip(here, rows, strict=True):
+            _print(row)
+            if missed := missed_line(record.missed):
+                print(f"  {missed}")
     return 0 if rows else 1
 
 

@@ -148,13 +148,20 @@ def _way(back_to: int, first: Endpoint, onward: dict[int, list[Endpoint]]) -> li
     while ways:
         way = ways.pop()
         last = way[-1]
-        if last.port in done or not any(map(_is_local, _addresses(last.host, last.port))):
+        if last.port in done or not _leads_here(last):
             continue
         if last.port == back_to:
             return way
         done.add(last.port)
         ways += [[*way, step] for step in onward.get(last.port, ())]
     return None
+
+
+def _leads_here(upstream: Endpoint) -> bool:
+    try:
+        return any(map(_is_local, _addresses(upstream.host, upstream.port)))
+    except UsageError:  # of another tap, and unknown by now
+        return False
 
 
 def check_free(one: Leg) -> None:

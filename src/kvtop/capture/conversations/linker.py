@@ -15,7 +15,7 @@ subagent     a conversation of its own; the parent is the turn that spawned it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kvtop.capture.conversations.hinted import answered, compacted, spawned
@@ -42,7 +42,8 @@ _PLAIN = (Route.EMBEDDINGS, Route.OTHER)
 class Linker:
     """The recent turns, and what finds a turn's forerunner among them. One thread at a time."""
 
-    def __init__(self, recent: Sequence[Captured] = ()) -> None:
+    def __init__(self, recent: Iterable[Captured] = ()) -> None:
+        """`recent`: turns that were placed before, in the order of their ids."""
         self._turns: dict[int, Linked] = {}
         self._whole: dict[int, list[int]] = {}
         """Hash over all messages of a turn -> the turns, oldest first."""
@@ -53,7 +54,7 @@ class Linker:
         self._openings: dict[str, frozenset[str]] = {}
         """Conversation -> what its first turn had before its last message: instructions, examples, files."""
         self._messages = 0
-        for turn in sorted(recent, key=lambda turn: turn.id):
+        for turn in recent:
             self.add(turn)
 
     def place(self, turn: Captured) -> Place:

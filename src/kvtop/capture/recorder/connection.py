@@ -9,21 +9,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
-from typing import Protocol
 
 import msgspec
 
 from kvtop.capture.recorder import oddheads
-from kvtop.capture.recorder.framing import (
-    AnswerHead,
-    Broken,
-    Direction,
-    Framing,
-    RequestHead,
-    answer_head,
-    request_head,
-)
+from kvtop.capture.recorder.framing import Broken, Direction, Framing, RequestHead, answer_head, request_head
+from kvtop.capture.recorder.told import End, Exchange
 from kvtop.capture.tap.wire import Frame, Kind, Lost
 
 MAX_PIPELINED = 1_000
@@ -42,55 +33,6 @@ _SERVER = Kind.SERVER  # looked up once, not for each frame
 
 _REQUEST = re.compile(rb"[A-Z][A-Z-]{1,20} [^\x00-\x20]+ HTTP/1\.[01]\r?\n")
 _ANSWER = re.compile(rb"HTTP/1\.[01] [1-5][0-9][0-9][ \r]")
-
-
-class End(Enum):
-    """How an exchange ended."""
-
-    WHOLE = auto()
-    CLIENT = auto()
-    """The client left before the answer was whole."""
-    SERVER = auto()
-    """The upstream closed or reset before the answer was whole."""
-    TAP = auto()
-    """The connection was ended by the tap."""
-    UNKNOWN = auto()
-    """Frames are missing: nobody saw the end."""
-
-
-class Exchange(Protocol):
-    """One request and its answer, told as it happens."""
-
-    method: str
-    """Empty until the request's head is there."""
-
-    def asked(self, head: RequestHead) -> None: ...
-
-    def request_body(self, data: bytes, at_ns: int) -> None: ...
-
-    def request_ends(self, at_ns: int) -> None: ...
-
-    def answer_begins(self, at_ns: int) -> None:
-        """First byte of an answer; of an interim one too, after which it comes again."""
-
-    def answered(self, head: AnswerHead) -> None:
-        """Not for interim answers."""
-
-    def answer_body(self, data: bytes, at_ns: int) -> None: ...
-
-    def answer_bodies(self, data: bytes, ends: Sequence[int], times: Sequence[int]) -> None:
-        """Several pieces at once: where each ends in these bytes, and when it came."""
-
-    @property
-    def patient(self) -> bool:
-        """What comes next of the answer's body may be told late, all but its end."""
-        ...
-
-    def truncated(self) -> None:
-        """Bytes are missing, or are not HTTP: no more will be told but the end."""
-
-    def ends(self, how: End, at_ns: int) -> None:
-        """Once, and nothing after it."""
 
 
 def lost_of(payload: bytes) -> Lost:
@@ -116,6 +58,8 @@ class Connection:
         """Those whose answers are lost: only their end can still be told."""
         self._sending: Exchange | None = None
         """Whose request is being sent."""
+        self.answering: Exchange | None = None
+        """Whose answer is coming."""
         self._requests: Direction | None = None if resumed else Direction(_Requests(self))
         """None: the place in this direction is lost."""
         self._answers: Direction | None = None if resumed else Direction(_Answers(self))
@@ -254,7 +198,7 @@ class Connection:
         self._lose_answers()
 
     def _lose_answers(self) -> None:
-        self._answers = None
+        self._answers = self.answering = None
         for exchange in self._open:
             exchange.truncated()
         self._adrift += self._open
@@ -263,10 +207,11 @@ class Connection:
     def _client_ends(self, at_ns: int) -> None:
         if self._client_ended_ns is None:
             self._client_ended_ns = at_ns
-        # A client may send no more and still read; but a request that is not whole will never be.
-        if self._sending is not None:
-            self.cut_head()
-            exchange, self._sending = self._sending, None
+        # A client may send no more and still read; but a request that is not whole will never be, and an answer to it
+        # comes only if it has begun.
+        self.cut_head()
+        exchange, self._sending = self._sending, None
+        if exchange is not None and exchange is not self.answering:
             if exchange in self._open:
                 self._open.remove(exchange)
             else:
@@ -389,7 +334,7 @@ class _Answers:
         self._interim = False
 
     def begins(self, at_ns: int) -> None:
-        self._exchange = self._connection.awaited
+        self._exchange = self._connection.answering = self._connection.awaited
         if self._exchange is not None:
             self._exchange.answer_begins(at_ns)
 
@@ -423,5 +368,6 @@ class _Answers:
             self._exchange.answer_bodies(data, ends, times)
 
     def ends(self, at_ns: int) -> None:
+        self._connection.answering = None
         if self._exchange is not None and not self._interim:
             self._connection.answer_ended(self._exchange, at_ns)

@@ -13,8 +13,8 @@ from kvtop.capture.api.codings import MAX_BYTES, Unpacker
 from kvtop.capture.api.routes import Asked, may_be_turn, read_request, route_of
 from kvtop.capture.api.sse import EventTimes
 from kvtop.capture.conversations.agents import UNKNOWN
-from kvtop.capture.recorder.connection import End
 from kvtop.capture.recorder.framing import AnswerHead, RequestHead
+from kvtop.capture.recorder.told import End
 from kvtop.capture.tap.wire import Opened
 from kvtop.capture.turn import Captured, Record, Route, TurnState
 from kvtop.errors import printable
@@ -108,7 +108,7 @@ class _Body:
         n = len(data)
         self.size += n
         if self._plain:
-            if n > self._room and not self._more(n):
+            if self.truncated or (n > self._room and not self._more(n)):
                 return False
             self._room -= n
             self.data += data
@@ -147,7 +147,7 @@ class _Body:
 
 
 class TurnExchange:
-    """A `connection.Exchange` that becomes a turn if it is one."""
+    """A `told.Exchange` that becomes a turn if it is one."""
 
     def __init__(self, desk: Desk, opened: Opened, began_ns: int) -> None:
         self.method = ""

@@ -4,7 +4,7 @@ bounds, and are counted where they are lost."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -41,7 +41,7 @@ class StoreLike(Protocol):
 
     def adopt(self, tap: str) -> int: ...
 
-    def recent(self, limit: int) -> list[Captured]: ...
+    def recent(self, limit: int) -> Iterable[Captured]: ...
 
     def sweep(self, now: float, keep_s: float, max_bytes: int) -> int: ...
 
@@ -109,7 +109,7 @@ class Ledger:
     def __init__(
         self,
         open_store: Callable[[], StoreLike],
-        link: Callable[[Sequence[Captured]], LinkerLike],
+        link: Callable[[Iterable[Captured]], LinkerLike],
         *,
         tap: str,
         say: Callable[[str], None],

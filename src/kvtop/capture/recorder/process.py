@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -263,7 +263,7 @@ def _store(path: Path) -> Callable[[], StoreLike]:
     return opened
 
 
-def _linker(recent: Sequence[Captured]) -> LinkerLike:
+def _linker(recent: Iterable[Captured]) -> LinkerLike:
     from kvtop.capture.conversations.linker import Linker
 
     return Linker(recent)

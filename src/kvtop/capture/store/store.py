@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -176,14 +176,14 @@ class Store:
 
         return self._read(work)
 
-    def recent(self, limit: int) -> list[Captured]:
-        """The last turns with their outlines, in the order in which they came."""
-
-        def work() -> list[Captured]:
-            rows = self._db.execute(f"select {COLUMNS}, detail from turn order by id desc limit ?", (max(0, limit),))
-            return [self._whole(row) for row in reversed(rows.fetchall())]
-
-        return self._read(work)
+    def recent(self, limit: int) -> Iterator[Captured]:
+        """The last turns with their outlines, in the order of their ids. Each is read when it is asked for: together
+        long ones take a hundred megabytes."""
+        newest = "select id from turn order by id desc limit ?"
+        ids = self._read(lambda: self._db.execute(newest, (max(0, limit),)).fetchall())
+        for (id,) in reversed(ids):
+            if (turn := self.turn(id)) is not None:
+                yield turn
 
     def request_body(self, id: int) -> bytes | None:
         """As it was sent; None where there is no such turn."""

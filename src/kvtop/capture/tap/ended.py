@@ -43,7 +43,8 @@ class Missed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        return f"not recorded: {self.bytes:,} bytes, of {self.connections} connection{'s'[: self.connections != 1]}"
+        of = "connection" if self.connections == 1 else "connections"
+        return f"not recorded: {self.bytes:,} bytes, of {self.connections} {of}"
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
