@@ -141,6 +141,19 @@ def test_what_was_missed_is_told(kvtop: Program) -> None:
     assert Path(row["log"]).read_text().splitlines()[-1].endswith(f" info {end}")
 
 
+def test_a_store_that_cannot_be_written_is_told_while_turns_wait(kvtop: Program) -> None:
+    one, up = free_ports(2)
+    way = ("--listen", f"127.0.0.1:{one}", "--upstream", f"http://127.0.0.1:{up}")
+    waits = Missed(unwritten="turns.db cannot be written or read: full", unwritten_since=1_750_000_000.0)
+    assert kvtop.run("tap", *way, "--detach", env={"TAP_MISSED": msgspec.json.encode(waits).decode()}).returncode == 0
+    while (row := status(kvtop)[0])["store_problem"] is None:  # it is written beside the traffic
+        pass
+    why = "the store cannot be written: turns.db cannot be written or read: full"
+    assert row["store_problem"] == f"turns wait since 2025-06-15T15:06:40Z: {why}"
+    assert f"  {row['store_problem']}\n" in kvtop.run("tap", "--status").stdout
+    assert kvtop.run("tap", "--stop").returncode == 0
+
+
 def test_a_tap_that_records_nothing_misses_nothing(kvtop: Program) -> None:
     one, up = free_ports(2)
     way = ("--listen", f"127.0.0.1:{one}", "--upstream", f"http://127.0.0.1:{up}")

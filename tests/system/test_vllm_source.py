@@ -565,6 +565,25 @@ async def test_facts_without_dev_mode_ask_for_sleep_once() -> None:
         assert box.paths.count("/is_sleeping") == 1
 
 
+async def test_a_model_that_is_told_wrongly_costs_no_other() -> None:
+    rows = [
+        '{"id": null}',
+        '{"id": "a", "max_model_len": 1e400, "owned_by": 5}',
+        "7",
+        "[]",
+        '{"id": "b", "max_model_len": "many", "owned_by": "vllm"}',
+        '{"id": "c", "max_model_len": 4096}',
+        "{}",
+    ]
+    async with serving(vllm(v1_models=f'{{"data":[{",".join(rows)}]}}'.encode())) as box:
+        source = VllmSource(box.url)
+        facts = await source.facts()
+        await source.aclose()
+    assert not isinstance(facts, SourceDown)
+    assert [(model.id, model.max_model_len) for model in facts.models] == [("a", None), ("b", None), ("c", 4096)]
+    assert facts.problems == ()
+
+
 async def test_facts_of_a_server_that_hides_its_models() -> None:
     async with serving(vllm(v1_models=401)) as box:
         source = VllmSource(box.url)
@@ -584,6 +603,7 @@ async def test_facts_that_make_no_sense_are_unknown(body: bytes) -> None:
         await source.aclose()
     assert isinstance(facts, ServerFacts)
     assert (facts.version, facts.models, facts.sleeping) == (None, (), None)
+    assert "/v1/models: not what vLLM answers" in facts.problems
 
 
 async def test_facts_of_a_hostile_server_are_printable() -> None:

@@ -21,7 +21,7 @@ from kvtop.config import Settings
 from kvtop.errors import Problem
 from kvtop.model.box import BySource, Cached, Finished, Latency, Quantile, Window
 from kvtop.model.view import BoxView, EngineLine, Sentence, TapView, Turn
-from kvtop.readings import Discovery, GpuReading, State
+from kvtop.readings import Discovery, GpuReading, Model, State
 from kvtop.ui.app import KvtopApp
 from kvtop.ui.layout import PANELS
 from kvtop.ui.numbers import hms
@@ -543,6 +543,17 @@ async def test_a_last_word_does_not_stand_alone_where_fewer_words_do() -> None:
     assert rows[0].endswith("word") and "alone" not in rows[1]
     rows = (await look(boxes.box(replace(say, shorter=())))).splitlines()
     assert rows[1].strip().startswith("alone "), "better alone than not at all"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+@pytest.mark.parametrize("name", ["模型" * 350, "x" * 10_000, "org/" + "模x" * 70])
+async def test_a_name_longer_than_the_row_is_cut_and_the_server_stays(name: str, size: tuple[int, int]) -> None:
+    one = replace(boxes.server(), models=(Model(name),))
+    row = (await look(boxes.box(boxes.HEALTHY, (one,)), *size)).splitlines()[1]
+    named, _, place = row.strip().rpartition(" · ")
+    assert place == "127.0.0.1:8000"
+    assert named.rpartition(" · ")[2].endswith("…") and name.rpartition("/")[2][:3] in named
+    assert size[0] / 2 < cell_len(row) <= size[0]
 
 
 async def test_on_three_rows_the_sentence_is_shortened_and_not_cut() -> None:

@@ -73,6 +73,7 @@ class FakeServer:
         self.closed = False
         self.answer: Callable[[], Scrape | SourceDown] | None = None
         self.hangs = False
+        self.doing = ""
 
     async def scrape(self) -> Scrape | SourceDown:
         self.scrapes.append(self.clock.now)

@@ -351,6 +351,9 @@ def test_check(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
     fill(FULL, FULL)
     code, out, err = run(capsys, "--check")
     assert (code, err) == (0, "") and "2 turns" in out and out.endswith("every body came back as it was sent\n")
+    run(capsys, "--forget", "1")
+    assert ": 1 turn, " in run(capsys, "--check")[1]
+    fill(FULL)
     with Store.open(paths.turns_file(), write=True) as store:
         store.db.execute("update body set digest = x'00' where turn = 2 and role = 0")
     code, out, _ = run(capsys, "--check")
@@ -366,6 +369,7 @@ def test_a_broken_store_is_told_in_two_lines(capsys: pytest.CaptureFixture[str])
     for argv in ([], ["--json"], ["--check"], ["--forget", "1"]):
         code, out, err = run(capsys, *argv)
         assert (code, out) == (1, "") and "damaged" in err and len(err.splitlines()) == 2
+        assert ("turns --check" in err) == (argv != ["--check"]), "it does not send whoever did it to do it again"
 
 
 def test_an_answer_that_came_at_once_has_no_speed() -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import threading
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,7 @@ from kvtop import paths
 from kvtop.capture.importers import jsonl
 from kvtop.capture.importers.read import FORMATS
 from kvtop.capture.turn import TurnState
+from kvtop.cli import importing
 from kvtop.cli.main import main
 
 
@@ -116,6 +122,62 @@ def test_nothing_kept_is_one_and_unreadable_is_two(lines: Path, capsys: pytest.C
     assert code == 2 and "No such file" in err and "Traceback" not in err
     code, _, err = run(capsys, str(lines), "--format", "nothing")
     assert code == 2
+
+
+def test_many_turns_are_held_in_parts_and_each_is_kept(
+    lines: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "MOST_HELD", 3)
+    assert run(capsys, str(lines))[1].startswith(f"{lines} (jsonl, guessed): 4 turns kept, 1 bad\n")
+    assert [turn.relation for turn in stored()] == ["first", "next", "first", "retry"]
+
+
+def test_what_holds_no_record_says_so(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines.write_text('{"log": {"entries": []}}')
+    assert run(capsys, str(lines)) == (1, f"{lines} (har, guessed): 0 turns kept\n", "  it holds no record\n")
+    lines.write_text("")
+    assert run(capsys, str(lines)) == (2, "", f"kvtop: '{lines}' is empty\n")
+
+
+def test_bad_records_are_counted_and_not_collected(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines.write_bytes(gzip.compress(b'{"a":1}\n' * 200_000))
+    tracemalloc.start()
+    try:
+        code, out, _ = run(capsys, str(lines), "--format", "jsonl")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (code, out) == (1, f"{lines} (jsonl): 0 turns kept, 200000 bad\n")
+    assert peak < 24 << 20, "a million bytes of short lines and no more"
+
+
+def test_a_pipe_without_a_writer_is_waited_for_with_a_word(lines: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pipe = lines.parent / "pipe"
+    os.mkfifo(pipe)
+    said = []
+
+    def write() -> None:
+        while not (told := capfd.readouterr().err):
+            time.sleep(0.01)
+        said.append(told)
+        pipe.write_bytes(lines.read_bytes())
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    code = main(["import", str(pipe)])
+    writer.join()
+    assert said == [f"kvtop: waits for a writer of the pipe '{pipe}'; ctrl-c ends it\n"]
+    assert code == 0 and capfd.readouterr().out.startswith(f"{pipe} (jsonl, guessed): 4 turns kept, 1 bad\n")
+
+
+def test_ctrl_c_is_one_line(lines: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importing, "_keep", interrupted)
+    code, out, err = run(capsys, str(lines))
+    assert (code, out, err.count("\n")) == (130, "", 1)
+    assert err.startswith("kvtop: import was ended")
 
 
 def test_a_store_that_was_moved_aside_is_told(lines: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -249,6 +249,12 @@ def test_the_tap() -> None:
     assert made == Check("tap", True, "http://127.0.0.1:8001 -> http://127.0.0.1:8000 (process 77)")
     whole = msgspec.structs.replace(runs, missed=Missed())
     assert "turns recorded" not in rows(replace(EMPTY, taps=(runs, whole)))
+    waits = Missed(unwritten="turns.db cannot be written or read: full", unwritten_since=61.0)
+    made = rows(replace(EMPTY, taps=(msgspec.structs.replace(runs, missed=waits),)))["turns written"]
+    assert made.ok is False and made.because == (
+        "tap 127.0.0.1:8001 (process 77): turns wait since 1970-01-01T00:01:01Z: "
+        "the store cannot be written: turns.db cannot be written or read: full"
+    )
     some = msgspec.structs.replace(runs, missed=Missed(connections=1, bytes=2000, first_at=0.0, last_at=61.0))
     made = rows(replace(EMPTY, taps=(some,)))["turns recorded"]
     assert made.ok is False and made.because == (

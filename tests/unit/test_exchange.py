@@ -79,6 +79,46 @@ def test_real_answers(name: str, path: str, route: Route, tokens: tuple[int, ...
     assert turn.response_bytes == len(body_of(told))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Authorization: Bearer\r\n sEcReT-0123456789",
+        b"Authorization : sEcReT-0123456789",
+        b"X-Api-Key\t: sEcReT-0123456789",
+        b"X-Note: a\x00sEcReT-0123456789",
+        b"sEcReT-0123456789",
+    ],
+)
+def test_an_odd_header_is_left_out_and_its_request_is_recorded(line: bytes) -> None:
+    wire = started(ASK.replace(b"\r\n", b"\r\n" + line + b"\r\n", 1))
+    wire.server(recorded("chat-stream-usage"))
+    turn = wire.turn()
+    assert (turn.state, turn.record, turn.model, turn.status) == (TurnState.DONE, Record.TRUNCATED, "tiny", 200)
+    assert wire.store.requests[1] == ASK.partition(b"\r\n\r\n")[2]
+    assert b"sEcReT" not in msgspec.json.encode(turn)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length : 2\r\n\r\n{}",
+        b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        b"POST /v1/chat/completions HTTP/9.9\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /v1/chat/completions?a=b HTTP/1.1\nContent-Length: 2\n\n{}",
+        b"POST /v1/chat/completions HTTP/1.1\r\nX: " + b"a" * 300_000,
+    ],
+)
+def test_of_a_request_that_cannot_be_read_that_much_is_recorded(head: bytes) -> None:
+    wire = started(head)
+    wire.server(answer(b"{}"))
+    wire.frame(Kind.CLIENT_END)
+    wire.frame(Kind.CLOSE)
+    turn = wire.turn()
+    assert (turn.method, turn.path.partition("?")[0], turn.route) == ("POST", CHAT, Route.CHAT)
+    assert (turn.record, turn.request_headers) == (Record.TRUNCATED, [])
+    assert turn.state in (None, TurnState.DONE), "the last but one is answered, and its body is not looked at"
+
+
 def test_a_turn_is_seen_while_it_is_in_flight() -> None:
     wire = started()
     turn = wire.turn()

@@ -28,6 +28,9 @@ class Notes:
     def begins(self, at_ns: int) -> None:
         return
 
+    def unread(self, data: bytes) -> None:
+        pass
+
     def head(self, data: bytes, at_ns: int) -> tuple[Framing, int]:
         head = answer_head(data) if self._answers else request_head(data)
         self.messages.append((head, b""))

@@ -65,7 +65,7 @@ def test_one_id_of_5000_digits_is_one_bad_record(tmp_path: Path) -> None:
     bad, good = read(tmp_path / "x", (LOG % ("a", "9" * 5_000) + LOG % ("b", "1, 2")).encode(), "vllm-log")
     assert isinstance(bad, Bad)
     assert bad.where == "line 1"
-    assert bad.why.startswith("not as vLLM writes it: Exceeds the limit")
+    assert bad.why.startswith("not as vLLM writes it: a number of too many digits")
     assert isinstance(good, Exchange)
     assert good.request == b'{"prompt":[1,2]}'
 
@@ -141,7 +141,7 @@ def test_a_fault_at_one_record_keeps_the_others(
     assert (code, found["kept"], found["bad"]) == (0, 1, 1)
     (bad,) = found["files"][0]["bad_records"]
     assert bad["where"].endswith(" 1")
-    assert bad["why"].endswith(": too large")
+    assert bad["why"].endswith(": a number is too large")
 
 
 def bomb(pack: str, size: int) -> bytes:

@@ -100,6 +100,15 @@ def test_turns_wait_for_a_store_that_cannot_be_written(error: Exception, why: st
     ]
 
 
+def test_a_store_that_is_well_again_before_a_turn_waited_for_it_is_told() -> None:
+    desk = Desk()
+    desk.opens = KvtopError("locked")
+    desk.ledger.open()
+    desk.opens = None
+    desk.ledger.keep(TURN, b"one").finish(DONE, b"")
+    assert desk.said == ["the store cannot be written: locked; turns wait for it", "the store is written again"]
+
+
 def test_a_store_that_cannot_be_opened_is_opened_later() -> None:
     desk = Desk()
     desk.opens = KvtopError("locked")

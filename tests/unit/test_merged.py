@@ -154,9 +154,9 @@ def test_whatever_part_was_captured_each_request_stands_once(
 def test_beside_captured_turns_no_counted_row_has_one_of_the_stores_numbers() -> None:
     flight = Turn(4, None, state="in_flight", n=2)
     rows = merge([tap(9, None), tap(2, 30.0)], [flight, row(2, 20.5, prompt=77), row(1, 10.5, prompt=78)])
-    assert [t.name for t in rows] == ["m4", "9", "2", "m2", "m1"]
+    assert [t.name for t in rows] == ["–", "9", "2", "m2", "m1"]
     assert [t.key for t in rows if t.source == "metrics"] == [("flight", 4), ("counted", 2), ("counted", 1)]
-    assert [t.name for t in merge((), [flight, row(2, 20.5)])] == ["4", "2"]
+    assert [t.name for t in merge((), [flight, row(2, 20.5)])] == ["–", "2"]
 
 
 def test_rows_are_named_anew_when_the_first_turn_in_flight_is_captured() -> None:

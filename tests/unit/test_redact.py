@@ -33,6 +33,17 @@ SECRET = "sEcReT-0123456789"
         "x-password",
         "X-Amz-Signature",
         "x-csrf",
+        "X-Passphrase",
+        "X-Pass",
+        "X-Session",
+        "Session",
+        "X-Session-Secret",
+        "X-User-Session",
+        "X-Otp",
+        "X-Pin",
+        "X-Sid",
+        "X-Access",
+        "X-JSessionId",
     ],
 )
 def test_a_header_that_may_carry_a_secret(name: str) -> None:
@@ -65,10 +76,47 @@ def test_a_value_that_looks_like_a_secret(name: str, value: str) -> None:
         ("x-stainless-runtime-version", "v24.3.0"),
         ("anthropic-beta", "claude-code-20250219,interleaved-thinking-2025-05-14"),
         ("accept", "application/json"),
+        ("x-session-id", "ses_5a1c0f3e2ffeMCG8pnZm2xWcQ1"),
+        ("x-session-affinity", "3f2a0b1c-0000-4000-8000-123456789abc"),
+        ("x-opencode-session", "any-thing"),
+        ("x-litellm-session-id", "any-thing"),
+        ("x-codex-turn-metadata", '{"session_id":"a","request_kind":"turn"}'),
+        ("access-control-allow-origin", "*"),
+        ("x-ratelimit-passed", "5"),
+        ("x-pinned", "5"),
+        ("x-code", "5"),
     ],
 )
 def test_what_is_no_secret_stays(name: str, value: str) -> None:
     assert redact.headers([(name, value)]) == [(name, value)]
+
+
+@pytest.mark.parametrize(
+    "name", ["x-session-id", "Session_Id", "session-id", "X-Session-Affinity", "x-parent-session-id"]
+)
+def test_a_session_that_may_let_somebody_in_is_kept_as_what_tells_it_from_others(name: str) -> None:
+    ((_, shown),) = redact.headers([(name, SECRET)])
+    assert SECRET not in shown and shown not in ("", redact.REMOVED)
+    assert redact.headers([(name, SECRET)]) == redact.headers([(name, shown)])
+    assert redact.headers([(name, f"{SECRET}x")]) != redact.headers([(name, SECRET)])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pass", "passphrase", "passwd", "pwd", "pin", "otp", "totp", "code", "k", "access", "sid", "session"),
+        *("sessionId", "session_id", "PHPSESSID", "connect.sid"),
+    ],
+)
+def test_a_parameter_that_may_carry_a_secret(name: str) -> None:
+    assert redact.target(f"/v1?a=1&{name}={SECRET}") == f"/v1?a=1&{name}={redact.REMOVED}"
+    ((_, shown),) = redact.headers([("referer", f"http://h/x?a=1&{name}={SECRET}&b=2")])
+    assert shown == f"http://h/x?a=1&{name}={redact.REMOVED}&b=2"
+
+
+@pytest.mark.parametrize("name", ["pinned", "passes", "compass", "side", "opcode", "top_k", "sort", "model", "encode"])
+def test_a_parameter_that_is_called_much_alike_stays(name: str) -> None:
+    assert redact.target(f"/v1?{name}=5") == f"/v1?{name}=5"
 
 
 @pytest.mark.parametrize(

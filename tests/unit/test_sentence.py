@@ -15,6 +15,7 @@ from kvtop.model.box import (
     Cached,
     Config,
     EngineWindow,
+    Finished,
     Latencies,
     Latency,
     Offload,
@@ -91,7 +92,10 @@ def test_requests_that_began_before_the_window_do_not_look_like_a_hang(
     running: int, turns: tuple[Turn, ...], generated: int | None, said: str
 ) -> None:
     seen = window(
-        6.0, requests=Requests(running=running, waiting=0), throughput=Throughput(generation_tokens=generated)
+        6.0,
+        cached=Cached(prompt_tokens=0),
+        requests=Requests(running=running, waiting=0),
+        throughput=Throughput(generation_tokens=generated),
     )
     view = replace(UP, window=seen, life=window(6.0), turns=turns)
     assert sentence.make([view], 0, AROUND).text.replace("\u00a0", " ") == said
@@ -440,7 +444,21 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
         AROUND,
         "nobody asked anything for 15 min; since start 95.1 % cached",
     ),
+    (
+        "UNSURE",
+        "warn",
+        replace(UP, window=window(300.0)),
+        AROUND,
+        "turns in 5 min are not known: /metrics gives no number that counts them",
+    ),
     ("FIRST LOOK", "dim", replace(UP, last_good_at=None), AROUND, "first look at 127.0.0.1:8000"),
+    (
+        "FIRST LOOK",
+        "dim",
+        replace(UP, last_good_at=None, waits_for="reading 14 MB of /metrics"),
+        AROUND,
+        "first look at 127.0.0.1:8000: reading 14 MB of /metrics",
+    ),
 ]
 
 
@@ -653,6 +671,48 @@ def test_no_text_from_outside_makes_it_long_or_dangerous(
     assert len(made.text) <= sentence.LENGTH
     assert made.first
     assert all(c.isprintable() or c == "\N{NO-BREAK SPACE}" for c in made.text)
+
+
+UNKNOWN = replace(UP, window=window(6.0), life=window(38_220.0), last_busy_at=NOW - 900)
+
+
+def test_where_no_number_counts_turns_neither_calm_nor_a_lull_is_claimed() -> None:
+    assert (said(UNKNOWN).chip, said(UNKNOWN).tone) == ("UNSURE", "warn")
+    assert plain(said(UNKNOWN)) == "turns in 6 s are not known: /metrics gives no number that counts them"
+    gauges = replace(UNKNOWN, window=window(300.0, requests=Requests(running=0, waiting=0)))
+    assert plain(said(gauges)) == (
+        "turns in 5 min are not known: /metrics gives no number that counts them; nothing runs, no queue"
+    )
+    counted = replace(UNKNOWN, window=window(300.0, latency=Latencies(ttft=Latency(n=3))), last_busy_at=NOW)
+    assert (said(counted).chip, plain(said(counted))) == ("OK", "3 turns in 5 min, cached not known")
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_whatever_is_unknown_nothing_is_made_of_it(data: st.DataObject) -> None:
+    running, waiting, prompt, n, stop = data.draw(st.tuples(*[st.sampled_from([None, 0, 1, 7])] * 5))
+    share = data.draw(st.sampled_from([None, 0.0, 0.9])) if prompt else None
+    seconds = data.draw(st.sampled_from([None, 6.0, 300.0]))
+    blocks = Offload(supported=True, unit="blocks", stores=3)
+    shown = window(
+        cached=Cached(prompt_tokens=prompt, share=share),
+        requests=Requests(running=running, waiting=waiting, finished=Finished(stop=stop)),
+        latency=Latencies(ttft=Latency(n=n)),
+        offload=data.draw(st.sampled_from([Offload(), WELL.all.offload, blocks])),
+    )
+    before = window(900.0, cached=Cached(lifetime_share=data.draw(st.sampled_from([None, 0.5]))))
+    busy = data.draw(st.sampled_from([None, NOW, NOW - 900]))
+    view = replace(UP, window=replace(shown, window_s=seconds), life=before, last_busy_at=busy)
+    for one in (made := said(view), *(Sentence(made.chip, made.tone, *words) for words in made.shorter)):
+        assert not one.text.endswith((",", ";", ":"))
+        assert ",," not in one.text
+    if "no turn" in made.text:
+        assert not prompt
+        assert not n
+    if "no turn" in made.text or "nobody" in made.text:
+        assert (prompt, n, stop) != (None, None, None)
+    if made.chip == "OK" and seconds is not None:
+        assert (prompt, n, stop) != (None, None, None)
 
 
 def flying(**more: object) -> ServerView:

@@ -273,6 +273,18 @@ def test_a_recorder_that_takes_nothing_is_told_of_while_it_does_not(monkeypatch:
     assert tally.missed.behind_since == 1000
 
 
+def test_a_store_that_cannot_be_written_is_told_with_its_beginning_and_taken_back() -> None:
+    reactor, told = Reactor(), list[Missed]()
+    tally = Tally(reactor, lambda: False, lambda _: None, told.append)
+    for why, look in (("full", 1), ("full", 1), (None, 1), (None, 1)):
+        tally.unwritten(why)
+        reactor.call_later(1.2 * look, reactor.stop)
+        reactor.run()
+    reactor.close()
+    assert [missed.unwritten for missed in told] == ["full", None]
+    assert told[0].unwritten_since is not None and told[1] == Missed()
+
+
 def test_a_connection_for_which_there_was_no_room_at_all_is_counted() -> None:
     reactor, keeper = Reactor(), Keeper()
     spool = Spool(reactor, keeper, 4000)

@@ -17,6 +17,7 @@ import pytest
 from captured_turns import FULL, body
 from msgspec.structs import replace
 
+from kvtop import paths
 from kvtop.capture.store import header, schema
 from kvtop.capture.store.store import NoStore, Store, StoreError
 from kvtop.capture.turn import Captured, TurnState
@@ -223,9 +224,26 @@ def test_a_broken_file_is_moved_aside_and_told_once(path: Path, spoil: Callable[
         assert store.check() == []
     (aside,) = path.parent.glob("turns.db.broken-*")
     assert aside.name in note and "\n" not in note
+    assert {file.stat().st_mode & 0o777 for file in path.parent.glob("turns.db*")} == {0o600}
     assert aside.read_bytes() == broken
     with Store.open(path, write=True) as again:
         assert again.notes == [] and again.request_body(1) == body(3)
+
+
+def test_the_data_folder_is_made_private_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVTOP_HOME", str(tmp_path / "home"))
+    own, elsewhere, linked = paths.data_dir(), tmp_path / "elsewhere", tmp_path / "linked"
+    for folder in (own, elsewhere, linked):
+        folder.mkdir(parents=True)
+    for folder in (own, own.parent, elsewhere, linked):
+        folder.chmod(0o755)
+    for folder in (own, elsewhere):
+        Store.open(folder / "turns.db", write=True).close()
+    assert [folder.stat().st_mode & 0o777 for folder in (own, own.parent, elsewhere)] == [0o700, 0o755, 0o755]
+    shutil.rmtree(own)
+    own.symlink_to(linked)
+    Store.open(paths.turns_file(), write=True).close()
+    assert linked.stat().st_mode & 0o777 == 0o755
 
 
 def test_a_second_broken_file_gets_a_name_of_its_own(path: Path) -> None:

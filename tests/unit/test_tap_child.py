@@ -14,6 +14,37 @@ from kvtop.capture.tap.child import Child
 from kvtop.capture.tap.reactor import Reactor
 
 
+def test_what_a_recorder_says_of_its_store_is_told_and_taken_back() -> None:
+    said = [
+        "kvtop recorder: the store cannot be written: /d/turns.db cannot be written or read; turns wait for it",
+        "kvtop recorder: the store is written again: 2 turns had waited",
+        "the store cannot be written: of another one's words; turns wait for it",
+        "kvtop recorder: the store cannot be written: locked; turns wait for it",
+    ]
+    script = f"import sys; print({chr(10).join(said)!r}, file=sys.stderr, flush=True); sys.stdin.read()"
+    reactor, told = Reactor(), list[str | None]()
+    child = Child(reactor, lambda fd: [sys.executable, "-c", script], lambda _: None)
+    child.on_store = told.append
+    started: list[socket.socket] = []
+    child.on_start = started.append
+    child.start()
+    reactor.call_later(20.0, reactor.stop)
+
+    def look() -> None:
+        if told[-1:] == ["locked"]:
+            reactor.stop()
+        else:
+            reactor.call_later(0.01, look)
+
+    look()
+    reactor.run()
+    assert told == [None, "/d/turns.db cannot be written or read", None, "locked"]
+    started[0].close()
+    child.end(20.0, reactor.stop)
+    reactor.run()
+    reactor.close()
+
+
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 

@@ -11,6 +11,7 @@ from live_fakes import Bench
 from kvtop.config import Poll
 from kvtop.config import Server as Configured
 from kvtop.errors import UsageError
+from kvtop.live import endpoint
 from kvtop.live.watch import SELDOM_S
 from kvtop.readings import (
     Discovery,
@@ -99,6 +100,21 @@ async def test_a_source_that_hangs_is_cancelled_and_the_other_goes_on() -> None:
         first, second = bench.watch.view("5m").servers
         assert first.state is State.TIMEOUT and "no answer within" in first.cause
         assert second.state is State.UP and len(bench.server(B).scrapes) > 3
+
+
+async def test_a_slow_first_look_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "SAID_AFTER_S", 0.02)
+    monkeypatch.setattr(endpoint, "SAID_AGAIN_S", 0.02)
+    bench = Bench(A, poll=Poll(metrics_timeout_s=0.25))
+    bench.server(A).hangs = True
+    async with bench.running():
+        for doing in ("/metrics has not answered yet", "reading 14 MB of /metrics"):
+            bench.server(A).doing = doing
+            while not bench.watch.view("5m").sentence.text.endswith(f": {doing}"):
+                assert not bench.watch._endpoints[0].tried.is_set(), bench.watch.view("5m").sentence.text
+                await asyncio.sleep(0.01)
+        await asyncio.wait_for(bench.watch._endpoints[0].tried.wait(), 5)
+        assert bench.watch.view("5m").servers[0].waits_for == ""
 
 
 async def test_an_exception_is_a_state_that_names_it() -> None:

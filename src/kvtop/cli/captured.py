@@ -70,7 +70,7 @@ def forget(words: Sequence[str], *, yes: bool, as_json: bool) -> int:
     missing: list[str] = []
     try:
         with Store.open(path) as store:
-            count = f"{exact(store.count())} turns"
+            count = _turns(store.count())
             missing += [] if everything else [word for word in words if store.turn(int(word)) is None]
     except StoreError as error:
         old = schema.moved_aside(path)
@@ -95,7 +95,7 @@ def forget(words: Sequence[str], *, yes: bool, as_json: bool) -> int:
         print(json.dumps({"forgotten": gone, "not_found": numbers, "damaged_deleted": dropped, "left_in": left}))
     else:
         if gone or not (missing or left):
-            print(f"forgot {exact(gone)} turn{'' if gone == 1 else 's'}")
+            print(f"forgot {_turns(gone)}")
         if dropped:
             print(f"deleted {dropped} damaged file{'' if dropped == 1 else 's'} beside the store")
         for word in missing:
@@ -105,6 +105,10 @@ def forget(words: Sequence[str], *, yes: bool, as_json: bool) -> int:
     for file in left:
         tell(f"kvtop: what was said is still in {printable(file, 300)}; kvtop turns --forget all deletes it")
     return 1 if missing or left else 0
+
+
+def _turns(count: int) -> str:
+    return f"{exact(count)} turn{'' if count == 1 else 's'}"
 
 
 def _drop_aside(path: Path) -> int:
@@ -118,8 +122,14 @@ def _drop_aside(path: Path) -> int:
 
 def check(*, as_json: bool) -> int:
     """Read everything back. Exit code 1 where something is damaged."""
-    with Store.open(paths.turns_file()) as store:
-        count, size, problems = store.count(), store.size_bytes(), store.check()
+    try:
+        with Store.open(paths.turns_file()) as store:
+            count, size, problems = store.count(), store.size_bytes(), store.check()
+    except StoreError as error:
+        if error.__cause__ is None or not schema.is_damage(error.__cause__):
+            raise
+        fix = "no turn of it can be read: kvtop tap moves it aside and begins a new one, --forget all deletes it"
+        raise StoreError(error.what, fix) from error
     if as_json:
         print(json.dumps({"ok": not problems, "turns": count, "store_bytes": size, "problems": problems}))
         return 1 if problems else 0
@@ -128,9 +138,9 @@ def check(*, as_json: bool) -> int:
     name = printable(str(paths.turns_file()), 300)
     if problems:
         faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
-        print(f"{name}: {faults} in {exact(count)} turns; every other body came back as it was sent")
+        print(f"{name}: {faults} in {_turns(count)}; every other body came back as it was sent")
         return 1
-    print(f"{name}: {exact(count)} turns, {size / 1e6:.1f} MB; every body came back as it was sent")
+    print(f"{name}: {_turns(count)}, {size / 1e6:.1f} MB; every body came back as it was sent")
     return 0
 
 
@@ -199,7 +209,7 @@ def _table(
     table.show([COLUMNS, *(_cells(row, bool(slow), now) for row, slow in rows)], left=3)
     if last is None and next(chosen, None) is not None:
         # how many of some there are, is not known without reading all
-        rest = "shown, the newest" if conversation or slow else f"of {exact(store.count())} turns, the newest"
+        rest = "shown, the newest" if conversation or slow else f"of {_turns(store.count())}, the newest"
         tell(f"kvtop: {exact(len(rows))} {rest}; --last N lists more")
 
 

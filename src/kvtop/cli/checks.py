@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from kvtop import __version__
 from kvtop.cli.evidence import Asked, Evidence
-from kvtop.cli.tap_jobs import missed_line
+from kvtop.cli.tap_jobs import missed_line, unwritten_line
 from kvtop.model.box import Window
 from kvtop.model.here import server_of
 from kvtop.model.window import since_start
@@ -167,6 +167,10 @@ def _tap(seen: Evidence) -> Check:
 def _missed(seen: Evidence) -> Iterator[Check]:
     """What a tap passed on and could not record."""
     for tap in seen.taps:
+        waits = unwritten_line(tap.missed)
+        if waits is not None:
+            fix = f"make {tap.store or 'the store'} writable, with room on its disk: the turns are written then"
+            yield Check("turns written", False, f"tap {tap.name} (process {tap.pid}): {waits}", fix)
         line = missed_line(tap.missed)
         if line is not None:
             fix = "more CPU or a faster disk for the recorder; kvtop tap --status shows whether the numbers grow"

@@ -33,6 +33,10 @@ class PastFirst:
         """Part of the past is still to be told."""
         return self._past is None or bool(self._past)
 
+    @property
+    def doing(self) -> str:
+        return self.real.doing
+
     async def scrape(self) -> Scrape | SourceDown:
         if self._past is None:
             self._past = await asyncio.to_thread(self.thread.past)

@@ -18,12 +18,17 @@ from kvtop.errors import printable
 
 if TYPE_CHECKING:
     from kvtop.capture.conversations.linker import Linker
+    from kvtop.capture.importers.exchange import Exchange
     from kvtop.capture.importers.read import Opened
     from kvtop.capture.store.store import Store
+    from kvtop.capture.turn import Captured
 
 TOTALS = ("kept", "already", "left_out", "answers_left_out", "no_server", "bad")
 SHOWN = 5
 """Bad records of one file that are named."""
+MOST_HELD = 20_000
+MOST_HELD_BYTES = 256 << 20
+"""Turns of one file, and their bodies, that are put in the order of their times before they are written."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,8 +48,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    opened = [Opened(Path(name), args.format) for name in args.files]
-    found = _imported(opened)
+    try:
+        opened = [Opened(Path(name), args.format, lambda line: tell(f"kvtop: {line}")) for name in args.files]
+        found = _imported(opened)
+    except KeyboardInterrupt:
+        tell("kvtop: import was ended; the turns that it kept until then stay, and are not taken twice")
+        return 130
     total = {word: sum(row[word] for row in found) for word in TOTALS}
     if args.json:
         print(json.dumps({**total, "files": found}, allow_nan=False))
@@ -78,23 +87,47 @@ def _one(file: Opened, kept: Store, linker: Linker, known: set[str]) -> dict[str
 
     maker = Maker(file.written_at)
     bad: list[Bad] = []
-    left_out = answers = already = 0
-    made = []
+    left_out = answers = already = bad_ones = done = no_server = held = 0
+    made: list[tuple[Captured, Exchange]] = []
     for place, item in enumerate(file.items()):
         if isinstance(item, Bad):
-            bad.append(item)
+            bad_ones += 1
+            bad += [item] if len(bad) < SHOWN else []
         elif isinstance(item, LeftOut):
             left_out += 1
             answers += item.answer
         elif isinstance(item, Exchange):
             turn = taken(item.where, "no turn can be made of it", maker.turn, item, place)
             if isinstance(turn, Bad):
-                bad.append(turn)
+                bad_ones += 1
+                bad += [turn] if len(bad) < SHOWN else []
             elif turn.hints[KEY] in known:
                 already += 1
             else:
                 known.add(turn.hints[KEY])
+                no_server += not turn.upstream
                 made.append((turn, item))
+                held += len(item.request) + len(item.response or b"")
+            if len(made) >= MOST_HELD or held >= MOST_HELD_BYTES:
+                done += _keep(made, kept, linker)
+                made, held = [], 0
+    done += _keep(made, kept, linker)
+    return {
+        "file": printable(str(file.path), 1000),
+        "format": file.format,
+        "guessed": file.guessed,
+        "kept": done,
+        "already": already,
+        "left_out": left_out,
+        "answers_left_out": answers,
+        "no_server": no_server,
+        "bad": bad_ones,
+        "bad_records": [{"where": item.where, "why": item.why} for item in bad],
+    }
+
+
+def _keep(made: list[tuple[Captured, Exchange]], kept: Store, linker: Linker) -> int:
+    """Write them in the order of their times; how many."""
     made.sort(key=lambda pair: pair[0].started_at)
     for turn, item in made:
         place_ = linker.place(turn)
@@ -107,18 +140,7 @@ def _one(file: Opened, kept: Store, linker: Linker, known: set[str]) -> dict[str
         else:
             kept.finish(turn, item.response)
         linker.add(turn)
-    return {
-        "file": printable(str(file.path), 1000),
-        "format": file.format,
-        "guessed": file.guessed,
-        "kept": len(made),
-        "already": already,
-        "left_out": left_out,
-        "answers_left_out": answers,
-        "no_server": sum(not turn.upstream for turn, _ in made),
-        "bad": len(bad),
-        "bad_records": [{"where": item.where, "why": item.why} for item in bad[:SHOWN]],
-    }
+    return len(made)
 
 
 def _tell(found: Sequence[dict[str, Any]]) -> None:
@@ -135,6 +157,8 @@ def _tell(found: Sequence[dict[str, Any]]) -> None:
         print(f"{row['file']} ({how}): {', '.join(words)}")
         for record in row["bad_records"]:
             print(f"  {record['where']}: {record['why']}", file=sys.stderr)
+        if not any(row[word] for word in ("kept", "already", "left_out", "bad")):
+            print("  it holds no record", file=sys.stderr)
         if row["bad"] > len(row["bad_records"]):
             print(f"  and {row['bad'] - len(row['bad_records'])} more", file=sys.stderr)
     if kept := sum(row["kept"] for row in found):

@@ -53,7 +53,8 @@ def _row(record: Running) -> dict[str, Any]:
         "open_connections": open_connections(record.pid, ports),
         "detached": record.log is not None,
         "store": record.store,
-        "store_problem": tap_run.not_recorded(Path(record.store) if record.store else None) or None,
+        "store_problem": tap_run.not_recorded(Path(record.store) if record.store else None)
+        or unwritten_line(record.missed),
         "missed": None if record.missed is None else _missed(record.missed),
         "log": record.log,
     }
@@ -77,6 +78,15 @@ def missed_line(missed: Missed | None) -> str | None:
     if missed.behind_since is not None:
         line += f"; the recorder has not kept up since {iso(missed.behind_since)}"
     return line
+
+
+def unwritten_line(missed: Missed | None) -> str | None:
+    """Why turns wait for a tap's store, and since when; None where none do, or it records nothing."""
+    if missed is None or missed.unwritten is None:
+        return None
+    why = printable(missed.unwritten, 300)
+    since = f" since {at}" if (at := iso(missed.unwritten_since)) else ""
+    return f"turns wait{since}: the store cannot be written: {why}"
 
 
 def _print(row: dict[str, Any]) -> None:

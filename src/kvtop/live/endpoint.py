@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,6 +23,10 @@ IDLE_AFTER_S = 30.0
 
 BACK_OFF = 4.0
 """A server that does not answer is asked this many intervals apart at most, so that its return is seen soon."""
+
+SAID_AFTER_S = 2.5
+"""A try that takes longer says what it waits for, until it is over."""
+SAID_AGAIN_S = 0.5
 
 GUARD = 4.0
 """A source has its own timeouts; one that overstays them by this factor is cancelled."""
@@ -130,7 +135,8 @@ class Endpoint:
         if self._next is not None:
             self._made, self._next = self._next, None
             await self._leave()
-        answer = await self._guarded(self._scrape, "/metrics")
+        with self._said_if_slow():
+            answer = await self._guarded(self._scrape, "/metrics")
         if isinstance(answer, SourceDown):
             self.history.down(self._around.explain(answer, self.history.url, self.history.pid))
             self._was_down = True
@@ -142,6 +148,24 @@ class Endpoint:
         elif self.bad_since is None:
             self.bad_since = self._around.clock.mono()
         self._around.changed()
+
+    @contextmanager
+    def _said_if_slow(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+
+        def say() -> None:
+            nonlocal timer
+            self.history.waits(self._source.doing if self._source is not None else "")
+            self._around.changed()
+            timer = loop.call_later(SAID_AGAIN_S, say)
+
+        timer = loop.call_later(SAID_AFTER_S, say)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self.history.waits("")
 
     def _feed(self, scrape: Scrape) -> None:
         try:

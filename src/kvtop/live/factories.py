@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 class ServerLike(Protocol):
     """One vLLM endpoint."""
 
+    @property
+    def doing(self) -> str:
+        """What a `scrape` under way waits for, in words; empty where it cannot tell."""
+        ...
+
     async def scrape(self) -> Scrape | SourceDown: ...
 
     async def facts(self) -> ServerFacts | SourceDown: ...

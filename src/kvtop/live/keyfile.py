@@ -37,6 +37,10 @@ class WithKeyFile:
         """The file was read at least once, whatever was in it."""
         self._server = made(lambda: self._key)
 
+    @property
+    def doing(self) -> str:
+        return self._server.doing
+
     async def scrape(self) -> Scrape | SourceDown:
         return await self._refresh() or await self._server.scrape()
 

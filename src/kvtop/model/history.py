@@ -75,6 +75,7 @@ class ServerHistory:
         self._views: dict[tuple[str, str | None], tuple[tuple[int, int], ServerView]] = {}
         self._pid: int | None = None
         self._loader_pid: int | None = None
+        self._waits = ""
 
     # -- feeding
 
@@ -101,6 +102,12 @@ class ServerHistory:
         self._turns.extendleft(finished)
         for turn in finished:
             self._finished[turn.engine] += turn.n
+
+    def waits(self, what: str) -> None:
+        """What a slow try that is under way waits for; empty: none is, or it is not slow."""
+        if what != self._waits:
+            self._waits = what
+            self.version += 1
 
     def down(self, down: SourceDown) -> None:
         """A try that failed."""
@@ -251,6 +258,7 @@ class ServerHistory:
             state_since=self._state_since,
             last_good_at=self._last_at if self._last is not None else None,
             failed_tries=self._failed,
+            waits_for=self._waits,
             version=self._facts.version,
             models=self._facts.models,
             started_at=life.started_at if life.started_at is not None else self._reset_at,

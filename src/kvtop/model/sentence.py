@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 
+from kvtop.errors import printable
 from kvtop.model.box import Quantile, Window
 from kvtop.model.downs import BRIEF, DOWNS, Around, Wording, label_of, together
 from kvtop.model.view import Sentence, ServerView, seconds_of
@@ -45,6 +46,7 @@ def make(servers: Sequence[ServerView], selected: int, around: Around, discovery
         wordings = named if any(map(_fits, named)) else wordings
         if view.state in BRIEF and sum(one.state in BRIEF for one in servers) > 1:
             wordings = together(servers, view, wordings, around.now)
+    wordings = [(first if rest else first.rstrip(",;:"), rest) for first, rest in wordings]
     fitting = [wording for wording in wordings if _fits(wording)]
     first, rest = fitting[0] if fitting else wordings[-1]
     turn = told(view, around) if chip == "SLOW" else None
@@ -52,7 +54,7 @@ def make(servers: Sequence[ServerView], selected: int, around: Around, discovery
         chip,
         tone,
         first,
-        rest[: max(0, LENGTH - len(first) - 1)].rstrip(),
+        rest[: max(0, LENGTH - len(first) - 1)].rstrip(" ,;:"),
         tuple(fitting[1:]),
         (view.url, turn.key) if turn is not None else None,
     )
@@ -150,13 +152,30 @@ def _low(view: ServerView, around: Around) -> Made | None:
 def _first_look(view: ServerView, around: Around) -> Made | None:
     if view.last_good_at is not None:
         return None
-    return "dim", [(f"first look at {label_of(view)}", "")]
+    return "dim", [(f"first look at {label_of(view)}{':' if view.waits_for else ''}", printable(view.waits_for, 60))]
+
+
+def _unsure(view: ServerView, around: Around) -> Made | None:
+    """The series that would tell of turns are absent, NaN or no counts: then nothing is claimed, not even calm."""
+    if view.window.window_s is None or _turns_known(view.window):
+        return None
+    requests = view.window.all.requests
+    parts = [nb(f"{requests.running} {'runs' if requests.running == 1 else 'run'}")] if requests.running else []
+    parts += ["nothing runs"] if requests.running == 0 else []
+    told = ", ".join([*parts, *_queue_words(view.window)])
+    first = f"turns {_over(view)} are not known:"
+    why = "/metrics gives no number that counts them"
+    return "warn", [(first, f"{why}; {told}" if told else why), (first, why)]
+
+
+def _turns_known(window: Window) -> bool:
+    return window.all.cached.prompt_tokens is not None or _n(window) is not None
 
 
 def _idle(view: ServerView, around: Around) -> Made | None:
     requests = view.window.all.requests
     since = view.last_busy_at if view.last_busy_at is not None else view.watched_since
-    if requests.running or requests.waiting or since is None:
+    if requests.running or requests.waiting or since is None or not _turns_known(view.window):
         return None
     low, high = IDLE_AFTER_S
     if around.now - since < min(max(seconds_of(view.window_key) or high, low), high):
@@ -190,8 +209,12 @@ def _ok(view: ServerView, around: Around) -> Made | None:
         running = everything.requests.running
         life = view.life.all.cached.lifetime_share
         known = f"since start {nb(pct(life, 1))} cached" if life is not None else ""
-        if running:
-            first, lead = f"{running} {'runs' if running == 1 else 'run'},", _do(view, running, over)
+        runs = f"{running} {'runs' if running == 1 else 'run'}," if running else ""
+        if n or everything.cached.prompt_tokens:
+            turns = f"{exact(n)} {'turn' if n == 1 else 'turns'} {over}," if n else f"turns {over},"
+            first, lead = turns, ", ".join([*([runs[:-1]] if runs else []), "cached not known"])
+        elif running:
+            first, lead = runs, _do(view, running, over)
         else:
             first, lead = f"no turn {over},", ""
         if window.window_s is None:
@@ -199,9 +222,8 @@ def _ok(view: ServerView, around: Around) -> Made | None:
         if known:
             lead = f"{lead}, {known}" if lead else known
     parts += _queue_words(window) + _tier_words(view)
-    first = first if lead or parts else first.rstrip(",")
-    ends = range(len(parts), -1, -1)
-    return "ok", [(first, ", ".join([lead, *parts[:end]] if lead else parts[:end])) for end in ends]
+    rests = [", ".join([lead, *parts[:end]] if lead else parts[:end]) for end in range(len(parts), -1, -1)]
+    return "ok", [(first if rest else first.rstrip(","), rest) for rest in rests]
 
 
 def _do(view: ServerView, running: int, over: str) -> str:
@@ -272,6 +294,7 @@ _CHIPS: tuple[tuple[str, Callable[[ServerView, Around], Made | None]], ...] = (
     ("CACHE OFF", _cache_off),
     ("LOW", _low),
     ("FIRST LOOK", _first_look),
+    ("UNSURE", _unsure),
     ("IDLE", _idle),
     ("OK", _ok),
 )

@@ -271,6 +271,8 @@ class ServerView:
     last_good_at: float | None = None
     """Unix time of the last scrape that was read; None: never."""
     failed_tries: int = 0
+    waits_for: str = ""
+    """What a try that is under way, and slow, waits for, in words."""
     version: str | None = None
     models: tuple[Model, ...] = ()
     started_at: float | None = None

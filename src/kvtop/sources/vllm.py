@@ -10,6 +10,7 @@ import base64
 import contextlib
 import re
 from collections.abc import Callable
+from itertools import islice
 from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -60,7 +61,24 @@ class _Row(msgspec.Struct):
 
 
 class _Models(msgspec.Struct):
-    data: list[_Row]
+    data: list[msgspec.Raw]
+
+    @property
+    def rows(self) -> list[_Row]:
+        """Those that name a model, without what is wrong beside the name; no more than can be shown."""
+        found = (_row(raw) for raw in self.data)
+        return list(islice((row for row in found if row is not None), _MODELS))
+
+
+def _row(raw: msgspec.Raw) -> _Row | None:
+    try:
+        return msgspec.json.decode(raw, type=_Row)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        pass
+    members = _decode(raw, dict[str, msgspec.Raw]) or {}
+    name, length, owner = (members.get(key, b"null") for key in ("id", "max_model_len", "owned_by"))
+    id = _decode(name, str)
+    return _Row(id, _decode(length, int), _decode(owner, str)) if id is not None else None
 
 
 class _Sleeping(msgspec.Struct):
@@ -98,6 +116,7 @@ class VllmSource:
         self._metrics = HttpClient(endpoint, timeout_s=timeout_s, max_bytes=max_bytes)
         self._asides = HttpClient(endpoint, timeout_s=timeout_s, max_bytes=min(_SMALL, max_bytes))
         self._worker = Worker("reader")
+        self._doing = ""
         self._last: Scrape | None = None
         self._moved_at = 0.0
         self._health_at: float | None = None
@@ -105,6 +124,11 @@ class VllmSource:
         self._identity: tuple[float, bool] | None = None
         self._no_dev_mode_on = -1
         """The connection count of `_metrics` at which /is_sleeping was 404."""
+
+    @property
+    def doing(self) -> str:
+        """What a `scrape` under way waits for, in words."""
+        return self._doing
 
     def __repr__(self) -> str:
         return f"VllmSource({self.url!r})"
@@ -143,7 +167,9 @@ class VllmSource:
     async def _scrape(self) -> Scrape:
         if self._dead is not None:
             await self._look_at_health()
+        self._doing = "/metrics has not answered yet"
         answer = await self._get(self._metrics, "/metrics", _ACCEPT_TEXT)
+        self._doing = f"reading {_megabytes(answer.body)} of /metrics"
         self._judge(answer, "/metrics")
         scrape = await self._read(answer.body)
         if not scrape.has_vllm:
@@ -170,10 +196,8 @@ class VllmSource:
         try:
             return await self._worker.call(read, READ_S)
         except (TimeoutError, Hangs):
-            size = f"{len(body) / 1e6:.0f} MB"
-            raise HttpFailure(
-                State.TOO_LARGE, f"/metrics of {size} takes kvtop itself over {READ_S:g} s to read"
-            ) from None
+            why = f"/metrics of {_megabytes(body)} takes kvtop itself over {READ_S:g} s to read"
+            raise HttpFailure(State.TOO_LARGE, why) from None
 
     async def _look_at_health(self) -> None:
         """Raise when /health says that the engine is dead."""
@@ -196,6 +220,8 @@ class VllmSource:
         await self._look_at_health()
         version = await self._ask("/version", _Version, problems)
         models = await self._ask("/v1/models", _Models, problems)
+        if models is not None and models.data and not models.rows:
+            problems.append("/v1/models: not what vLLM answers")
         sleeping = None
         if self._no_dev_mode_on != self._metrics.connections:
             answer = await self._get(self._asides, "/is_sleeping")
@@ -205,7 +231,7 @@ class VllmSource:
                 sleeping = _decode(answer.body, _Sleeping) if answer.status == 200 else None
         return ServerFacts(
             version=printable(self._discreet(version.version), 60) if version else None,
-            models=tuple(self._model(row) for row in (models.data[:_MODELS] if models else ())),
+            models=tuple(self._model(row) for row in (models.rows if models else ())),
             sleeping=sleeping.is_sleeping if sleeping else None,
             problems=tuple(problems),
         )
@@ -247,7 +273,7 @@ class VllmSource:
         try:
             models = await self._ask("/v1/models", _Models, problems)
             if models is not None:
-                verdict = any(row.owned_by == "vllm" for row in models.data)
+                verdict = any(row.owned_by == "vllm" for row in models.rows)
             else:
                 # A server that wants an API key hides its models, but not its version.
                 hidden = any("API key" in line for line in problems)
@@ -316,11 +342,15 @@ class VllmSource:
         raise HttpFailure(State.HTTP_ERROR, f"{path} answers HTTP {status}", status)
 
 
+def _megabytes(body: bytes) -> str:
+    return f"{len(body) / 1e6:.0f} MB"
+
+
 def _length(tokens: int | None) -> int | None:
     return tokens if tokens is not None and 0 < tokens <= _MAX_LENGTH else None
 
 
-def _decode(body: bytes, kind: type[_T]) -> _T | None:
+def _decode(body: bytes | msgspec.Raw, kind: type[_T]) -> _T | None:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from urllib.parse import unquote
@@ -14,9 +15,22 @@ MAX_VALUE = 4_000
 """Characters of a header's value, or of a path with its query, that are kept."""
 
 _NAMES = re.compile(
-    r"auth|cookie|token|secret|api.?key|[-_.]key|^key|passw|pwd|credential|signature|^sig$|jwt|bearer|csrf|xsrf",
+    r"auth|cookie|token|secret|api.?key|[-_.]key|^key|passw|pwd|credential|signature|^sig$|jwt|bearer|csrf|xsrf"
+    r"|(?<![a-z])(?:pass(?:phrase|code|key)?|pin(?:code)?|t?otp|mfa)(?![a-z])",
     re.IGNORECASE,
 )
+_MORE = r"(?<![a-z])[a-z]{0,12}(?:sess(?:ion)?|sid)(?:[-_]?id)?(?![a-z])"
+_HEADERS = re.compile(rf"{_MORE}|(?:^|[-_.])access$", re.IGNORECASE)
+"""What a header may be called besides: elsewhere such a name is of something else."""
+_PARAMETERS = re.compile(rf"{_MORE}|(?:^|[-_.])(?:access|code|ticket|assertion)$|^k$", re.IGNORECASE)
+"""The same of a query's parameter."""
+_HINT = re.compile(r"(?:x-)?(?:parent-)?session[-_](?:id|affinity)", re.IGNORECASE)
+"""Headers in which agents name their session and others what lets a client in."""
+_OWN_HINT = re.compile(r"x-(?:claude-code|codex|opencode|kilocode|litellm)-.*", re.IGNORECASE)
+"""Headers of one program, that hold nothing which lets anybody in."""
+_ID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|ses_[0-9a-z]{8,40}|\(session [0-9a-f]{16}\)")
+"""A session as agents number it, or the digest of one that looks otherwise."""
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _VALUES = re.compile(
     r"""(?ix)
     (?<![A-Za-z0-9])(?:
@@ -48,7 +62,15 @@ _DECODED = 8
 
 def secret(name: str) -> bool:
     """What is called so may hold a secret."""
-    return _NAMES.search(name) is not None
+    return _NAMES.search(_HUMP.sub("_", name)) is not None
+
+
+def _secret_header(name: str) -> bool:
+    return secret(name) or _HEADERS.search(_HUMP.sub("_", name)) is not None
+
+
+def _secret_parameter(name: str) -> bool:
+    return secret(name) or _PARAMETERS.search(_HUMP.sub("_", name)) is not None
 
 
 def headers(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -69,7 +91,18 @@ def text(given: str) -> str:
 
 
 def _value(name: str, value: str) -> str:
-    return REMOVED if secret(name) else _shown(value[:MAX_VALUE])
+    if secret(name):
+        return REMOVED
+    if _HINT.fullmatch(name):
+        return value if _ID.fullmatch(value) else _digest(value)
+    if _secret_header(name) and not _OWN_HINT.fullmatch(name):
+        return REMOVED
+    return _shown(value[:MAX_VALUE])
+
+
+def _digest(value: str) -> str:
+    """Tells equal sessions from others, and nothing else."""
+    return f"(session {hashlib.blake2b(value.encode('utf-8', 'replace'), digest_size=8).hexdigest()})" if value else ""
 
 
 def _shown(value: str) -> str:
@@ -91,7 +124,9 @@ def _without(value: str) -> str:
     kept, at, done = [], 0, 0
     while found := _NAME.search(value, at):
         at = found.end()
-        given = _NAMED_VALUES[found[2]].match(value, at) if secret(_decoded(found[1])) else None
+        in_query = found[2] == "=" and value[found.start() - 1 : found.start()] in ("?", "&")
+        hides = _secret_parameter if in_query else secret
+        given = _NAMED_VALUES[found[2]].match(value, at) if hides(_decoded(found[1])) else None
         if given and given[0]:
             opening = given[0][: len(given[0]) - len(given[0].lstrip("\\\"'"))]
             kept += [value[done:at], opening, REMOVED]
@@ -123,6 +158,6 @@ def _query(query: str) -> str:
 
 def _parameter(pair: str) -> str:
     name, equals, value = pair.partition("=")
-    if equals and secret(_decoded(name)):
+    if equals and _secret_parameter(_decoded(name)):
         return f"{_shown(name)}={REMOVED}"
     return f"{_shown(name)}={_shown(value)}" if equals else _shown(name)

@@ -3,13 +3,12 @@ index.jsonl that says which belong together and when they were written."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kvtop.capture.importers import files
-from kvtop.capture.importers.exchange import PATHS, Bad, Exchange, Item, LeftOut, taken
+from kvtop.capture.importers.exchange import PATHS, Bad, Exchange, Item, LeftOut, taken, words
 from kvtop.errors import UsageError, printable
 
 REQUEST, RESPONSE = ".request.json", ".response.json"
@@ -47,11 +46,11 @@ def _index(folder: Path) -> tuple[dict[str, dict[str, Any]], list[Bad]]:
     problems: list[Bad] = []
     if not (folder / INDEX).is_file():
         return entries, problems
-    for found in files.objects(files.read(folder / INDEX)):
+    for found in files.objects(files.Source(folder / INDEX)):
         if isinstance(found, Bad):
             problems.append(Bad(f"{INDEX} {found.where}", found.why))
-        elif isinstance(name := found[1].get("request_file"), str):
-            entries[name] = found[1]
+        elif isinstance(name := found.value.get("request_file"), str):
+            entries[name] = found.value
     return entries, problems
 
 
@@ -65,9 +64,9 @@ def _at(file: Path) -> float:
 def _pair(where: str, file: Path, entry: dict[str, Any]) -> Item:
     try:
         request = files.read(file)
-        body = json.loads(request)
+        body = files.parsed(request)
     except (UsageError, ValueError, RecursionError) as error:
-        return Bad(where, printable(str(error), 120))
+        return Bad(where, words(error))
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
         return Bad(where, "no messages in it")
     response, ended = None, None

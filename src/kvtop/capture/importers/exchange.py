@@ -12,7 +12,7 @@ import msgspec
 
 from kvtop.capture.conversations.agents import UNKNOWN, name_of
 from kvtop.capture.turn import Captured, Record, Source, TurnState, prompt_bytes
-from kvtop.errors import printable
+from kvtop.errors import KvtopError, printable
 
 KEY = "import.key"
 """The hint under which an imported turn keeps what tells it from others: the same record is not taken twice."""
@@ -32,6 +32,10 @@ class Bad(NamedTuple):
     where: str
     """Line or entry, from 1."""
     why: str
+
+
+class Odd(ValueError):
+    """A record is not as its format says, in words for whoever imports it."""
 
 
 class LeftOut(NamedTuple):
@@ -84,8 +88,26 @@ def taken(where: str, why: str, make: Callable[..., Made], *given: Any) -> Made 
     try:
         return make(*given)
     except Exception as error:  # noqa: BLE001  a record is text from outside, and its kinds of wrong have no end
-        said = f"{error}" if str(error) and not isinstance(error, KeyError) else repr(error)
-        return Bad(where, f"{why}: {printable(said, 80)}")
+        return Bad(where, f"{why}: {words(error)}")
+
+
+def words(error: Exception) -> str:
+    """What is wrong with a record, whoever found it; never the words of a program to its programmer."""
+    if isinstance(error, Odd | json.JSONDecodeError):
+        return printable(str(error), 120)
+    if isinstance(error, KvtopError):
+        return printable(error.what, 200)
+    if isinstance(error, KeyError):
+        return f"no {printable(str(error.args[0]), 40)} in it" if error.args else "something is missing in it"
+    kinds: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
+        (RecursionError, "nested too deeply"),
+        (MemoryError, "too large"),
+        (OverflowError, "a number is too large"),
+        (UnicodeError, "text in no known encoding"),
+        ((TypeError, AttributeError, LookupError), "a value is of another kind than it should be"),
+    )
+    said = next((said for kind, said in kinds if isinstance(error, kind)), "a value is not as it should be")
+    return "a number of too many digits" if isinstance(error, ValueError) and "digits" in str(error) else said
 
 
 def body_path(body: dict[str, Any]) -> str | None:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from kvtop.capture.importers.exchange import Bad, Exchange, Item, LeftOut, taken
-from kvtop.capture.importers.files import unix_time
+from kvtop.capture.importers.exchange import Bad, Exchange, Item, LeftOut, Odd, taken
+from kvtop.capture.importers.files import BOM, parsed, unix_time
 from kvtop.errors import printable
 from kvtop.sources.url import authority
 
 
 def read(data: bytes) -> Iterator[Item]:
     """The entries in the file's order. Raises ValueError where it is no HAR."""
-    document = json.loads(data.removeprefix(b"\xef\xbb\xbf"))
+    document = parsed(data.removeprefix(BOM))
     log = document.get("log") if isinstance(document, dict) else None
     entries = log.get("entries") if isinstance(log, dict) else None
     if not isinstance(entries, list):
-        raise ValueError("no log.entries in it")
+        raise Odd("no log.entries in it")
     for at, entry in enumerate(entries, 1):
         where = f"entry {at}"
         yield taken(where, "not as HAR 1.2 says", _entry, where, entry)
@@ -36,7 +35,7 @@ def _entry(where: str, entry: Mapping[str, Any]) -> Item:
     if not may_be_turn(str(request["method"]), path):
         return LeftOut(where)
     posted = request.get("postData") or {}
-    if not posted.get("text"):
+    if not isinstance(posted, dict) or not posted.get("text"):
         return Bad(where, "its request body was not kept")
     content = response.get("content") or {}
     text = content.get("text")
@@ -83,8 +82,11 @@ def _ms(value: object) -> float | None:
 
 
 def _headers(message: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Without content-encoding: the texts of a HAR are unpacked."""
-    found = [(str(header["name"]), str(header["value"])) for header in message.get("headers") or []]
+    """Those that are well-formed, without content-encoding: the texts of a HAR are unpacked."""
+    given = message.get("headers")
+    given = given if isinstance(given, list) else []
+    pairs = [(one.get("name"), one.get("value")) for one in given if isinstance(one, dict)]
+    found = [(name, value) for name, value in pairs if isinstance(name, str) and isinstance(value, str)]
     return [(name, value) for name, value in found if name.lower() != "content-encoding"]
 
 
@@ -94,4 +96,4 @@ def _bytes(text: str, encoding: object) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise ValueError("a body is said to be base64 and is not") from None
+        raise Odd("a body is said to be base64 and is not") from None

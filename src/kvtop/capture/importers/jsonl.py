@@ -3,28 +3,20 @@ file's `{"url": …, "body": …}`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from kvtop.capture.importers.exchange import Bad, Exchange, Item, as_json, body_path, missing, taken
-from kvtop.capture.importers.files import objects, unix_time
-from kvtop.errors import printable
+from kvtop.capture.importers.files import Source, objects, parsed, source, unix_time
 
 TIMES = ("started_at", "timestamp", "time", "created_at")
 
 
-def read(data: bytes) -> Iterator[Item]:
+def read(given: bytes | Source) -> Iterator[Item]:
     """The lines in the file's order. A body's bytes are those of its line where the line holds nothing else."""
-    lines = data.split(b"\n")
-    for found in objects(data):
-        if isinstance(found, Bad):
-            yield found
-            continue
-        where, entry = found
-        exact = lines[int(where[5:]) - 1].strip() if where.startswith("line ") else b""
-        yield taken(where, "no request", _entry, where, entry, exact)
+    for found in objects(source(given)):
+        yield found if isinstance(found, Bad) else taken(found.where, "no request", _entry, *found)
 
 
 def _entry(where: str, entry: Mapping[str, Any], exact: bytes) -> Item:
@@ -37,8 +29,8 @@ def _entry(where: str, entry: Mapping[str, Any], exact: bytes) -> Item:
     if inner and isinstance(url, str) and url:
         try:
             parts = urlsplit(url)
-        except ValueError as error:
-            return Bad(where, f"its URL is none: {printable(str(error), 80)}")
+        except ValueError:
+            return Bad(where, "its URL is none")
         path = parts.path + (f"?{parts.query}" if parts.query else "")
     answer = entry.get("response") if inner else None
     return Exchange(
@@ -61,7 +53,7 @@ def _bytes(answer: object) -> bytes | None:
 def _object(value: object) -> dict[str, Any]:
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = parsed(value.encode("utf-8", "surrogatepass"))
         except (ValueError, RecursionError):
             return {}
     return value if isinstance(value, dict) else {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvtop.capture.importers.exchange import PATHS, Bad, Exchange, Item, LeftOut, as_json, taken
-from kvtop.capture.importers.files import objects, unix_time
+from kvtop.capture.importers.files import Source, objects, source, unix_time
 
 REWRITTEN = "the request as LiteLLM rewrote it: key order and formatting are its own"
 
@@ -26,13 +26,13 @@ _PROMPT = {"completions": "prompt", "responses": "input", "embeddings": "input"}
 """Of the routes whose prompt is not called messages."""
 
 
-def read(data: bytes) -> Iterator[Item]:
+def read(given: bytes | Source) -> Iterator[Item]:
     """The payloads in the file's order."""
-    for found in objects(data):
+    for found in objects(source(given)):
         if isinstance(found, Bad):
             yield found
         else:
-            yield taken(found[0], "not as LiteLLM writes it", _payload, *found)
+            yield taken(found.where, "not as LiteLLM writes it", _payload, found.where, found.value)
 
 
 def _payload(where: str, entry: Mapping[str, Any]) -> Item:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvtop.capture.importers.exchange import Bad, Exchange, Item, LeftOut, taken
+from kvtop.capture.importers.exchange import Bad, Exchange, Item, LeftOut, Odd, taken, words
 from kvtop.capture.importers.files import unix_time
 from kvtop.sources.url import authority
 
@@ -22,7 +22,7 @@ def read(data: bytes) -> Iterator[Item]:
         try:
             flow, at = pop(data, at)
         except (ValueError, RecursionError) as error:
-            yield Bad(where, f"the file is cut or damaged from byte {at:,}: {error}")
+            yield Bad(where, f"the file is cut or damaged from byte {at:,}: {words(error)}")
             return
         yield taken(where, "not as mitmproxy writes it", _flow, where, flow)
 
@@ -32,11 +32,11 @@ def pop(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
     colon = data.find(b":", at, at + 13)
     digits = data[at:colon] if colon > at else b""
     if not digits.isdigit():
-        raise ValueError("no length where one should stand")
+        raise Odd("no length where one should stand")
     start = colon + 1
     end = start + int(digits)
     if end >= len(data):
-        raise ValueError("it ends before its length says")
+        raise Odd("it ends before its length says")
     kind, content = data[end : end + 1], data[start:end] if data[end : end + 1] not in (b"]", b"}") else b""
     if kind == b",":
         return content, end + 1
@@ -51,17 +51,17 @@ def pop(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
     if kind == b"~":
         return None, end + 1
     if kind not in (b"]", b"}") or depth >= _DEPTH:
-        raise ValueError("a kind of value that is not known")
+        raise Odd("a kind of value that is not known")
     found: list[Any] = []
     while start < end:
         value, start = pop(data, start, depth + 1)
         found.append(value)
     if start != end:
-        raise ValueError("a part is longer than the whole")
+        raise Odd("a part is longer than the whole")
     if kind == b"]":
         return found, end + 1
     if len(found) % 2:
-        raise ValueError("a key without a value")
+        raise Odd("a key without a value")
     return {_text(key): value for key, value in zip(found[::2], found[1::2], strict=True)}, end + 1
 
 
@@ -111,13 +111,15 @@ def _unpacked(message: Mapping[str, Any]) -> bytes | None:
     if content is None:
         return None
     if not isinstance(content, bytes):
-        raise ValueError("a body that is no bytes")
+        raise Odd("a body that is no bytes")
     unpacked: bytes = Unpacker(_headers(message)).feed(content)
     return unpacked
 
 
 def _headers(message: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(_text(name), _text(value)) for name, value in message.get("headers") or ()]
+    given = message.get("headers")
+    pairs = [pair for pair in given if isinstance(pair, list) and len(pair) == 2] if isinstance(given, list) else []
+    return [(_text(name), _text(value)) for name, value in pairs]
 
 
 def _text(value: object) -> str:

@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kvtop.capture.importers import claude_bodies, files, har, jsonl, litellm, mitmproxy, vllm_log
-from kvtop.capture.importers.exchange import Bad, Item
+from kvtop.capture.importers.exchange import Bad, Item, words
 from kvtop.errors import UsageError, printable
 
 FORMATS = ("claude-bodies", "litellm", "har", "mitmproxy", "vllm-log", "jsonl")
-_HEAD = 1 << 20
 
-_READERS: dict[str, Callable[[bytes], Iterator[Item]]] = {
-    "litellm": litellm.read,
-    "har": har.read,
-    "mitmproxy": mitmproxy.read,
-    "jsonl": jsonl.read,
-}
+_READERS: dict[str, Callable[[bytes], Iterator[Item]]] = {"har": har.read, "mitmproxy": mitmproxy.read}
+_STREAMED: dict[str, Callable[[files.Source], Iterator[Item]]] = {"litellm": litellm.read, "jsonl": jsonl.read}
+_LOG = (b"prompt_token_ids:", b"Received request ", b" JSON body: ")
 
 
 class Opened:
     """A file, or a folder of bodies, that could be read, and what it is."""
 
-    def __init__(self, path: Path, format: str | None = None) -> None:
-        """Raises UsageError where it cannot be read, or is nothing that can be imported."""
+    def __init__(self, path: Path, format: str | None = None, waits: files.Waits = lambda _: None) -> None:
+        """`waits`: as of `files.Source`. Raises UsageError where it cannot be read, or nothing can be imported."""
         self.path = path
         self.guessed = format is None
-        self._data = b""
+        self._source: files.Source | None = None
         try:
-            self.written_at = path.stat().st_mtime
+            written = path.stat().st_mtime
+            self.written_at = written if files.YEARS[0] <= written < files.YEARS[1] else time.time()
             bodies = path.is_dir() and claude_bodies.is_folder(path)
         except OSError as error:
             raise UsageError(f"cannot read '{printable(str(path))}': {error.strerror or error}") from None
@@ -40,9 +38,19 @@ class Opened:
             raise UsageError(what, "name the files in it")
         if path.is_dir() and format not in (None, "claude-bodies"):
             raise UsageError(f"'{printable(str(path))}' is a folder: the format {format} is of files")
+        head = b""
         if not path.is_dir():
-            self._data = files.read(path)
-        self.format = format or ("claude-bodies" if bodies else guess(path.name, self._data))
+            source = files.Source(path, waits)
+            head = source.head()
+            if not head:
+                raise UsageError(f"'{printable(str(path))}' is empty")
+            if source.regular:
+                source.close()  # many files are opened one after the other, and read later
+            else:
+                self._source = source
+        self.format = format or ("claude-bodies" if bodies else guess(path.name, head))
+        if not self.format and not path.is_dir():
+            self.format = self._as_log()
         if not self.format:
             what = f"cannot tell what '{printable(str(path))}' is"
             raise UsageError(what, f"say it with --format: {', '.join(FORMATS)}")
@@ -51,9 +59,20 @@ class Opened:
         """Its records. Raises UsageError where it is not what was said or guessed."""
         if self.format == "claude-bodies":
             return self._checked(claude_bodies.read(self.path))
+        source = self._source or files.Source(self.path)
         if self.format == "vllm-log":
-            return self._checked(vllm_log.read(self._data, self.written_at))
-        return self._checked(_READERS[self.format](self._data))
+            return self._checked(vllm_log.read(source.whole(), self.written_at))
+        if self.format in _STREAMED:
+            return self._checked(_STREAMED[self.format](source))
+        return self._checked(_READERS[self.format](source.whole()))
+
+    def _as_log(self) -> str:
+        """A log may tell of a request only after long."""
+        if self._source is None:
+            return "vllm-log" if files.holds(self.path, _LOG) else ""
+        data = self._source.whole()
+        self._source = files.Held(data)
+        return "vllm-log" if any(word in data for word in _LOG) else ""
 
     def _checked(self, items: Iterator[Item]) -> Iterator[Item]:
         """What is wrong with a record is told by its reader (exchange.taken); here, that it is no such file at all."""
@@ -62,26 +81,29 @@ class Opened:
             for item in items:
                 number += 1
                 yield item
-        except UsageError:
-            raise
+        except UsageError as error:
+            if not number:
+                raise
+            yield Bad(f"after record {number}", words(error))
         except Exception as error:  # noqa: BLE001  a file is text from outside
-            why = printable(str(error) or type(error).__name__, 120)
+            why = words(error)
             if not number:
                 raise UsageError(f"'{printable(str(self.path))}' is no {self.format}: {why}") from None
             yield Bad(f"after record {number}", f"the rest cannot be read: {why}")
+        if not number and self.format == "vllm-log":
+            raise UsageError(f"'{printable(str(self.path))}' is no {self.format}: no request in it")
 
 
 def guess(name: str, data: bytes) -> str:
-    """The format that a file looks like; empty for none."""
+    """The format that a file looks like, by how it begins; empty for none."""
     if name.endswith((claude_bodies.REQUEST, claude_bodies.RESPONSE)):
         return "claude-bodies"
-    head = data[:_HEAD].removeprefix(b"\xef\xbb\xbf").lstrip()
+    head = data.removeprefix(b"\xef\xbb\xbf").lstrip()
     if re.match(rb"\d{1,12}:\d{1,12}:\w", head) and b":type;4:" in data:
         return "mitmproxy"
     if head[:1] in (b"{", b"["):
         return _guess_json(head)
-    log = (b"prompt_token_ids:", b"Received request ", b" JSON body: ")
-    return "vllm-log" if any(word in data for word in log) else ""
+    return "vllm-log" if any(word in data for word in _LOG) else ""
 
 
 def _guess_json(head: bytes) -> str:

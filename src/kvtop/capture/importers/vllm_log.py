@@ -18,6 +18,7 @@ from kvtop.capture.importers.exchange import PATHS, Bad, Exchange, Item, as_json
 
 CUT = "cut by --max-log-len: the ids at the end are missing"
 NO_IDS = "no token ids in the log"
+MANGLED = "a request, but not as vLLM writes it"
 
 _HEAD = r"(?P<time>\d\d-\d\d \d\d:\d\d:\d\d)[^\n]{0,120}?\] "
 _STRING = r"""None|'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*\""""
@@ -30,6 +31,7 @@ _PROMPT = re.compile(rf"prompt: (?P<text>{_STRING}),\s", re.DOTALL)
 _IDS = re.compile(r"prompt_token_ids: (?P<ids>None|\[[\d,\s]*\])")
 _FINISH = re.compile(rf"(?:{_STRING}), finish_reason: (\w+)", re.DOTALL)
 _MODEL = re.compile(r"served_model_name=['\"]?([^\s,'\")\]]+)")
+_MANGLED = re.compile(r"^[^\n]{0,200}?\b(?:INFO|DEBUG)\b[^\n]{0,160}?Received request ", re.MULTILINE)
 _LORA = re.compile(r"lora_request: LoRARequest\(lora_name='([^']+)'")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(r"^(?:\([^()\n]{1,60}\) )?(?:DEBUG|INFO) \d\d-\d\d \d\d:\d\d:\d\d[^\n\]]{0,80}\] ")
@@ -57,6 +59,9 @@ def read(data: bytes, written_at: float) -> Iterator[Item]:
     bare: dict[str, int] = {}
     line, last, at = 1, 0, 0
     while start := _START.search(text, at):
+        for odd in _mangled(text, at, start.start()):
+            line, last = line + text.count("\n", last, odd), odd
+            yield Bad(f"line {line}", MANGLED)
         line, last = line + text.count("\n", last, start.start()), start.start()
         where, at = f"line {line}", start.end()
         moment = _moment(start["time"], written_at)
@@ -72,6 +77,9 @@ def read(data: bytes, written_at: float) -> Iterator[Item]:
             id = start["old"] or start["new"]
             item, at = _with_ids(_Head(where, id, moment, model), text, at)
             items.append((id, item))
+    for odd in _mangled(text, at, len(text)):
+        line, last = line + text.count("\n", last, odd), odd
+        yield Bad(f"line {line}", MANGLED)
     items = items or bodies  # of one request both stand there, and ids are more exact than a body
     known = {_SUFFIX.sub("", id) for id, _ in items} | {id for id, _ in items}
     for id, item in items:
@@ -81,6 +89,11 @@ def read(data: bytes, written_at: float) -> Iterator[Item]:
     for id, at_line in bare.items():
         if id not in known and _SUFFIX.sub("", id) not in known:
             yield Bad(f"line {at_line}", "no prompt in it: start vLLM with VLLM_LOGGING_LEVEL=DEBUG")
+
+
+def _mangled(text: str, at: int, end: int) -> Iterator[int]:
+    """Where lines begin that tell of a request, as no vLLM does."""
+    return (found.start() for found in _MANGLED.finditer(text, at, end))
 
 
 def _with_ids(head: _Head, text: str, at: int) -> tuple[Item, int]:

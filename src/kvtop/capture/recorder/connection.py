@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from kvtop.capture.recorder.framing import Broken, Direction, Framing, answer_head, request_head
+from kvtop.capture.recorder import oddheads
+from kvtop.capture.recorder.framing import Broken, Direction, Framing, RequestHead, answer_head, request_head
 from kvtop.capture.recorder.told import End, Exchange
 from kvtop.capture.tap.wire import Frame, Kind, Lost
 
@@ -171,7 +172,7 @@ class Connection:
         if self._requests is None:
             if not self._may_begin(frame.at_ns) or not _REQUEST.match(frame.data):
                 return
-            self._requests = Direction(_Requests(self))
+            self._requests = Direction(_Requests(self, certain=False))
         try:
             self._requests.feed(frame.data, frame.at_ns)
         except Broken:
@@ -208,6 +209,7 @@ class Connection:
             self._client_ended_ns = at_ns
         # A client may send no more and still read; but a request that is not whole will never be, and an answer to it
         # comes only if it has begun.
+        self.cut_head()
         exchange, self._sending = self._sending, None
         if exchange is not None and exchange is not self.answering:
             if exchange in self._open:
@@ -227,7 +229,13 @@ class Connection:
         self._requests = self._answers = None
         self._opaque = True
 
+    def cut_head(self) -> None:
+        """Whatever was sent of a head is all that will ever be looked at."""
+        if self._sending is not None and self._requests is not None and self._requests.cut():
+            self._requests = None
+
     def _end_all(self, how: End, at_ns: int) -> None:
+        self.cut_head()
         self._sending = None
         self._end_adrift(at_ns)
         while self._open:
@@ -276,18 +284,32 @@ class Connection:
 class _Requests:
     """The client's direction."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, certain: bool = True) -> None:
+        """`certain`: what comes is the beginning of a request, and does not only look like it."""
         self._connection = connection
         self._exchange: Exchange | None = None
+        self._certain = certain
 
     def begins(self, at_ns: int) -> None:
         self._exchange = self._connection.request_begins(at_ns)
 
     def head(self, data: bytes, at_ns: int) -> tuple[Framing, int]:
-        head = request_head(data)
-        assert self._exchange is not None
-        self._exchange.asked(head)
+        try:
+            head = oddheads.read(data) if self._certain else request_head(data)
+        except Broken:
+            self.unread(data)
+            raise
+        self._certain = True
+        self._asked(head)
         return head.framing, head.length
+
+    def unread(self, data: bytes) -> None:
+        if self._certain and (head := oddheads.first_line(data)) is not None:
+            self._asked(head)
+
+    def _asked(self, head: RequestHead) -> None:
+        if self._exchange is not None and self._exchange is self._connection.sending:
+            self._exchange.asked(head)
 
     def body(self, data: bytes, at_ns: int) -> None:
         if self._exchange is not None and self._exchange is self._connection.sending:
@@ -322,6 +344,8 @@ class _Answers:
         exchange = self._exchange
         if head.interim:
             return Framing.NONE, 0
+        if exchange is not None and exchange is self._connection.sending:
+            self._connection.cut_head()
         method = exchange.method if exchange is not None else ""
         if exchange is not None:
             exchange.answered(head)
@@ -331,6 +355,9 @@ class _Answers:
         if method == "HEAD" or head.status in (204, 304):
             return Framing.NONE, 0
         return head.framing, head.length
+
+    def unread(self, data: bytes) -> None:
+        """Of an answer nothing is lost that is not told."""
 
     def body(self, data: bytes, at_ns: int) -> None:
         if self._exchange is not None:

@@ -179,6 +179,7 @@ class TurnExchange:
             route=route,
             started_at=self._desk.wall(self._began_ns),
             request_headers=headers,
+            record=Record.TRUNCATED if head.odd else Record.COMPLETE,
         )
         self._request = _Body(head.headers, self._desk.budget)
         if route is not Route.OTHER:

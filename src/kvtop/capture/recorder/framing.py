@@ -50,6 +50,8 @@ class RequestHead(NamedTuple):
     headers: list[tuple[str, str]]
     framing: Framing
     length: int
+    odd: bool = False
+    """Not as HTTP says: something of it is missing here."""
 
 
 class AnswerHead(NamedTuple):
@@ -75,6 +77,9 @@ class Sink(Protocol):
     def head(self, data: bytes, at_ns: int) -> tuple[Framing, int]:
         """A whole head. Returns what follows it, and the length where that is LENGTH. Raises Broken."""
         ...
+
+    def unread(self, data: bytes) -> None:
+        """What there is of a head that will not be whole. Nothing follows."""
 
     def body(self, data: bytes, at_ns: int) -> None: ...
 
@@ -201,6 +206,13 @@ class Direction:
         if self._state is _State.CLOSE:
             self._over(at_ns)
 
+    def cut(self) -> bool:
+        """Nothing more is fed: a head that has begun stays as it is. Whether one had."""
+        if self._state is not _State.HEAD:
+            return False
+        self._sink.unread(bytes(self._rest))
+        return True
+
     def _over(self, at_ns: int) -> None:
         self._state = _State.START
         self._sink.ends(at_ns)
@@ -220,6 +232,7 @@ class Direction:
         stop = self._rest.find(b"\r\n\r\n", max(0, before - 3))
         if stop < 0:
             if len(self._rest) >= MAX_HEAD_BYTES:
+                self._sink.unread(bytes(self._rest))
                 raise Broken("a head without an end")
             return len(data)
         head = bytes(self._rest[: stop + 4])

@@ -130,6 +130,8 @@ class Ledger:
         self._waiting_bytes = 0
         self._retry_at = 0.0
         self._pause_s = RETRY_S
+        self._unwell = False
+        """It was said that the store cannot be written, and not yet that it can again."""
         self.lost = 0
         """Turns that never reached the store, or of which the end did not."""
 
@@ -146,7 +148,9 @@ class Ledger:
         if self._waiting:
             self._wait(entry)
             self.retry()
-        elif not self._try(entry):
+        elif self._try(entry):
+            self._well()
+        else:
             self._wait(entry)
 
     def retry(self, *, now: bool = False) -> None:
@@ -158,7 +162,7 @@ class Ledger:
             if not self._try(entry):
                 return
             self._forget(entry)
-        self._say(f"the store is written again: {n} turns had waited")
+        self._well(f": {n} turn{'' if n == 1 else 's'} had waited")
 
     def sweep(self, now: float, keep_s: float, max_bytes: int) -> int:
         """Drop what is too old or too much; how many turns. Where that is not 0 there may be more."""
@@ -193,7 +197,7 @@ class Ledger:
             store = self._open()
             try:
                 if adopted := store.adopt(self._tap):
-                    self._say(f"{adopted} turns were in flight when the recorder before ended")
+                    self._say(f"{adopted} turn{'' if adopted == 1 else 's'} in flight when the recorder before ended")
                 self._linker = self._link(store.recent(REMEMBERED))
             except BaseException:
                 store.close()
@@ -256,7 +260,7 @@ class Ledger:
         while len(self._waiting) > MAX_WAITING or self._waiting_bytes > MAX_WAITING_BYTES:
             self._lose(next(iter(self._waiting)), "")
             if self.lost % 100 == 1:
-                self._say(f"{self.lost} turns lost: too much waits for the store")
+                self._say(f"{self.lost} turn{'' if self.lost == 1 else 's'} lost: too much waits for the store")
 
     def _forget(self, entry: Entry) -> None:
         self._waiting_bytes -= self._waiting.pop(entry, 0)
@@ -269,8 +273,15 @@ class Ledger:
         if why:
             self._say(why)
 
+    def _well(self, waited: str = "") -> None:
+        """Nothing waits: `capture.tap.child` reads what is said here and below."""
+        if self._unwell:
+            self._unwell = False
+            self._say(f"the store is written again{waited}")
+
     def _failed(self, error: Exception) -> None:
         if self._pause_s == RETRY_S:
+            self._unwell = True
             why = error.what if isinstance(error, KvtopError) else type(error).__name__
             self._say(f"the store cannot be written: {why}; turns wait for it")
         self._retry_at = self._mono() + self._pause_s

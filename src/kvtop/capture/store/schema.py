@@ -24,8 +24,8 @@ from kvtop.capture.store.header import (
     no_store,
     read,
 )
-from kvtop.errors import printable
-from kvtop.paths import make_private
+from kvtop.errors import UsageError, printable
+from kvtop.paths import data_dir, make_private
 
 __all__ = ["APPLICATION_ID", "NoStore", "StoreError"]
 
@@ -128,6 +128,7 @@ def open_writer(path: Path, patience_s: float = PATIENCE_S) -> tuple[sqlite3.Con
     try:
         for _ in range(3):
             make_private(path.parent)
+            _keep_folder_private(path.parent)
             found = _make_file(path)
             db = _connect(path, "mode=rw", patience_s)
             try:
@@ -179,7 +180,9 @@ def move_aside(path: Path) -> str:
         target = path.with_name(f"{stem}-{n}")
     for end in ("-wal", "-shm", ""):
         with contextlib.suppress(FileNotFoundError):
-            _beside(path, end).rename(_beside(target, end))
+            moved = _beside(path, end).rename(_beside(target, end))
+            if not moved.is_symlink() and moved.stat().st_mode & 0o077:
+                moved.chmod(0o600)  # it was not opened far enough to be made private
     return f"{printable(str(path), 300)} was damaged: it is now {target.name}, and a new one was begun"
 
 
@@ -250,6 +253,15 @@ def _keep_private(path: Path) -> None:
             file = _beside(path, end)
             if file.stat().st_mode & 0o077:
                 file.chmod(0o600)  # not by a handle: to close it would take SQLite's locks
+
+
+def _keep_folder_private(folder: Path) -> None:
+    """The data folder is kvtop's own, however it was made; any other that holds a store may be anybody's."""
+    with contextlib.suppress(UsageError):
+        if folder == data_dir() and not folder.is_symlink():
+            state = folder.stat()
+            if state.st_mode & 0o077 and state.st_uid == os.geteuid():
+                folder.chmod(0o700)
 
 
 def _connect(path: Path, how: str, patience_s: float) -> sqlite3.Connection:

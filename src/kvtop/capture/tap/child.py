@@ -27,16 +27,22 @@ _SAYS = b"kvtop recorder: "
 _LINE_BYTES = 4096
 _LOST = re.compile(rb"(\d{1,12}) turns? lost: the store could not be written$")
 """Of a recorder that ends: `capture.recorder.ledger.lost_line`."""
+_UNWRITTEN = re.compile(rb"the store cannot be written: (.{1,1000}); turns wait for it$")
+_WRITTEN = b"the store is written again"
+"""Of one that runs on: `capture.recorder.ledger`."""
 
 
 class _Words:
     """What one recorder says on stderr, line by line into the tap's log: a detached tap has no other place for it."""
 
-    def __init__(self, reactor: Reactor, fd: int, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, reactor: Reactor, fd: int, note: Callable[[str], None], store: Callable[[str | None], None]
+    ) -> None:
         os.set_blocking(fd, False)
         self._reactor = reactor
         self._fd: int | None = fd
         self._note = note
+        self._store = store
         self._rest = b""
         self.lost = 0
         """Turns that it could not write, by its last word."""
@@ -58,6 +64,10 @@ class _Words:
                 if line.startswith(_SAYS):
                     if told := _LOST.match(line, len(_SAYS)):
                         self.lost = int(told[1])
+                    elif told := _UNWRITTEN.match(line, len(_SAYS)):
+                        self._store(told[1].decode(errors="replace"))
+                    elif line.startswith(_WRITTEN, len(_SAYS)):
+                        self._store(None)
                     self._note(f"recorder: {line[len(_SAYS) :].decode(errors='replace')}")
 
     def give_up(self) -> None:
@@ -73,6 +83,8 @@ class Child:
     def __init__(self, reactor: Reactor, command: Command, note: Callable[[str], None]) -> None:
         self.on_start: Callable[[socket.socket], None] = socket.socket.close
         """Gets a new non-blocking socket to each recorder."""
+        self.on_store: Callable[[str | None], None] = lambda _: None
+        """Gets why a recorder cannot write its store, and None when it can again."""
         self._reactor = reactor
         self._command = command
         self._note = note
@@ -99,7 +111,8 @@ class Child:
             self._note(f"the recorder cannot be started: {error.strerror or error}")
             self._later()
             return
-        self._words = _Words(self._reactor, hears, self._note)
+        self.on_store(None)  # it has not said anything yet
+        self._words = _Words(self._reactor, hears, self._note, self.on_store)
         self._running = True
         self.on_start(ours)
 

@@ -35,6 +35,11 @@ class Missed(msgspec.Struct, frozen=True, kw_only=True):
     last_at: float | None = None
     behind_since: float | None = None
     """Unix time since which the recorder has not taken what there is. None: it keeps up."""
+    unwritten: str | None = None
+    """Why the recorder cannot write its store, in its words, while turns wait for that. None: as far as it said, it
+    can."""
+    unwritten_since: float | None = None
+    """Unix time."""
 
     @property
     def line(self) -> str:

@@ -116,6 +116,7 @@ class Tap:
         if command is not None:
             self._child = Child(self._reactor, command, note)
             self.spool = Spool(self._reactor, self._child, cap_bytes, note, tell)
+            self._child.on_store = self.spool.tally.unwritten
         self._doors: list[Door] = []
         try:
             for mapping in mappings:

@@ -42,6 +42,8 @@ class Tally:
         self._quiet_until = 0.0
         self._told = Missed()
         self._looking = False
+        self._unwritten: str | None = None
+        self._unwritten_since: float | None = None
 
     @property
     def missed(self) -> Missed:
@@ -51,6 +53,8 @@ class Tally:
             first_at=self._first,
             last_at=self._last,
             behind_since=self._since,
+            unwritten=self._unwritten,
+            unwritten_since=self._unwritten_since,
         )
 
     def add(self, size: int, connections: int) -> None:
@@ -62,6 +66,18 @@ class Tally:
             self._first = now
         if self._since is None:
             self._since, self._since_s = now, monotonic()
+        self._look_soon()
+
+    def unwritten(self, why: str | None) -> None:
+        """The recorder cannot write its store; None: it can again."""
+        if why is not None and self._unwritten is None:
+            self._unwritten_since = time()
+        elif why is None:
+            self._unwritten_since = None
+        self._unwritten = why
+        self._look_soon()
+
+    def _look_soon(self) -> None:
         if not self._looking:
             self._looking = True
             self._reactor.call_later(LOOK_S, self._look)

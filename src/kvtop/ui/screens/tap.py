@@ -231,6 +231,9 @@ class TapScreen(Page):
             out.append([(" ", "t"), (way, "bright" if mine else "t")])
         facts = [f"process {record.pid}, {kind}, since {at}{held}{keeps}", f"process {record.pid}, since {at}{held}"]
         out.append([("   ", "t"), (pick(facts, w - 4), "d")])
+        if record.missed is not None and record.missed.unwritten is not None:
+            waits = f"turns wait: the store cannot be written: {safe(record.missed.unwritten)}"
+            out += [[("   ", "t"), *line] for line in wrap([("! ", "warn"), (waits, "bright")], w - 4, 2)]
         return out
 
     def _offer(self, w: int) -> list[Line]:

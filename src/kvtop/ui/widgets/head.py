@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvtop.ui import headline
-from kvtop.ui.draw import Line, safe
+from kvtop.ui.draw import Line, clip, safe
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import hms, secs
 from kvtop.ui.scene import Scene
@@ -11,6 +11,9 @@ from kvtop.ui.widgets.box import BoxPanel
 
 ALONE_FROM = 100
 """From so many cells on, what is watched begins under the sentence where it has a row to itself."""
+
+SHORTEST, LONGEST = 12, 160
+"""Cells of a name that is cut."""
 
 
 class Head(BoxPanel):
@@ -79,9 +82,17 @@ def contexts(scene: Scene, keymap: Keymap) -> list[str]:
         [*demo, *short_model, *version, label, *engine, *tap_port],
         [*demo, *short_model, *version, *port, *engine, *tap_port],
         [*demo, *short_model, *port, *engine, *tap_port],
+        *_clipped(demo, short_model, label, engine),
         [*demo, *version, *port, *engine, *tap_port],
         [*demo, *port, *engine, *tap_port],
         [*demo, *port, *engine],
         demo or port,
+        [clip(label, SHORTEST)],
     ]
     return [" · ".join(parts) for parts in wordings if parts]
+
+
+def _clipped(demo: list[str], model: list[str], label: str, engine: list[str]) -> list[list[str]]:
+    """Where a name is longer than any row: as much of it as leaves the server's room."""
+    said = [(clip(name, w), clip(label, max(w, SHORTEST))) for name in model for w in range(LONGEST, SHORTEST - 1, -4)]
+    return [[*demo, name, place, *engine] for name, place in said if (name, place) != (*model, label)]
