@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import socket
 import sys
@@ -48,6 +49,9 @@ SWEEP_EVERY_S = 600.0
 SWEEP_AGAIN_S = 5.0
 """While there is more to drop."""
 TICK_S = 1.0
+YIELD_AFTER = 16
+"""After so many frames, and after each that is read at once, the tap may have this core: a scheduler that lets a slice
+run to its end would keep it waiting, at the price of a chunk's delay."""
 LATE_NS = 5_000_000_000
 """How long a slow stream may be put off."""
 STRAY_S = 0.5
@@ -75,11 +79,14 @@ class Recorder:
         """The next bytes of the tap, cut anywhere. Whether all that came can be read later. Raises ValueError for what
         are no frames."""
         connections, nothing_new = self._connections, True
-        for bare in self._frames.feed(data):
+        for nth, bare in enumerate(self._frames.feed(data)):
+            if not nth % YIELD_AFTER:
+                os.sched_yield()
             conn, kind, at_ns, payload = bare
             if kind != _SERVER or conn not in connections or not connections[conn].put_off(payload, at_ns):
                 nothing_new = False
                 self.feed(frame_of(bare))
+                os.sched_yield()
         return nothing_new
 
     def feed(self, frame: Frame) -> None:
