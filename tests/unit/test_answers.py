@@ -126,6 +126,13 @@ def test_usage_of_messages_stands_in_two_events() -> None:
     assert (tokens(told), told.finish_reason, told.response_id, told.whole) == ((10, 7, 9, None), "end_turn", "m", True)
 
 
+def test_messages_that_are_broken_off_tell_no_output() -> None:
+    """vLLM 0.32 and Anthropic write `output_tokens` into the start, before there are any."""
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 0}}}
+    words = [{"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x"}}] * 155
+    assert tokens(stream(start, *words, route=Route.MESSAGES)) == (3, None, None, None)
+
+
 def test_what_the_end_of_messages_leaves_open_stays() -> None:
     start = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "cache_read_input_tokens": 7}}}
     end = {"type": "message_delta", "usage": {"output_tokens": 9, "cache_read_input_tokens": None}}

@@ -108,7 +108,10 @@ def _from_events(route: Route, status: int | None, body: bytes) -> Answered:
         inner = event.get("response") or event.get("message")
         inner = inner if isinstance(inner, dict) else {}
         for holder in (event, inner):
-            if found := _usage(holder):
+            found = _usage(holder)
+            if kind == "message_start":
+                found.pop("output_tokens", None)  # so far: the count stands in the event at the end
+            if found:
                 usage = _over(usage, found) if route is Route.MESSAGES else found
             for key in ("id", "metrics", "incomplete_details", "stop_reason"):
                 if holder.get(key):
