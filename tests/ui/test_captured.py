@@ -12,6 +12,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 from rich.cells import cell_len
 from tests.ui import boxes
@@ -27,6 +29,8 @@ from kvtop.errors import KvtopError
 from kvtop.live.desk import Detail, TapRow
 from kvtop.model.view import BoxView, Turn
 from kvtop.ui.app import KvtopApp
+from kvtop.ui.draw import pick
+from kvtop.ui.numbers import tok
 from kvtop.ui.turn_words import agent
 from kvtop.ui.verdicts import verdict
 
@@ -714,11 +718,11 @@ def test_a_sequence_of_turns_is_told_in_the_right_order() -> None:
 @pytest.mark.parametrize(
     ("known", "mark", "longest", "shorter"),
     [
-        ({"waited": True, "relation": "first"}, "·", "new conversation, 16.0k new", "16.0k new"),
-        ({"relation": "first"}, "·", "new conversation, 16.0k new", "16.0k new"),
-        ({"relation": "first", "verdict": "no_fault"}, "·", "new conversation, 16.0k new", "16.0k new"),
-        ({"relation": "first", "verdict": "new_tokens"}, "·", "new conversation, 16.0k new", "16.0k new"),
-        ({"relation": "first", "ttft_s": None}, "·", "new conversation, 16.0k new", "16.0k new"),
+        ({"waited": True, "relation": "first"}, "·", "first turn, 16.0k new", "16.0k new"),
+        ({"relation": "first"}, "·", "first turn, 16.0k new", "16.0k new"),
+        ({"relation": "first", "verdict": "no_fault"}, "·", "first turn, 16.0k new", "16.0k new"),
+        ({"relation": "first", "verdict": "new_tokens"}, "·", "first turn, 16.0k new", "16.0k new"),
+        ({"relation": "first", "ttft_s": None}, "·", "first turn, 16.0k new", "16.0k new"),
         ({"relation": "subagent", "verdict": "no_fault"}, "·", "new subagent, 16.0k new", "16.0k new"),
         ({"waited": True, "relation": "subagent"}, "·", "new subagent, 16.0k new", "16.0k new"),
         (
@@ -760,6 +764,14 @@ def test_a_row_says_whether_what_was_read_could_have_been_cached(
     base = Turn(1, 1.0, source="tap", ttft_s=11.0, prompt_tokens=15_980, cached_tokens=0, new_tokens=15_980)
     made = verdict(replace(base, **known), None)  # type: ignore[arg-type]
     assert (made[0], made[2][0], made[2][-1]) == (mark, longest, shorter)
+
+
+@pytest.mark.parametrize(("relation", "word"), [("first", "first turn"), ("subagent", "new subagent")])
+@given(st.integers(0, 3_000_000), st.integers(10, 40))
+def test_the_word_for_a_beginning_is_the_same_at_every_width(relation: str, word: str, new: int, w: int) -> None:
+    turn = Turn(1, 1.0, source="tap", relation=relation, prompt_tokens=new, cached_tokens=0, new_tokens=new)
+    said = pick(verdict(turn, None)[2], w)
+    assert said == word or said.startswith(f"{word}, ") or (w < len(word) and said == f"{tok(new)} new")
 
 
 async def test_the_page_of_a_stream_without_usage_says_who_did_not_ask() -> None:
