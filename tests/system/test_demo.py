@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from kvtop.capture.control import running
+from kvtop.capture.control.running import Mapped, Running
 from kvtop.cli.demo_watch import DemoWatch
 from kvtop.cli.main import main
 from kvtop.config import Settings
@@ -83,6 +85,36 @@ def tier_seen(box: BoxView) -> bool:
     return box.host is not None and len(box.host.offload_files) == 1
 
 
+async def test_the_taps_of_the_machine_are_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tapped = Tapped()
+    thread = BoxThread(SimBox("tier-restores", tapped=tapped))
+    url = await asyncio.to_thread(thread.start)
+    ways = [Mapped("127.0.0.1:8001", "http://127.0.0.1:9000"), Mapped("127.0.0.1:8002", url)]
+    taps = [
+        Running(
+            name=way.listen, pid=1, birth="x", since="2026-11-29T12:00:00Z", drain_s=30.0, store="/t", mappings=[way]
+        )
+        for way in ways
+    ]
+    monkeypatch.setattr(running, "alive", lambda: taps)
+    watch = DemoWatch(thread, url, Settings(), tapped)
+    told = asyncio.Event()
+    task = asyncio.create_task(watch.run(told.set))
+    try:
+        async with asyncio.timeout(10.0):
+            while not (watch.desk.taps and captured(watch.view("5m"))):
+                told.clear()
+                await told.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.to_thread(thread.stop)
+    assert list(watch.desk.taps) == taps
+    assert watch.desk.listens(url) == ("127.0.0.1:8002",)
+
+
 async def test_first_word_of_the_watch_knows_the_past() -> None:
     tapped = Tapped()
     thread = BoxThread(SimBox("tier-restores", tapped=tapped))
@@ -95,7 +127,7 @@ async def test_first_word_of_the_watch_knows_the_past() -> None:
         told.set()
 
     assert watch.telling and watch.view("5m").server is not None
-    running = asyncio.create_task(watch.run(changed))
+    watching = asyncio.create_task(watch.run(changed))
     try:
         async with asyncio.timeout(10.0):
             await told.wait()
@@ -103,8 +135,8 @@ async def test_first_word_of_the_watch_knows_the_past() -> None:
                 told.clear()
                 await told.wait()
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
         await asyncio.to_thread(thread.stop)
     server, box = first[0].server, first[-1]
     assert first[0].demo and server is not None and server.state is State.UP

@@ -90,6 +90,7 @@ async def test_a_tap_is_started_on_a_free_port_seen_and_ended(
     try:
         way = await desk.planned(f"http://127.0.0.1:{up}")
         assert way.listen == f"127.0.0.1:{port}", "not the server's own port"
+        assert await desk.would(f"http://127.0.0.1:{up}") == way
         said = await desk.start(way)
         assert said.startswith(f"it listens on http://127.0.0.1:{port} (process ")
         async with asyncio.timeout(20):

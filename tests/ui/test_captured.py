@@ -12,6 +12,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 from rich.cells import cell_len
 from tests.ui import boxes
@@ -27,6 +29,8 @@ from kvtop.errors import KvtopError
 from kvtop.live.desk import Detail, TapRow
 from kvtop.model.view import BoxView, Turn
 from kvtop.ui.app import KvtopApp
+from kvtop.ui.draw import pick
+from kvtop.ui.numbers import tok
 from kvtop.ui.turn_words import agent
 from kvtop.ui.verdicts import verdict
 
@@ -41,6 +45,7 @@ class FakeDesk:
         self.texts: dict[int, tuple[bytes | None, bytes | None]] = {}
         self.here: list[Running] = []
         self.fails = ""
+        self.free = "127.0.0.1:8001"
         self.asked: list[int] = []
         self.done: list[str] = []
 
@@ -68,7 +73,10 @@ class FakeDesk:
     async def planned(self, url: str) -> Leg:
         if self.fails:
             raise KvtopError(self.fails, "do that")
-        return leg("127.0.0.1:8001", url)
+        return leg(self.free, url)
+
+    async def would(self, url: str) -> Leg:
+        return await self.planned(url)
 
     async def start(self, way: Leg) -> str:
         self.done.append(f"start {way.as_map}")
@@ -562,6 +570,35 @@ async def test_without_a_tap_the_page_says_what_one_is_and_how_to_start_it(w: in
             assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:8001" in screen and "Qwen/Qwen3.8-27B" in screen
 
 
+@pytest.mark.parametrize(("by_itself", "h"), [(False, 50), (True, 50)])
+async def test_beside_the_taps_of_other_servers_the_page_names_the_port_that_would_be_taken(
+    by_itself: bool, h: int
+) -> None:
+    view = boxes.captured(listens=(), by_itself=True) if by_itself else boxes.box()
+    async with shown(view, 120, h) as (app, pilot, box):
+        box.desk.here = [changed(tap(), mappings=[Mapped("127.0.0.1:8001", "http://127.0.0.1:9000")])]
+        box.desk.free = "127.0.0.1:8006"
+        screen = re.sub(r"\s+", " ", await opened(pilot, app))
+        assert "1 runs, none to this server" in screen and "none runs" not in screen
+        assert "http://127.0.0.1:8001 → http://127.0.0.1:9000" in screen
+        assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:8006" in screen
+        assert "kvtop tap --upstream http://127.0.0.1:8000 --listen 127.0.0.1:8006 --detach" in screen
+        await pilot.press("s")
+        screen = re.sub(r"\s+", " ", await settled(app, pilot))
+        assert "s again starts a tap: http://127.0.0.1:8006 in front of" in screen
+        box.desk.here.append(changed(tap(), mappings=[Mapped("127.0.0.1:8003", boxes.URL)]))
+        await pilot.press("down", "up")
+        screen = re.sub(r"\s+", " ", await settled(app, pilot))
+        assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:8003" in screen
+
+
+async def test_where_no_tap_can_be_started_no_port_is_named() -> None:
+    async with shown(boxes.box(), 120, 50) as (app, pilot, box):
+        box.desk.fails = "not an address of this machine's loopback"
+        screen = await opened(pilot, app)
+        assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:PORT" in screen and "8001" not in screen
+
+
 async def test_a_tap_is_started_after_it_was_said_what_happens() -> None:
     async with shown(boxes.box(), 120, 36) as (app, pilot, box):
         await opened(pilot, app)
@@ -603,6 +640,14 @@ async def test_the_simulated_box_needs_no_tap() -> None:
     async with shown(boxes.captured(listens=(), by_itself=True), 120, 36) as (app, pilot, _):
         screen = re.sub(r"\s+", " ", await opened(pilot, app))
         assert "No tap to 127.0.0.1:8000 runs: this simulated box tells its turns itself" in screen
+
+
+async def test_a_tap_to_the_simulated_box_is_not_said_to_have_captured_its_turns() -> None:
+    async with shown(boxes.captured(by_itself=True), 120, 36) as (app, pilot, box):
+        box.desk.here = [tap()]
+        screen = re.sub(r"\s+", " ", await opened(pilot, app))
+        assert "127.0.0.1:8001 is in front of 127.0.0.1:8000: the simulated box tells its own turns" in screen
+        assert "captured." not in screen and "go through it" not in screen
 
 
 @pytest.mark.parametrize(
@@ -714,11 +759,11 @@ def test_a_sequence_of_turns_is_told_in_the_right_order() -> None:
 @pytest.mark.parametrize(
     ("known", "mark", "longest", "shorter"),
     [
-        ({"waited": True, "relation": "first"}, "·", "new conversation, 16.0k new", "16.0k new"),
-        ({"relation": "first"}, "·", "new conversation, 16.0k new", "16.0k new"),
-        ({"relation": "first", "verdict": "no_fault"}, "·", "new conversation, 16.0k new", "16.0k new"),
-        ({"relation": "first", "verdict": "new_tokens"}, "·", "new conversation, 16.0k new", "16.0k new"),
-        ({"relation": "first", "ttft_s": None}, "·", "new conversation, 16.0k new", "16.0k new"),
+        ({"waited": True, "relation": "first"}, "·", "first turn, 16.0k new", "16.0k new"),
+        ({"relation": "first"}, "·", "first turn, 16.0k new", "16.0k new"),
+        ({"relation": "first", "verdict": "no_fault"}, "·", "first turn, 16.0k new", "16.0k new"),
+        ({"relation": "first", "verdict": "new_tokens"}, "·", "first turn, 16.0k new", "16.0k new"),
+        ({"relation": "first", "ttft_s": None}, "·", "first turn, 16.0k new", "16.0k new"),
         ({"relation": "subagent", "verdict": "no_fault"}, "·", "new subagent, 16.0k new", "16.0k new"),
         ({"waited": True, "relation": "subagent"}, "·", "new subagent, 16.0k new", "16.0k new"),
         (
@@ -760,6 +805,14 @@ def test_a_row_says_whether_what_was_read_could_have_been_cached(
     base = Turn(1, 1.0, source="tap", ttft_s=11.0, prompt_tokens=15_980, cached_tokens=0, new_tokens=15_980)
     made = verdict(replace(base, **known), None)  # type: ignore[arg-type]
     assert (made[0], made[2][0], made[2][-1]) == (mark, longest, shorter)
+
+
+@pytest.mark.parametrize(("relation", "word"), [("first", "first turn"), ("subagent", "new subagent")])
+@given(st.integers(0, 3_000_000), st.integers(10, 40))
+def test_the_word_for_a_beginning_is_the_same_at_every_width(relation: str, word: str, new: int, w: int) -> None:
+    turn = Turn(1, 1.0, source="tap", relation=relation, prompt_tokens=new, cached_tokens=0, new_tokens=new)
+    said = pick(verdict(turn, None)[2], w)
+    assert said == word or said.startswith(f"{word}, ") or (w < len(word) and said == f"{tok(new)} new")
 
 
 async def test_the_page_of_a_stream_without_usage_says_who_did_not_ask() -> None:

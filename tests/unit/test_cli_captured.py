@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,7 @@ def test_the_table(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
     head, *rows = out.splitlines()
     assert head.split() == list(captured.COLUMNS)
     assert [row.split()[0] for row in rows] == ["4", "3", "2", "1"]
-    assert rows[0].split()[2:] == [*"––––––", "2", "h", "00", "m", "–", "c\\x1b]0;x", "evil\\x1b[2J", "in", "flight"]
+    assert rows[0].split()[-15:] == [*"––––––", "2", "h", "00", "m", "–", "c\\x1b]0;x", "evil\\x1b[2J", "in", "flight"]
     assert rows[1].endswith("end not seen, record cut, import") and rows[2].endswith(
         "failed 400 max_tokens\\x1b[31m, record cut, import"
     )
@@ -185,8 +186,9 @@ def test_the_time_is_that_of_the_end_and_so_is_the_order(fill: Fill, capsys: pyt
         replace(base, ended_at=at + 30),
         Captured(started_at=at + 40, state=TurnState.IN_FLIGHT),
     )
-    rows = [row.split()[:2] for row in run(capsys)[1].splitlines()[1:]]
-    assert rows == [["3", captured.hms(at + 40)], ["1", captured.hms(at + 90)], ["2", captured.hms(at + 30)]]
+    rows = [" ".join(row.split()) for row in run(capsys)[1].splitlines()[1:]]
+    for row, (id, moment) in zip(rows, ((3, at + 40), (1, at + 90), (2, at + 30)), strict=True):
+        assert row.startswith(f"{id} {captured._when(moment, time.time())} ")
 
 
 def test_twenty_rows_where_there_is_no_terminal(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
@@ -377,3 +379,14 @@ def test_an_answer_that_came_at_once_has_no_speed() -> None:
     assert document.tokens_per_s(turn) is None
     assert document.tokens_per_s(replace(turn, ended_at=4.0)) == 10.0
     assert document.tokens_per_s(replace(turn, ended_at=None)) is None
+
+
+def test_the_table_dates_whatever_is_not_of_today() -> None:
+    def at(text: str) -> float:
+        return datetime.strptime(text, "%Y-%m-%d %H:%M:%S").timestamp()
+
+    now = at("2026-11-30 10:14:00")
+    assert captured._when(at("2026-11-30 00:00:01"), now) == "00:00:01"
+    assert captured._when(at("2026-11-29 12:00:00"), now) == "2026-11-29 12:00"
+    assert captured._when(at("2026-11-29 23:59:59"), now) == "2026-11-29 23:59"
+    assert captured._when(1e30, now) == "–"

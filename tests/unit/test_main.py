@@ -39,6 +39,32 @@ def test_a_bare_word_that_is_no_command_is_no_host_either(argv: list[str], capsy
     assert f"kvtop {argv[-1]}:8000" in second
 
 
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        ("--theme kvtop-16 demo", "kvtop demo --theme kvtop-16"),
+        ("--theme=kvtop-16 demo --headless", "kvtop demo --theme=kvtop-16 --headless"),
+        ("--th kvtop-16 demo --seed 3", "kvtop demo --th kvtop-16 --seed 3"),
+        ("--window 1m turns", "kvtop turns (it takes no --window)"),
+        ("8000 demo", "kvtop demo (it takes no URL)"),
+        ("8000 --window 1m tap --status", "kvtop tap --status (it takes no URL and no --window)"),
+        ("8000 snapshot --json", "kvtop snapshot 8000 --json"),
+        ("-- demo", "kvtop demo"),
+        ("--json turns --last 3", "kvtop turns --json --last 3"),
+        ("http://me:secret@gpu:8000 doctor", "kvtop doctor 'http://***@gpu:8000'"),
+    ],
+)
+def test_a_command_behind_options_or_urls_comes_first(argv: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv.split()) == 2
+    assert capsys.readouterr().err == f"kvtop: the command comes first: {line}\n"
+
+
+@pytest.mark.parametrize("argv", [["--theme", "demo"], ["--window", "turns"], ["8000", "--theme", "tap"]])
+def test_an_options_value_is_no_command(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    assert "comes first" not in capsys.readouterr().err
+
+
 def test_what_etc_hosts_names_is_a_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -305,3 +305,19 @@ def test_keys_tell_captured_and_counted_turns_apart() -> None:
     captured = replace(counted, source="tap")
     assert len({counted.key, flying.key, captured.key}) == 3
     assert replace(flying, source="tap").key == captured.key, "a captured one keeps its key when it ends"
+
+
+async def test_a_box_that_fills_the_store_itself_is_captured_from_its_own_begin_on() -> None:
+    """A tap that somebody puts in front of it later changes nothing of that."""
+    taps = Taps(list, Inline("taps"), Time().sleep)
+    record = Running(
+        name="t", pid=1, birth="x", since="2026-11-29T12:00:00Z", drain_s=1.0, store="/t",
+        mappings=[Mapped("127.0.0.1:8001", URL)],
+    )  # fmt: skip
+    taps.here = (record,)
+    counted = Turn(3, 110.0, started_at=100.0, prompt_tokens=1_000, duration_s=10.0)
+    view = ServerView(URL, URL, State.UP, turns=(counted,), last_good_at=110.0)
+    by_itself = Joined(Told(), taps, Thresholds(), lambda: 50.0).view(view, 110.4)  # type: ignore[arg-type]
+    assert [turn.past_tap for turn in by_itself.turns] == [True]
+    tapped = Joined(Told(), taps, Thresholds(), lambda: None).view(view, 110.4)  # type: ignore[arg-type]
+    assert [turn.past_tap for turn in tapped.turns] == [False]

@@ -23,13 +23,12 @@ from kvtop.errors import UsageError, printable
 from kvtop.model.judge import Thresholds
 from kvtop.model.timing import waited_s
 from kvtop.model.view import CONTINUES
-from kvtop.model.words import DASH, exact, hms, pct, secs
+from kvtop.model.words import DASH, exact, hms, other_day, pct, secs
 
 PAGE = 1000
 """Turns that are read at a time, and those that the prefill rate is worked out from."""
 LAST = 20
 """Turns of a table that goes to no terminal."""
-DAY_S = 86_400.0
 BROKEN_OFF = {"abort": "aborted by the server", "error": "failed: the engine gave up"}
 """By finish reason, of a stream that the server ended in order."""
 COLUMNS = (
@@ -249,9 +248,9 @@ def _moment(row: Captured) -> float:
 
 def _when(at: float, now: float) -> str:
     """Local time; of another day its date too."""
-    if abs(now - at) < DAY_S:
-        return hms(at)
     try:
+        if not other_day(at, now):
+            return hms(at)
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
     except (ValueError, OverflowError, OSError):
         return DASH

@@ -89,6 +89,7 @@ def _run(args: list[str]) -> int:
     name, rest = (args[0], args[1:]) if args and args[0] in COMMANDS else ("dashboard", args)
     if name == "dashboard" and args:
         slips.refuse(args[0], COMMANDS)  # before its options, which the dashboard may not have
+        slips.late(args, COMMANDS)
     command = importlib.import_module(f"kvtop.cli.{_MODULES.get(name, name)}")
     if name not in _STILL_IMPORT:
         interrupt.as_usual()

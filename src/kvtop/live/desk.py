@@ -122,6 +122,13 @@ class Desk:
 
     async def planned(self, url: str) -> Leg:
         """The way that `start` would open: a free port of this machine, to the server with this base URL."""
+        return await self._free(self._starter, url, START_S)
+
+    async def would(self, url: str) -> Leg:
+        """As `planned`, to be told beforehand: it keeps nobody from starting one meanwhile."""
+        return await self._free(self._looker, url, READ_S)
+
+    async def _free(self, worker: Caller, url: str, timeout_s: float) -> Leg:
         here = self._taps.here
 
         def plan() -> Leg:
@@ -129,7 +136,7 @@ class Desk:
 
             return free_leg(url, here)
 
-        return await _called(self._starter, plan, START_S, "looking for a free port takes too long")
+        return await _called(worker, plan, timeout_s, "looking for a free port takes too long")
 
     async def start(self, way: Leg) -> str:
         """Start a detached tap. What is said of it."""

@@ -59,8 +59,8 @@ class Joined:
 
     def _made(self, view: ServerView, url: str, tap: TapView, now: float) -> ServerView:
         requests = view.window.all.requests
-        since = self._taps.since(url)
-        since = since if since is not None else self._recorded_since()
+        since = self._recorded_since()  # what fills the store itself does so whether or not a tap leads to it too
+        since = since if since is not None else self._taps.since(url)
         moment = Moment(
             now,
             view.savings.prefill_tokens_per_s,

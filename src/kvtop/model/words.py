@@ -14,10 +14,6 @@ NBSP = "\N{NO-BREAK SPACE}"
 """Holds words together while a line is wrapped; `kvtop.ui.draw.wrap` gives it back as a space."""
 
 
-OTHER_DAY_S = 12 * 3600.0
-"""What was less long ago is told by its time of day, also after midnight."""
-
-
 def nb(text: str) -> str:
     """The same text, never broken inside: for a number and its unit in a sentence that is wrapped."""
     return text.replace(" ", NBSP)
@@ -167,8 +163,9 @@ def short_labels(labels: Sequence[str]) -> list[str]:
 
 
 def other_day(at: float, now: float) -> bool:
-    """Its time of day would be taken for one of today."""
-    return abs(now - at) > OTHER_DAY_S and time.localtime(at)[:3] != time.localtime(now)[:3]
+    """Its time of day would be taken for one of today. Unix times; OverflowError, OSError or ValueError for what is
+    none."""
+    return time.localtime(at)[:3] != time.localtime(now)[:3]
 
 
 def hms(at: float | None, now: float | None = None) -> str:

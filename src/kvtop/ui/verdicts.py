@@ -12,7 +12,7 @@ QUEUE_SAID_S = 0.5
 """A shorter time in the queue is no news, even where it is most of the TTFT."""
 LIMITS = frozenset({"length", "max_tokens", "max_output_tokens"})
 """How the routes call an answer that ended at its limit."""
-_BEGINS = {"first": "new conversation", "subagent": "new subagent", "compaction": "compacted"}
+_BEGINS = {"first": "first turn", "subagent": "new subagent", "compaction": "compacted"}
 """The relations of `BEGINS` in the words of a row."""
 _MUCH_ASKED = (
     r"max_(?:completion_|output_)?tokens=(?P<asked>\d+) cannot be greater than \w+=(?P<fit>\d+)",
@@ -166,7 +166,7 @@ def _begun(turn: Turn) -> list[str]:
     if turn.new_tokens is None:
         return [words]
     new = f"{tok(turn.new_tokens)} new"
-    return [f"{words}, {new}", f"{words.removeprefix('new ')}, {new}", words, new]
+    return [f"{words}, {new}", words, new]
 
 
 def _read_anew(turn: Turn) -> list[str]:

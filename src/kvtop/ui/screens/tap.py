@@ -30,7 +30,10 @@ WHAT = (
     "A tap is a port in front of the server: agents connect to it instead, every byte is passed on as it is, and each "
     "turn is kept on this machine. It goes on when kvtop is closed."
 )
-DEFAULT_PORT = "127.0.0.1:8001"
+USUAL_PORT = "127.0.0.1:8001"
+"""What `kvtop tap` listens on unless it is told otherwise."""
+ANY_PORT = "127.0.0.1:PORT"
+"""As long as it is not known which port a tap would take: one that is named might be another server's."""
 
 
 class TapScreen(Page):
@@ -55,6 +58,8 @@ class TapScreen(Page):
         self.chosen = 0
         """The agent whose lines are shown."""
         self.rows: tuple[TapRow, ...] = ()
+        self.would: Leg | None = None
+        """What the start key would start, as of the last look; None where that is not known, or nothing."""
         self.planned: Leg | None = None
         """What a second press of the start key starts."""
         self.ending: Running | None = None
@@ -85,9 +90,21 @@ class TapScreen(Page):
             self.rows = await self.desk.rows()
         except KvtopError:
             self.rows = tuple(TapRow(record) for record in self.desk.taps)
+        try:
+            server = self.server
+            look = server is not None and self.planned is None and not self._mine()
+            if server is not None and look:
+                self.would = await self.desk.would(server.url)
+        except KvtopError:
+            self.would = None
         finally:
             self._counting = False
         self.redraw()
+
+    def _free(self) -> Leg | None:
+        """The way that the start key opens, or opened just now, to the server that is chosen."""
+        way = self.planned or self.would
+        return way if way is not None and self.server is not None and way.upstream.url == self.server.url else None
 
     # ---- keys
     def action_up(self) -> None:
@@ -188,6 +205,9 @@ class TapScreen(Page):
             return headline(Sentence("TAP", "dim", f"No tap to {label} runs.", rest), [], w)
         tap = server.tap
         listens = ", ".join(self.desk.listens(server.url))
+        if tap is not None and tap.by_itself:
+            rest = "the simulated box tells its own turns; those that go through the tap are in kvtop turns."
+            return headline(Sentence("TAP", "ok", f"{listens} is in front of {label}:", rest), [], w)
         first = f"{listens} is in front of {label}."
         past = past_words(tap) if tap is not None else []
         captured = f"{exact(tap.captured)} turn{'' if tap.captured == 1 else 's'} captured." if tap is not None else ""
@@ -205,7 +225,11 @@ class TapScreen(Page):
             out += [
                 [(" ", "t"), *row] for row in wrap([(mark, self.said[1]), (safe(self.said[0]), "bright")], w - 2, 2)
             ]
-        out += [rule("Taps of this machine", w, [(f"{len(self.rows)} run" if self.rows else "none runs", "d")])]
+        n = len(self.rows)
+        runs = f"{n} run{'s' if n == 1 else ''}" if n else "none runs"
+        out += [
+            rule("Taps of this machine", w, [(f"{runs}, none to this server" if n and not self._mine() else runs, "d")])
+        ]
         for row in self.rows:
             out += self._tap(row, w)
         if not self._mine():
@@ -240,11 +264,13 @@ class TapScreen(Page):
         server = self.server
         key = self.keymap.shown("start-tap")
         url = server.url if server is not None else "URL"
+        way = self._free()
+        listen = f" --listen {way.listen}" if way is not None and way.listen != USUAL_PORT else ""
         rows = wrap([(WHAT, "t")], w - 2)
         says: Line = [
             (key, "t bold"),
             (" starts one; so does ", "d"),
-            (f"kvtop tap --upstream {safe(url)} --detach", "t"),
+            (f"kvtop tap --upstream {safe(url)}{listen} --detach", "t"),
         ]
         return [[(" ", "t"), *row] for row in (*rows, *wrap(says, w - 2))]
 
@@ -269,7 +295,8 @@ class TapScreen(Page):
         server = self.server
         listens = self.desk.listens(server.url) if server is not None else ()
         model = server.models[0] if server is not None and server.models else None
-        base = f"http://{listens[0] if listens else DEFAULT_PORT}"
+        way = self._free()
+        base = f"http://{listens[0] if listens else way.listen if way is not None else ANY_PORT}"
         return howto.Known(base, model.id if model else None, model.max_model_len if model else None)
 
 

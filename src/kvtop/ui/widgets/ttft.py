@@ -95,7 +95,9 @@ class TtftPanel(BoxPanel):
             brief = words
         options = [_row_of_phases(words, field, gap) for field, gap in ((6, 3), (6, 1), (5, 1))]
         options.append(_row_of_phases(brief, 4, 2))
-        return pick_line([*options, _row_of_phases(brief, 0, 1)], w)
+        options += [_row_of_phases(brief, 0, 1), _row_of_phases(words, 0, 1, "dec")]
+        # decode goes first: it is no part of what was waited for
+        return pick_line([*options, _row_of_phases(words[:2], 0, 1), _row_of_phases(words[:1], 0, 1)], w)
 
     def _large(self, w: int, h: int) -> list[Line]:
         server = self.server
@@ -164,13 +166,13 @@ def _gap(q: Quantile | None, n: int | None) -> str:
     return ms(q.value_s) if n == 1 else f"~{ms(q.value_s)}"
 
 
-def _row_of_phases(words: list[str], field: int, gap: int) -> Line:
-    """The three phases with their means, in the colours of the bar above."""
+def _row_of_phases(words: list[str], field: int, gap: int, decode: str = "decode") -> Line:
+    """The three phases with their means, or the first of them, in the colours of the bar above."""
     line: Line = []
-    for name, word in zip(("queue", "prefill", "decode"), words, strict=True):
-        last = name == "decode"
+    for i, (name, word) in enumerate(zip(("queue", "prefill", "decode"), words, strict=False)):
+        last = i == len(words) - 1
         line += [
-            (f"{name} ", name if name == "queue" else f"{name}-text"),
+            (f"{decode if name == 'decode' else name} ", name if name == "queue" else f"{name}-text"),
             *lj(word, max(field - 1 if last else field, len(word))),
         ]
         if not last:
