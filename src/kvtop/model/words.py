@@ -162,10 +162,14 @@ def short_labels(labels: Sequence[str]) -> list[str]:
     return list(labels)
 
 
+SAME_NIGHT_S = 6 * 3600.0
+"""23:58 at five past midnight is clear without a date."""
+
+
 def other_day(at: float, now: float) -> bool:
-    """Its time of day would be taken for one of today. Unix times; OverflowError, OSError or ValueError for what is
-    none."""
-    return time.localtime(at)[:3] != time.localtime(now)[:3]
+    """Its time of day would be taken for one of today: of another date, and not of the hours before a midnight that
+    was just now. Unix times; OverflowError, OSError or ValueError for what is none."""
+    return time.localtime(at)[:3] != time.localtime(now)[:3] and abs(now - at) > SAME_NIGHT_S
 
 
 def hms(at: float | None, now: float | None = None) -> str:
