@@ -592,6 +592,15 @@ def test_a_restart_is_told_for_five_minutes_at_most() -> None:
     assert said(replace(UP, reset_at=NOW - 20, window_key="10s")).chip == "OK"
 
 
+def test_a_restart_gives_way_after_a_minute_once_the_window_has_turns() -> None:
+    """A window without any still says why there are none."""
+    assert [said(replace(UP, reset_at=NOW - ago)).chip for ago in (59, 61)] == ["RESTARTED", "OK"]
+    empty = replace(UP, window=window(), reset_at=NOW - 61)
+    assert said(empty).chip == "RESTARTED"
+    seen_late = replace(UP, reset_at=NOW - 600, reset_seen_at=NOW - 59)
+    assert said(seen_late).chip == "RESTARTED"
+
+
 def test_of_several_servers_the_worst_is_named() -> None:
     other = replace(down(State.TIMEOUT), label="office", url="http://office:8000")
     made = sentence.make([UP, other], 0, AROUND)
