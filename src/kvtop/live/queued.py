@@ -9,10 +9,11 @@ from kvtop.capture.turn import Captured, Source
 from kvtop.live.factories import StoreLike
 from kvtop.model.timing import waited_s
 
-SHORT_S = 1.0
-"""A shorter wait is explained to nobody."""
-AT_ONCE = 500
-"""Turns whose samples are read at one look, the newest first: the others are asked for with the next one."""
+SHORT_S = 2.0
+"""A shorter wait needs no reason."""
+AT_ONCE = 200
+"""Turns whose samples are read at one look, the newest first. Of what is left out it stays unknown until it is read
+again: those are the older ones of a page."""
 REMEMBERED = 10_000
 
 
