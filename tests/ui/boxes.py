@@ -266,7 +266,7 @@ def captured_turns() -> tuple[Turn, ...]:
                       estimate=Estimate(43_900, 40_700, 3_200), **{**flying, "ttft_s": 2.6}),
         captured_turn(814, 60, 126_310, 123_280, 0.0, 611),
         captured_turn(813, 140, 41_220, 39_664, 7.4, 842, agent="claude-code", verdict="queued"),
-        captured_turn(812, 150, 123_180, 11_792, 0.4, 418, slow=True, waited=True, verdict=None),
+        captured_turn(812, 150, 123_180, 11_792, 0.4, 418, slow=True, waited=True, verdict=None, lost=True),
         turn(77, 200, 8_000, 0, 0.0, 100, past_tap=True),
         captured_turn(811, 260, 1_900, 1_072, 0.0, 14, relation="side"),
         captured_turn(810, 300, 1, 0, 0, 1, state="failed", status=400, verdict=None, error="This model's maximum "

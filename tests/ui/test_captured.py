@@ -767,11 +767,21 @@ def test_a_sequence_of_turns_is_told_in_the_right_order() -> None:
         ({"relation": "subagent", "verdict": "no_fault"}, "·", "new subagent, 16.0k new", "16.0k new"),
         ({"waited": True, "relation": "subagent"}, "·", "new subagent, 16.0k new", "16.0k new"),
         (
-            {"waited": True, "relation": "next"},
+            {"waited": True, "relation": "next", "lost": True},
             "?",
             "16.0k of 16.0k read anew: prompt changed or cache lost",
             "16.0k anew",
         ),
+        ({"waited": True, "relation": "next"}, "!", "16.0k of 16.0k read anew: why is not known", "16.0k anew"),
+        (
+            {"waited": True, "relation": "next", "lost": True, "read_s": 5.4, "queue_seen": True},
+            "!",
+            "queued ~5.6 s: others ran",
+            "queued",
+        ),
+        ({"waited": True, "relation": "first", "queue_seen": True}, "!", "queued: others ran", "queued"),
+        ({"waited": True, "relation": "first", "read_s": 0.2}, "!", "slow, why is not known", "slow"),
+        ({"waited": True, "relation": "next", "lost": False, "read_s": 0.2}, "!", "slow, why is not known", "slow"),
         ({"relation": "next", "reread": True}, "?", "read 16.0k tokens anew", "16.0k anew"),
         (
             {"relation": "branch", "reread": True, "changed": ("system",)},

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
+from kvtop.model import charts
+from kvtop.model.series import Medians
 from kvtop.ui import plot
 from kvtop.ui.draw import nice, width
 from kvtop.ui.keys import Keymap
@@ -59,6 +61,33 @@ async def test_it_shows_share_first_at_80x24() -> None:
         assert rows[4].startswith("    100 %┼")
         assert re.search(r"\d\d:\d\d +\d\d:\d\d", rows[22])
         assert {name for name, _, _ in series.asked} == {"share"}
+
+
+def hour(name: str, span_s: float, columns: int) -> Sequence[float | None]:
+    """An hour of small turns, of which every ninth read all of its prompt and waited long."""
+    part, whole, waits = charts.flow(), charts.flow(), Medians()
+    for n in range(360):
+        at, cold = NOON - 3600 + 10 * n, n % 9 == 0
+        part.add(at, at + 1, 0 if cold else 900)
+        whole.add(at, at + 1, 1000)
+        waits.add(at + 1, 40.0 + n / 10 if cold else 0.4, 1)
+    if name == "share":
+        return charts.share(part, whole).at(NOON, span_s, None, columns).values
+    return waits.query(span_s, columns, NOON) if name == "ttft_p50_s" else (None,) * columns
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (137, 40), (200, 50)])
+async def test_the_figures_are_the_same_at_any_size_and_in_any_view(size: tuple[int, int]) -> None:
+    """A figure is of two minutes of the hour, however many columns the hour has on this screen."""
+    app = PageApp(HistoryScreen(Keymap(), hour, now=lambda: NOON))
+    async with app.run_test(size=size) as pilot:
+        page, seen = app.screen, ""
+        assert isinstance(page, HistoryScreen)
+        for page.metric in (None, "Cached share", "TTFT p50"):
+            page.rebuild()
+            seen += re.sub(r" +", " ", "\n".join(await drawn(app, pilot)))
+    assert set(re.findall(r"lowest (\S+ %)", seen)) == {"75 %"}
+    assert set(re.findall(r"median: now \S+ \S+ highest (\S+ \S+)", seen)) == {"400 ms"}
 
 
 async def test_a_servers_name_is_shown_and_not_obeyed() -> None:
@@ -127,7 +156,7 @@ async def test_it_says_what_a_column_is_and_which_day() -> None:
         rows = await drawn(app, pilot)
         at = time.strftime("%H:%M", time.localtime(NOON))
         assert rows[0].endswith(f"last 24 h, yesterday {at} to {at}, a column is 7 min")
-        assert "TTFT p50   median of a column: now 400 ms  highest 400 ms" in rows[3]
+        assert "TTFT p50   48 min median: now 400 ms  highest 400 ms" in rows[3]
 
 
 @pytest.mark.parametrize("value", [1.0, 2.0, 3.0, 4.0, 7.0, 15.0, 25.0, 40.0])

@@ -14,7 +14,7 @@ from live_fakes import Inline
 from msgspec.structs import replace as changed
 
 from kvtop.capture.store.store import Store, StoreError
-from kvtop.capture.turn import Captured, Route, TurnState
+from kvtop.capture.turn import Captured, Route, Sample, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live import captures as module
 from kvtop.live.captures import Captures, Moment
@@ -447,6 +447,36 @@ async def test_far_less_from_the_cache_than_the_turn_before_is_no_fine_turn(  # 
     await bench.look()
     one = next(t for t in bench.captures.ended(URL, NOW) if t.id == id)
     assert (one.reread, one.verdict) == (again, None if again else "no_fault")
+    await bench.close()
+
+
+async def test_a_turn_that_stood_in_the_queue_is_no_lost_cache(path: Path, store: Store) -> None:
+    """768 of 948 tokens are all whole blocks of the 772 before: 180 read anew do not take 9 s."""
+    parent = add(store, done(100, prompt=772, cached=640))
+    known = {"parent": parent, "relation": "next"}
+    id = add(store, done(50, prompt=948, cached=768, ttft=9.1, **known))
+    bench = Bench(path)
+    await bench.look()
+    now = replace(NOW, unit=128)
+    one = next(t for t in bench.captures.ended(URL, now) if t.id == id)
+    assert (one.waited, one.lost, one.accused, one.read_s, one.queue_seen) == (True, False, False, 0.18, False)
+    whole = store.turn(id)
+    assert whole is not None
+    stood = [Sample(at=AT - 50 + i, running=8, waiting=1) for i in range(9)]
+    store.finish(changed(whole, samples=stood, alone=False), b"{}")  # they come a little after its end
+    await bench.look(2)
+    one = next(t for t in bench.captures.ended(URL, now) if t.id == id)
+    assert one.queue_seen and one.verdict is None
+    await bench.close()
+
+
+async def test_a_long_input_that_continues_is_new_and_no_fault_of_the_cache(path: Path, store: Store) -> None:
+    parent = add(store, done(100, prompt=10_000))
+    id = add(store, done(50, prompt=24_000, cached=9_984, ttft=14.5, parent=parent, relation="next"))
+    bench = Bench(path)
+    await bench.look()
+    one = next(t for t in bench.captures.ended(URL, NOW) if t.id == id)
+    assert (one.waited, one.verdict, one.new_input) == (True, "new_tokens", True)
     await bench.close()
 
 

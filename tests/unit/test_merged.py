@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,6 +113,39 @@ def test_of_a_group_that_was_captured_in_part_the_rest_stays() -> None:
     captured, rest = merge([tap(7, 10.0, prompt=300)], [row(1, 10.5, prompt=200, n=3)])[::-1]
     assert (captured.id, captured.counted) == (7, 1)
     assert (rest.n, rest.prompt_tokens, rest.ttft_s, rest.cached_tokens) == (2, 150, None, None)
+
+
+def test_a_group_takes_no_captured_turn_of_the_group_before_it() -> None:
+    """Each row takes those that ended since the one before it, and no later row takes them first."""
+    captured = [tap(i, at, prompt=p) for i, at, p in ((10, 12.4, 700), (9, 12.2, 600), (8, 10.2, 500), (7, 10.0, 400))]
+    rows = [row(2, 12.5, prompt=800, out=10, n=3), row(1, 10.5, prompt=600, out=10, n=4)]
+    left = [t for t in merge(captured, rows, tapped_since=0.0) if not t.captured]
+    assert [(t.id, t.n, t.prompt_tokens, t.cached_tokens) for t in left] == [(2, 1, 1100, None), (1, 2, 750, None)]
+
+
+@pytest.mark.parametrize("poll_s", [0.2, 0.5, 2.0])
+def test_of_two_conversations_the_captured_one_is_never_said_to_have_gone_past(poll_s: float) -> None:
+    """Six turns each with pauses of 0.3 s, one conversation past the tap."""
+    for seed in range(40):
+        luck = random.Random(seed)
+        ends: list[tuple[float, int, int, bool]] = []
+        for seen in (True, False):
+            at, prompt = luck.random(), 300
+            for _ in range(6):
+                at, prompt = at + luck.uniform(0.6, 1.8), prompt + luck.randint(50, 300)
+                ends.append((at, prompt, luck.randint(20, 80), seen))
+        rows, now, rest = [], 0.0, sorted(ends)
+        while rest:
+            now += poll_s * luck.uniform(0.7, 1.3)
+            some = [one for one in rest if one[0] + luck.uniform(0, 0.1) <= now]
+            rest = [one for one in rest if one not in some]
+            if n := len(some):
+                prompts, outs = (sum(one[i] for one in some) / n for i in (1, 2))
+                rows.append(replace(row(len(rows), now, prompts, outs, n), started_at=0.1))
+        captured = [tap(i, at, p, out) for i, (at, p, out, seen) in enumerate(sorted(ends)) if seen]
+        made = merge(captured[::-1], rows[::-1], tapped_since=0.0)
+        assert sum(t.n for t in made if not t.captured) == 6, seed
+        assert sum(t.captured for t in made) == 6
 
 
 def test_only_what_began_while_a_tap_ran_went_past_it() -> None:

@@ -592,6 +592,15 @@ def test_a_restart_is_told_for_five_minutes_at_most() -> None:
     assert said(replace(UP, reset_at=NOW - 20, window_key="10s")).chip == "OK"
 
 
+def test_a_restart_gives_way_after_a_minute_once_the_window_has_turns() -> None:
+    """A window without any still says why there are none."""
+    assert [said(replace(UP, reset_at=NOW - ago)).chip for ago in (59, 61)] == ["RESTARTED", "OK"]
+    empty = replace(UP, window=window(), reset_at=NOW - 61)
+    assert said(empty).chip == "RESTARTED"
+    seen_late = replace(UP, reset_at=NOW - 600, reset_seen_at=NOW - 59)
+    assert said(seen_late).chip == "RESTARTED"
+
+
 def test_of_several_servers_the_worst_is_named() -> None:
     other = replace(down(State.TIMEOUT), label="office", url="http://office:8000")
     made = sentence.make([UP, other], 0, AROUND)
@@ -769,7 +778,7 @@ def test_a_lost_cache_is_told_before_a_longer_first_turn() -> None:
 
 
 def test_what_was_captured_is_never_said_to_be_missing_in_the_counters() -> None:
-    text = plain(said(tapped(relation="next")))
+    text = plain(said(tapped(relation="next", lost=True)))
     assert text == (
         "turn 812 waited 11 s: 15,980 of 15,980 prompt tokens read anew; the prompt changed or the cache was lost: "
         "which is not known"
@@ -779,8 +788,26 @@ def test_what_was_captured_is_never_said_to_be_missing_in_the_counters() -> None
     for relation in ("next", "side", None):
         assert "counters" not in plain(said(tapped(relation=relation)))
         assert "counters" not in plain(said(tapped(relation=relation, new_tokens=None)))
-    whole = plain(said(tapped(relation="next", new_tokens=None)))
+    whole = plain(said(tapped(relation="next", new_tokens=None, lost=True)))
     assert whole.endswith("the prompt differs from the turn before, or the cache was lost: kvtop cannot tell which yet")
+
+
+@pytest.mark.parametrize("relation", ["next", "retry", "branch", "first", "subagent", "side", None])
+def test_a_wait_that_reading_does_not_explain_is_put_down_to_the_queue_or_not_known(relation: str | None) -> None:
+    """180 new tokens at 2,000 a second do not take 9 s, whatever was read anew."""
+    known = {"relation": relation, "ttft_s": 9.1, "new_tokens": 180, "prompt_tokens": 948, "read_s": 0.09, "lost": True}
+    unknown, queued = said(tapped(**known)), said(tapped(**known, queue_seen=True))
+    assert plain(unknown) == "turn 812 waited 9.1 s: reading its prompt takes 90 ms; why is not known"
+    assert plain(queued) == "turn 812 waited 9.1 s: it queued for ~9.0 s while others ran"
+    assert (unknown.tone, queued.tone) == ("bad", "bad")
+
+
+def test_without_evidence_neither_the_prompt_nor_the_cache_is_accused() -> None:
+    for lost in (False, None):
+        text = plain(said(tapped(relation="next", lost=lost, read_s=8.0)))
+        assert text == "turn 812 waited 11 s: 15,980 of 15,980 prompt tokens read anew; why is not known"
+    grown = plain(said(tapped(relation="next", lost=False, read_s=8.0, verdict="new_tokens")))
+    assert grown == "turn 812 waited 11 s: 15,980 new tokens, a long input; nothing to mend"
 
 
 def test_a_wait_of_another_server_is_told_while_it_is_fresh() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from kvtop.capture.slow import is_slow, prefill_rates
-from kvtop.capture.turn import Captured
+from kvtop.capture.slow import is_slow, lost, prefill_rates, queued
+from kvtop.capture.turn import Captured, Sample
 from kvtop.model.judge import Thresholds
 from kvtop.model.timing import waited_s
 
@@ -64,3 +64,48 @@ def test_an_answer_in_one_piece() -> None:
     assert (waited_s(whole), is_slow(whole, {}, LIMITS, nothing_before)) == (None, None)
     told = replace(whole, queue_s=9.0, prefill_s=2.0)
     assert (waited_s(told), is_slow(told, {}, LIMITS, nothing_before)) == (11.0, True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "cached", "before", "unit", "was"),
+    [
+        (948, 768, 772, 128, False),  # all whole blocks of what was there before
+        (197, 128, 197, 128, False),
+        (256, 128, 256, 128, False),  # the last token is always read
+        (12_000, 0, 10_000, 16, True),
+        (12_000, 9_489, 10_000, 16, False),  # 511 are no news
+        (12_000, 9_400, 10_000, 16, True),
+        (12_000, 9_000, 10_000, 1_072, False),
+        (12_000, 8_900, 10_000, 1_072, True),
+        (12_000, 9_000, 10_000, None, False),
+        (12_000, 8_900, 10_000, None, True),
+        (12_000, 0, None, 16, None),
+        (12_000, None, 10_000, 16, None),
+        (5_000, 4_992, 10_000, 16, False),
+    ],
+)
+def test_lost_is_more_than_growth_and_a_unit_explain(
+    prompt: int, cached: int | None, before: int | None, unit: int | None, was: bool | None
+) -> None:
+    turn = replace(TURN, prompt_tokens=prompt, cached_tokens=cached)
+    assert lost(turn, before, unit) is was
+
+
+def gauges(*waiting: float, running: float = 8, loaded: float = 0.0) -> list[Sample]:
+    """One sample a second from the begin of TURN on; each loads so many bytes."""
+    return [Sample(at=100.0 + i, running=running, waiting=w, load_bytes=loaded * i) for i, w in enumerate(waiting)]
+
+
+@pytest.mark.parametrize(
+    ("samples", "was"),
+    [
+        (gauges(0, 1, 1, 1, 1, 1, 1, 1, 1), True),
+        (gauges(0, 0, 0, 0, 0, 1, 1), False),  # only the end of its wait
+        (gauges(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 3, 3), False),  # after its first token
+        (gauges(1, 1, 1, 1, 1, 1, running=0), False),  # nothing ran: it waited for something else
+        (gauges(1, 1, 1, 1, 1, 1, loaded=1e6), False),  # a KV load waits in the queue too
+        ([], False),
+    ],
+)
+def test_a_turn_queued_where_others_ran_and_requests_waited(samples: list[Sample], was: bool) -> None:
+    assert queued(replace(TURN, first_token_at=109.1, samples=samples)) is was

@@ -1,4 +1,4 @@
-"""Which captured turns were slow, as far as the turns themselves tell."""
+"""Which captured turns were slow, and of what, as far as the turns themselves tell."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from kvtop.model.view import CONTINUES
 
 LOST_TOKENS = 512
 """Fewer tokens that are read anew are no news: boundaries of blocks and of a hybrid model's states."""
+
+UNIT_TOKENS = 1_024
+"""A prefix is matched in units; of a server that does not tell its unit they are taken to be no larger."""
 
 Rates = Mapping[tuple[str, str | None], float]
 """(upstream, model) -> prompt tokens that it computes in a second."""
@@ -58,3 +61,28 @@ def reread(turn: Captured, parent: Captured | None) -> bool:
         return False
     had, got = parent.cached_tokens, turn.cached_tokens
     return had is not None and got is not None and had - got >= max(LOST_TOKENS, had / 2)
+
+
+def lost(turn: Captured, before: int | None, unit: int | None) -> bool | None:
+    """It read more anew than its growth and what lies over the last whole unit explain. None: not known.
+
+    `before`: the prompt tokens of the turn that it continues. `unit`: tokens of a prefix are matched in multiples of
+    it; None: the server does not tell.
+    """
+    if before is None or turn.new_tokens is None or turn.prompt_tokens is None:
+        return None
+    grown = max(0, turn.prompt_tokens - before)
+    return turn.new_tokens - grown > max(LOST_TOKENS, unit or UNIT_TOKENS)
+
+
+def queued(turn: Captured) -> bool:
+    """For most of its wait others ran while requests waited, by its samples, and no KV was loaded meanwhile: in vLLM
+    a request waits in the queue for its load too."""
+    if turn.sent_at is None or turn.first_token_at is None:
+        return False
+    kept = [sample for sample in turn.samples if turn.sent_at <= sample.at <= turn.first_token_at]
+    stood = [sample for sample in kept if sample.waiting and sample.running]
+    if not stood or 2 * len(stood) < len(kept):
+        return False
+    first, last = kept[0], kept[-1]
+    return first.load_bytes == last.load_bytes and first.external_hits == last.external_hits

@@ -8,11 +8,12 @@ from itertools import islice
 from typing import Any
 
 from kvtop.capture.estimate import Guess, Sizes
-from kvtop.capture.slow import expected_s, reread
+from kvtop.capture.slow import expected_s, lost, reread
 from kvtop.capture.turn import Captured, Record, Route, Source, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live.endpoint import Sleep
 from kvtop.live.factories import StoreLike
+from kvtop.live.queued import Queued
 from kvtop.live.shown import phases, shown
 from kvtop.model.here import same_port_here
 from kvtop.model.judge import Thresholds
@@ -62,6 +63,8 @@ class Moment:
     waiting: int | None = None
     began: float | None = None
     """Unix time of its start: its cache holds nothing that is older."""
+    unit: int | None = None
+    """Cached tokens are a multiple of it; None: the server does not tell."""
     recorded: bool = True
     """A tap to it runs, as far as is known."""
 
@@ -72,6 +75,8 @@ class _News:
     """New or changed."""
     all: bool = False
     """They are all that there is."""
+    queued: frozenset[int] = frozenset()
+    """Of `rows` those that waited in the server's queue, as far as their samples tell."""
 
 
 @dataclass
@@ -123,6 +128,10 @@ class Captures:
         """Turn -> its server, of all that are kept."""
         self._kept: dict[str, _Kept] = {}
         self._sizes = Sizes()
+        self._samples = Queued()
+        """Asked in the worker's thread."""
+        self._queued: set[int] = set()
+        """Turns that waited in the server's queue."""
         self._began: dict[str, str] = {}
         """Conversation -> how it began, of those that began as another's: `BESIDE`."""
         self._guessed: dict[tuple[int, float], int | None] = {}
@@ -154,7 +163,10 @@ class Captures:
     def _look(self) -> _News | None:
         """None where nothing has changed."""
         try:
-            return self._read()
+            news = self._read()
+            if news is None or self._store is None:
+                return news
+            return replace(news, queued=self._samples.among(self._store, news.rows))
         except Exception as error:
             if self._store is not None:
                 self._store.close()
@@ -203,6 +215,7 @@ class Captures:
     def _take(self, news: _News) -> None:
         if news.all:
             self._places, self._kept, self._sizes = {}, {}, Sizes()  # of another store the ids begin anew
+            self._queued = set()
         for turn in sorted(news.rows, key=lambda turn: turn.id):
             self._sizes.learn(turn)
             self._learn(turn)
@@ -212,7 +225,9 @@ class Captures:
                 kept.flying[turn.id] = turn
                 continue
             kept.flying.pop(turn.id, None)
-            if kept.ended.get(turn.id) != turn:
+            stood = turn.id in news.queued
+            if kept.ended.get(turn.id) != turn or stood != (turn.id in self._queued):
+                (self._queued.add if stood else self._queued.discard)(turn.id)
                 kept.ended[turn.id] = turn
                 kept.todo.append(turn.id)
         if len(self._places) > KEPT:
@@ -220,6 +235,7 @@ class Captures:
                 kept = self._kept[self._places.pop(id)]
                 kept.flying.pop(id, None)
                 kept.shown.pop(id, None)
+                self._queued.discard(id)
                 if kept.ended.pop(id, None) is not None:
                     kept.rows = None
         self.version += 1
@@ -326,11 +342,14 @@ class Captures:
         estimate = None
         if turn.prompt_tokens is None and (tokens := self._guess_at_end(turn)) is not None:
             estimate = Estimate(tokens)
-        again = reread(turn, self._parent(turn))
-        waited = waited_s(turn)
+        before, waited = self._sizes.before(turn), waited_s(turn)
+        gone = lost(turn, before, now.unit)
+        again = gone is not False and reread(turn, self._parent(turn))
         if waited is None:
             return self._shown(turn, estimate=estimate, again=again)
-        before = self._sizes.before(turn)
+        known: dict[str, Any] = {"lost": gone, "queue_seen": turn.id in self._queued}
+        if now.rate and turn.new_tokens is not None:
+            known["read_s"] = max(0, turn.new_tokens) / now.rate
         expected = expected_s(turn, before, now.rate)
         slow = now.limits.slow(waited, expected)
         long = waited >= now.limits.no_rate_s
@@ -339,7 +358,11 @@ class Captures:
             fine = True  # as long as what it had to read anew takes
         ok = fine and turn.state is TurnState.DONE and not again and turn.finish_reason not in BROKEN_OFF
         verdict = "no_fault" if ok else None
-        return self._shown(turn, estimate=estimate, slow=slow, waited=slow or long, verdict=verdict, again=again)
+        known |= {"estimate": estimate, "slow": slow, "waited": slow or long, "again": again}
+        made = self._shown(turn, **known, verdict=verdict)
+        if made.waited and made.lost is False and not made.accused and made.read_ruled and not made.queue_ruled:
+            return replace(made, verdict="new_tokens")
+        return made
 
     def _shown(self, turn: Captured, **known: Any) -> Turn:
         return shown(turn, began_as=self._began.get(turn.conversation or ""), **known)

@@ -68,6 +68,7 @@ class Joined:
             requests.running,
             requests.waiting,
             began=view.started_at,
+            unit=view.config.match_unit_tokens,
             recorded=bool(tap.listens) or tap.by_itself or not self._taps.tried,
         )
         captured = self._captures.in_flight(url, moment)

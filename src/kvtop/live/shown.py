@@ -38,6 +38,9 @@ def shown(
     waited: bool = False,
     verdict: str | None = None,
     again: bool = False,
+    lost: bool | None = None,
+    read_s: float | None = None,
+    queue_seen: bool = False,
     began_as: str | None = None,
 ) -> Turn:
     """One turn, with what is not its own but worked out from others."""
@@ -48,6 +51,9 @@ def shown(
         waited=waited,
         verdict=verdict,
         reread=again,
+        lost=lost,
+        read_s=read_s,
+        queue_seen=queue_seen,
         began_as=began_as,
         id=turn.id,
         ended_at=turn.ended_at,

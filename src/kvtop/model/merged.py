@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from kvtop.model.timing import waited_s
 from kvtop.model.view import Turn
@@ -29,6 +30,8 @@ UNTOLD_LATE_S = 1.5
 EDGE_S = 1.5
 """A first token may be counted so much sooner or later than the tap saw it: servers count once a step, and a window
 ends where a poll was answered."""
+FEW = 8
+"""Of no more turns than this any may be a group: of more there would be too many groups."""
 GUESS = 0.25
 """An estimate of a prompt may be too small by this part of it."""
 
@@ -90,8 +93,10 @@ def _merged(
 ) -> tuple[Turn, ...]:
     ended = list(captured)
     pairs = _Pairs(ended)
-    left = [row for row in counted if not pairs.exactly(row)]
-    left = [rest for row in left if (rest := pairs.by_time(row)) is not None]
+    left = [row for row in counted if row.n > 1 or not pairs.exactly(row)]
+    left = [row for row in left if row.n == 1 or not pairs.exactly(row)]
+    left = [row for row in left if row.n > 1 or not pairs.by_time(row)]
+    left = pairs.in_part(left)
     if tapped_since is not None:
         left = [_past(row, tapped_since) for row in left]
     left = list(numbered_apart(left, beside))
@@ -126,33 +131,72 @@ class _Pairs:
             found = [i for i in near if _equal(self._ended[i], row)][:1]  # both lists are newest first
         else:
             total = round(row.prompt_tokens * row.n)
-            groups = (near[i : i + row.n] for i in range(len(near) - row.n + 1))
-            found = next((g for g in groups if sum(self._ended[i].prompt_tokens or 0 for i in g) == total), ())
+            found = next((g for g in _some(near, row.n) if self._tokens(g, "prompt_tokens") == total), ())
         return self._take(row, found)
 
-    def by_time(self, row: Turn) -> Turn | None:
-        """What is left of a row that the tokens did not tell: captured turns that ended just before, and belong to no
-        other row, are among its requests. None: they are all of them."""
+    def by_time(self, row: Turn) -> bool:
+        """A captured turn that told no tokens, ended just before and took as long stands for this row of one."""
         if row.ended_at is None:
-            return row
-        if row.n == 1:
-            near = self._near(row.ended_at, UNTOLD_LATE_S)
-            untold = [i for i in near if self._ended[i].prompt_tokens is None and _untold(self._ended[i], row)]
-            return None if self._take(row, untold[-1:]) else row
-        members = [i for i in self._near(row.ended_at, LATE_S) if self._ended[i].state == "done"][-row.n :]
+            return False
+        near = self._near(row.ended_at, UNTOLD_LATE_S)
+        untold = [i for i in near if self._ended[i].prompt_tokens is None and _untold(self._ended[i], row)]
+        return self._take(row, untold[-1:])
+
+    def in_part(self, rows: Sequence[Turn]) -> list[Turn]:
+        """What is left of rows that the tokens did not tell, when each captured turn that belongs to no other row is
+        taken as one of the requests of the row in which it was counted: the first after its end, else one near it.
+
+        Where it is not certain which row that is, the number of requests that are left is right in sum all the same.
+        """
+        groups = [row for row in reversed(rows) if row.n > 1 and row.ended_at is not None]
+        of: dict[int, list[int]] = {row.id: [] for row in groups}
+        for late_s in (None, LATE_S):
+            for row, before in zip(groups, [None, *groups], strict=False):
+                at = row.ended_at or 0.0
+                since = LATE_S if before is None else min(LATE_S, at - (before.ended_at or 0.0))
+                near = self._near(at, late_s or since)
+                if late_s is None:  # one that ended after a poll may be in the next one
+                    near = [i for i in near if -self._times[i] <= at]
+                near = [i for i in near if self._ended[i].state == "done"]
+                of[row.id] += self._members(row, of[row.id], near[::-1])
+        left = (self._rest(row, of[row.id]) if of.get(row.id) else row for row in rows)
+        return [row for row in left if row is not None]
+
+    def _members(self, row: Turn, known: Sequence[int], near: Sequence[int]) -> list[int]:
+        """As many of these as may be requests of the row besides those that are known to be."""
+        for n in range(min(row.n - len(known), len(near)), 0, -1):
+            for some in _some(near, n):
+                if self._fit(row, [*known, *some]):
+                    self._take(row, some)
+                    return list(some)
+        return []
+
+    def _fit(self, row: Turn, members: Sequence[int]) -> bool:
+        """Their tokens leave at least one for each of the others."""
         others = row.n - len(members)
-        told = [self._ended[i].prompt_tokens for i in members]
-        rest = None
-        if row.prompt_tokens is not None and None not in told:
-            rest = row.prompt_tokens * row.n - sum(tokens or 0 for tokens in told)
-            if rest <= 0 or not others:
-                return row  # their tokens say that they are not
-        if not self._take(row, members):
-            return row
+        for name in ("prompt_tokens", "completion_tokens"):
+            mean = getattr(row, name)
+            if mean is None or (not others and self._tokens(members, name) is None):
+                continue
+            rest = round(mean * row.n) - sum(getattr(self._ended[i], name) or 0 for i in members)
+            if rest < others or (not others and rest):
+                return False
+        return True
+
+    def _rest(self, row: Turn, members: Sequence[int]) -> Turn | None:
+        others = row.n - len(members)
         if not others:
             return None
-        prompt = None if rest is None else rest / others
+        told, prompt = self._tokens(members, "prompt_tokens"), None
+        doubtful = self._near(row.ended_at or 0.0, LATE_S)
+        if row.prompt_tokens is not None and told is not None and not doubtful:
+            prompt = (row.prompt_tokens * row.n - told) / others
         return Turn(row.id, row.ended_at, others, row.state, prompt_tokens=prompt, engine=row.engine)
+
+    def _tokens(self, places: Iterable[int], name: str) -> float | None:
+        """Of these turns together; None where one of them told none."""
+        told = [getattr(self._ended[i], name) for i in places]
+        return None if None in told else sum(told)
 
     def _near(self, at: float, late_s: float) -> list[int]:
         """Places of the captured turns that may be counted at this time, newest first."""
@@ -165,6 +209,13 @@ class _Pairs:
         for i in places:
             self._ended[i] = _filled(self._ended[i], row) if row.n == 1 else replace(self._ended[i], counted=row.id)
         return bool(places)
+
+
+def _some(places: Sequence[int], n: int) -> Iterator[Sequence[int]]:
+    """So many of them, those that stand together first; of many only those."""
+    yield from (places[i : i + n] for i in range(len(places) - n + 1))
+    if len(places) <= FEW:
+        yield from combinations(places, n)
 
 
 def _equal(turn: Turn, row: Turn) -> bool:

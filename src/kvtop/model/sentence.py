@@ -22,6 +22,9 @@ LENGTH = 125
 QUEUE_AFTER_S = 2.0
 """A request that waits for one engine step is no queue."""
 
+RESTART_ALONE_S = 60.0
+"""So long a restart is told before anything that goes well; after that only where there is nothing else to tell."""
+
 IDLE_AFTER_S = (60.0, 300.0)
 """Nobody asked for the chosen window, but for at least one and at most five minutes."""
 
@@ -107,6 +110,8 @@ def _restarted(view: ServerView, around: Around) -> Made | None:
         return None
     seen = view.reset_seen_at if view.reset_seen_at is not None else view.reset_at
     if around.now - seen > min(seconds_of(view.window_key) or NEWS_FOR_S, NEWS_FOR_S):
+        return None
+    if around.now - seen > RESTART_ALONE_S and (view.window.all.cached.share is not None or _n(view.window)):
         return None
     ago = around.now - view.reset_at
     return "warn", [(f"counters began again {nb(lasted(ago))} ago,", "the window counts from there")]

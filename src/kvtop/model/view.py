@@ -134,6 +134,12 @@ class Turn:
     """Of a counted one: a tap ran all the while, and did not see it."""
     reread: bool = False
     """Of a captured one: it continues a turn, and got less than half of what that one had from the cache."""
+    lost: bool | None = None
+    """Of a captured one: it read more anew than its growth and one match unit explain; None: not known."""
+    read_s: float | None = None
+    """Of a captured one: what its new tokens take at the server's own prefill rate."""
+    queue_seen: bool = False
+    """Of a captured one whose queue time nobody told: for most of its wait others ran, and requests waited."""
     beside: bool = False
     """Of a counted one: turns of its server were captured. They have the store's numbers, and this is none of them."""
 
@@ -165,9 +171,28 @@ class Turn:
         return self.queue_s is not None and self.ttft_s is not None and self.queue_s > self.ttft_s / 2
 
     @property
+    def read_ruled(self) -> bool | None:
+        """Reading its prompt explains half of its TTFT or more. None: how long that took, or takes, is not known."""
+        seconds = self.prefill_s if self.prefill_s is not None else self.read_s
+        return None if seconds is None or self.ttft_s is None else seconds >= self.ttft_s / 2
+
+    @property
     def new_input(self) -> bool:
         """Its wait went into reading what no cache could have held, but for a head that it shares with others."""
-        return not self.queue_ruled and (self.verdict == "new_tokens" or (self.captured and self.relation in BEGINS))
+        if self.queue_ruled or (self.captured and not self.may_have_read):
+            return False
+        return self.verdict == "new_tokens" or (self.captured and self.relation in BEGINS)
+
+    @property
+    def may_have_read(self) -> bool:
+        """Nothing that is known says that its wait was for something else than reading its prompt."""
+        return bool(self.read_ruled) if self.read_ruled is not None else not self.queue_seen
+
+    @property
+    def accused(self) -> bool:
+        """Of a captured one that continues another: its prompt, or the cache, is why it read so much anew."""
+        changed = self.lost is None and bool(self.changed)
+        return self.captured and self.relation in CONTINUES and (bool(self.lost) or self.reread or changed)
 
     @property
     def changes(self) -> str:

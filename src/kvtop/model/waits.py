@@ -27,6 +27,8 @@ WHEN_AFTER_S = 60.0
 
 UNTOLD = "why is not in the counters"
 
+NOT_KNOWN = "why is not known"
+
 CHANGED_OR_LOST = (
     "the prompt differs from the turn before, or the cache was lost: kvtop cannot tell which yet",
     "the prompt changed or the cache was lost: which is not known",
@@ -124,6 +126,8 @@ def slow(view: ServerView, around: Around) -> Made | None:
 def _why(turn: Turn) -> tuple[list[str], list[str]]:
     """(Wordings that tell all that is known, wordings that tell less), each longest first."""
     queue, prefill = parts(turn)
+    if turn.captured and turn.queue_s is None and not turn.may_have_read:
+        return _unread(turn)
     if turn.captured and turn.new_input and turn.relation in _BEGINS:
         words = _BEGINS[turn.relation]
         new = words if turn.new_tokens is None else f"{words}, {exact(turn.new_tokens)} new tokens"
@@ -149,12 +153,25 @@ def _why(turn: Turn) -> tuple[list[str], list[str]]:
     return list(_untold(turn)), []
 
 
+def _unread(turn: Turn) -> tuple[list[str], list[str]]:
+    """Of a captured turn whose wait was not for reading, and whose queue time nobody told."""
+    if not turn.queue_seen:
+        read = "" if turn.read_s is None else f"reading its prompt takes {nb(secs(turn.read_s))}; "
+        return [f"{read}{NOT_KNOWN}", NOT_KNOWN], []
+    if turn.read_s is None or turn.ttft_s is None:
+        return ["it queued while others ran"], []
+    queue = nb(f"~{secs(turn.ttft_s - turn.read_s)}")
+    return [f"it queued for {queue} while others ran", "it queued while others ran"], []
+
+
 def _untold(turn: Turn) -> tuple[str, ...]:
     """That the reason is not known, longest first. What the prompt was is known of a captured turn."""
     if not turn.captured:
         return (UNTOLD,)
     if turn.relation not in CONTINUES:
         return ("why cannot be told yet",)
+    if not turn.accused:
+        return (NOT_KNOWN,)
     return (f"it has {turn.changes}", turn.changes) if turn.changed else CHANGED_OR_LOST
 
 

@@ -116,6 +116,8 @@ def _counted(turn: Turn) -> Verdict:
     if turn.queue_ruled and turn.waited:
         queue = f"queue {short(turn.queue_s)}"
         return "!", "warn", joined(f"{queue}: in line or for a KV load", f"{queue}: line or KV load", queue)
+    if turn.waited and turn.captured and turn.queue_s is None and not turn.may_have_read:
+        return "!", "warn", joined(*_unread(turn))
     if turn.waited and turn.captured and turn.relation in _BEGINS:
         return "·", "t", joined(*_begun(turn))
     if turn.captured and turn.relation in _BEGINS and turn.verdict == "new_tokens":
@@ -128,7 +130,7 @@ def _counted(turn: Turn) -> Verdict:
             joined(f"{new} new tokens: long input", f"{new} new tokens", f"{new} new"),
         )
     if turn.waited:
-        return "?", "warn", joined(*_read_anew(turn))
+        return "?" if turn.accused or not turn.captured else "!", "warn", joined(*_read_anew(turn))
     if turn.reread and turn.new_tokens is not None:
         read = [f"read {tok(turn.new_tokens)} tokens anew", f"{tok(turn.new_tokens)} read anew"]
         why = [f"{word}: {turn.changes}" for word in (*read, f"{tok(turn.new_tokens)} anew") if turn.changed]
@@ -173,16 +175,24 @@ def _read_anew(turn: Turn) -> list[str]:
     """A long wait of which only this is known."""
     whys = ["the counters cannot tell why"]
     if turn.captured:
-        whys = (
-            [turn.changes or "prompt changed or cache lost"]
-            if turn.relation in CONTINUES
-            else ["why cannot be told yet"]
-        )
+        whys = ["why is not known" if turn.relation in CONTINUES else "why cannot be told yet"]
+        if turn.accused:
+            whys = [turn.changes or "prompt changed or cache lost"]
     if turn.new_tokens is None:
         return [*(f"slow, {why}" for why in whys), "slow"]
     new, prompt = tok(turn.new_tokens), tok(turn.prompt_tokens)
     read = f"{new} of {prompt} read anew"
     return [*(f"{read}: {why}" for why in whys), read, f"{new} read anew", f"{new} anew"]
+
+
+def _unread(turn: Turn) -> list[str]:
+    """A captured turn whose long wait was not for reading its prompt."""
+    if not turn.queue_seen:
+        return ["slow, why is not known", "slow"]
+    if turn.read_s is None or turn.ttft_s is None:
+        return ["queued: others ran", "queued"]
+    queue = f"queued ~{short(turn.ttft_s - turn.read_s)}"
+    return [f"{queue}: others ran", queue, "queued"]
 
 
 def _doing(turn: Turn, server: ServerView | None) -> list[str]:

@@ -68,12 +68,17 @@ class Metric:
     tick: Callable[[float, float], str]
     """A number of the scale that ends at the second one, in at most eight cells."""
     of: str
-    """What a column says; `{mean}` stands for the length of a moving mean."""
+    """What its figures are; `{mean}` stands for how long each is taken over."""
     share: bool = False
     """Of one whole: the scale is 0 to 100 %."""
     fill: str = ""
     worst: str = "highest"
     """Which end of it matters: 'lowest' or 'highest'."""
+
+    @property
+    def bucketed(self) -> bool:
+        """Its figures depend on how long each is taken over; a peak is the same in columns of any width."""
+        return "{mean}" in self.of
 
 
 METRICS: tuple[Metric, ...] = (
@@ -81,7 +86,7 @@ METRICS: tuple[Metric, ...] = (
         "Cached share", (("share", "now", "cached-device"),), pct, _share_tick, "{mean} mean", share=True,
         fill="fill-device", worst="lowest",
     ),
-    Metric("TTFT p50", (("ttft_p50_s", "now", "prefill"),), secs, _second_tick, "median of a column"),
+    Metric("TTFT p50", (("ttft_p50_s", "now", "prefill"),), secs, _second_tick, "{mean} median"),
     Metric(
         "Queue", (("running", "running", "decode"), ("waiting", "waiting", "queue")), _count, lambda v, top: f"{v:g}",
         "peak of a column",
@@ -92,11 +97,15 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "Generation", (("generation_tokens_per_s", "now", "decode"),), _tokens, lambda v, top: f"{v:g}/s",
-        "mean of a column",
+        "{mean} mean",
     ),
     Metric("KV pool", (("kv_cache_usage_share", "now", "gauge"),), pct, _share_tick, "peak of a column", share=True),
 )  # fmt: skip
 ALL = "All"
+BUCKETS = 30
+"""Of means and medians the figures are those of so many parts of the span, whatever the columns are: see `mean_of`."""
+SLIDING = 360
+"""So finely the newest share is looked up: its mean ends with each column."""
 
 
 class HistoryScreen(Page):
@@ -214,17 +223,28 @@ class HistoryScreen(Page):
         data: list[Data] = [
             [tuple(self.series(name, span_s, _columns(box.w))) for name, _, _ in box.metric.curves] for box in boxes
         ]
+        figures = [[self._figures(box.metric, name, span_s) for name, _, _ in box.metric.curves] for box in boxes]
         wanted = self._wanted(w, h)
         self._made_at = end
         # made only when it starts: one that is overtaken before that leaves nothing behind
-        work = partial(self._draw, boxes, data, end, wanted)
+        work = partial(self._draw, boxes, list(zip(data, figures, strict=True)), end, wanted)
         self.run_worker(work, exclusive=True, exit_on_error=False)  # type: ignore[arg-type]  # Textual types it Never
 
-    async def _draw(self, boxes: list[Box], data: list[Data], end: float, wanted: object) -> None:
+    def _figures(self, metric: Metric, name: str, span_s: float) -> Figures | None:
+        if not metric.bucketed:
+            return None
+        parts = self.series(name, span_s, BUCKETS)
+        newest = _newest(self.series(name, span_s, SLIDING) if metric.share else parts)
+        whole = [v for v in parts[:-1] if v is not None]  # the last one has only begun
+        return newest, [*whole, *([newest] if newest is not None else [])]
+
+    async def _draw(
+        self, boxes: list[Box], data: list[tuple[Data, list[Figures | None]]], end: float, wanted: object
+    ) -> None:
         start = end - SPANS[self.span][0]
         fill = not self.app.current_theme.ansi  # sixteen colours have none that steps back behind the line
         drawn = await asyncio.to_thread(
-            lambda: [picture(box, d, start, end, fill) for box, d in zip(boxes, data, strict=True)]
+            lambda: [picture(box, d, f, start, end, fill=fill) for box, (d, f) in zip(boxes, data, strict=True)]
         )
         self._rows_made = _tiled(drawn, self.size.width)
         self._made_for, self._problem = wanted, ""
@@ -250,14 +270,24 @@ Data = list[tuple[float | None, ...]]
 """The columns of each curve of a chart."""
 
 
-def picture(box: Box, data: Data, start: float, end: float, fill: bool = True) -> list[Line]:
-    """One chart: a row with its name and figures, and the curves; `fill` also colours the area under a share."""
+Figures = tuple[float | None, list[float]]
+"""The newest value of a curve, and all of which the one at the end that matters is told."""
+
+
+def picture(
+    box: Box, data: Data, figures: Sequence[Figures | None], start: float, end: float, *, fill: bool = True
+) -> list[Line]:
+    """One chart: a row with its name and figures, and the curves; `fill` also colours the area under a share.
+
+    `figures`: of each curve; None: those of its columns.
+    """
     metric, w, h = box.metric, box.w, box.h
     top = 1.0 if metric.share else nice(peak(*data) or 0.0)
     known = any(v is not None for values in data for v in values)
     words: Line = []
-    for (_, word, style), values in zip(metric.curves, data, strict=True):
-        words += [("   " if words else "", "t"), (f"{word} ", style), *_figures(metric, values)]
+    for (_, word, style), values, known_of in zip(metric.curves, data, figures, strict=True):
+        told = known_of or (_newest(values), [v for v in values if v is not None])
+        words += [("   " if words else "", "t"), (f"{word} ", style), *_figures(metric, *told)]
     name: Line = [(f" {metric.title}   ", "t bold")]
     of = metric.of.format(mean=span(mean_of(end - start)))
     title = pick_line(
@@ -286,14 +316,17 @@ def _first(line: Line, n: int) -> Line:
     return out
 
 
-def _figures(metric: Metric, values: Sequence[float | None]) -> Line:
-    """Of the newest column, and of the one at the end that matters. No mean: columns weigh unequal."""
-    seen = [v for v in values if v is not None]
-    last = values[-1] if values and values[-1] is not None else values[-2] if len(values) > 1 else None
+def _newest(values: Sequence[float | None]) -> float | None:
+    """The last one; the one before where that has nothing yet."""
+    return next((v for v in reversed(values[-2:]) if v is not None), None)
+
+
+def _figures(metric: Metric, newest: float | None, seen: Sequence[float]) -> Line:
+    """The newest one, and the one at the end that matters. No mean: they weigh unequal."""
     if not seen:
         return [(DASH, "t")]
     end = min(seen) if metric.worst == "lowest" else max(seen)
-    return [(metric.write(last), "t"), (f"  {metric.worst} {metric.write(end)}", "d")]
+    return [(metric.write(newest), "t"), (f"  {metric.worst} {metric.write(end)}", "d")]
 
 
 def _levels(metric: Metric, top: float, h: int) -> tuple[tuple[float, str], ...]:
