@@ -275,3 +275,11 @@ def test_of_an_answer_of_very_many_values_the_few_are_read() -> None:
     assert read_answer(Route.CHAT, 200, JSON, b"[%s]" % numbers, False) == Answered()
     late = read_answer(Route.CHAT, 200, EVENTS, b"data: [%s]\n\ndata: {%s}\n\n" % (numbers, usage), True)
     assert late.prompt_tokens == 7
+
+
+def test_an_error_shows_no_named_secret() -> None:
+    body = b'{"error":{"message":"no way to https://bob:PW@h/x?api_key=SECRETQ1"}}'
+    assert read_answer(Route.CHAT, 500, JSON, body, False).error == "no way to https://(removed)@h/x?api_key=(removed)"
+    told = stream({"error": {"message": 'login {"password": "SECRETPW2"} failed'}})
+    assert told.error == 'login {"password": "(removed)"} failed'
+    assert read_answer(Route.CHAT, 502, (), b"bad: password=SECRETQ3", False).error == "bad: password=(removed)"

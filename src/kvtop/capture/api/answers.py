@@ -242,7 +242,7 @@ def _text_error(body: bytes) -> str | None:
 
 
 def _line(text: str) -> str:
-    return printable(" ".join(redact.text(text[: 8 * MAX_ERROR]).split()), MAX_ERROR)
+    return printable(" ".join(redact.error(text[: 8 * MAX_ERROR]).split()), MAX_ERROR)
 
 
 def events(body: bytes) -> Iterator[dict[str, Any]]:
