@@ -384,8 +384,11 @@ def test_packed_files(tmp_path: Path, pack: Any) -> None:
     data = json.dumps(BODY).encode() + b"\n"
     path.write_bytes(pack(data))
     assert [type(item) for item in Opened(path).items()] == [Exchange]
-    path.write_bytes(pack(data)[:-5])
+    path.write_bytes(pack(data)[:4] + b"\xff" * 20)
     with pytest.raises(UsageError, match="cannot read"):
+        Opened(path)
+    path.write_bytes(pack(data)[:9])
+    with pytest.raises(UsageError, match="the file ends before its packing does"):
         Opened(path)
 
 
