@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -184,3 +185,23 @@ async def test_the_way_back_is_seen_on_a_small_screen() -> None:
     async with given((40, 15)) as (app, pilot, held):
         held.say(one(State.REFUSED, failed_tries=1))
         await until(pilot, lambda: KEY in text(app))
+
+
+async def test_keys_never_empty_the_clipboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with given() as (app, pilot, held):
+        held.say(one(State.REFUSED, failed_tries=1))
+        await until(pilot, lambda: KEY in text(app))
+        held.now = NOBODY
+        await pilot.press("u")
+        await until(pilot, lambda: isinstance(app.screen, NoServerScreen))
+        sent: list[str] = []
+        monkeypatch.setattr(app._driver, "write", sent.append)
+        box = app.screen.query_one(Input)
+        await pilot.press("home", "ctrl+x", "super+c")
+        assert not any("\x1b]52" in data for data in sent)
+        assert box.value == WRONG
+        box.select_all()
+        await pilot.press("ctrl+x")
+        assert [data for data in sent if "\x1b]52" in data] == [f"\x1b]52;c;{b64encode(WRONG.encode()).decode()}\a"]
+        await pilot.press("ctrl+v")
+        assert box.value == WRONG

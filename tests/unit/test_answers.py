@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from itertools import groupby
+
 import pytest
 from capture_fakes import body_of, event, recorded
 from hypothesis import given
@@ -251,12 +254,37 @@ def test_any_documents(documents: list[dict[str, object]], route: Route) -> None
 
 
 @given(st.lists(st.sampled_from([b"data:", b'{"n":1}', b'{"n":2}', b" ", b"x", b"\r", b"\n", b"\n\n", b": ping\n"])))
-def test_data_lines_are_the_same_from_both_ends(parts: list[bytes]) -> None:
+def test_data_is_the_same_from_both_ends(parts: list[bytes]) -> None:
     body = b"".join(parts)
-    lines = [line[5:].strip() for line in body.split(b"\n") if line.startswith(b"data:")]
-    ended = [line[5:].strip() for line in body.split(b"\n")[:-1] if line.startswith(b"data:")]
-    assert list(answers._forwards(body)) == lines
-    assert list(answers._backwards(body)) == ended[::-1]
+    *ended, last = re.split(rb"\r\n|\r|\n", body)
+    assert list(answers._forwards(body)) == as_specified([*ended, last])
+    assert list(answers._backwards(body)) == as_specified(ended)[::-1]
+
+
+def as_specified(lines: list[bytes]) -> list[bytes]:
+    """The data of each event; its lines one by one where they are no JSON object together."""
+    found: list[bytes] = []
+    for blank, group in groupby(lines, lambda line: not line):
+        data = [line[5:].strip() for line in group if line.startswith(b"data:")]
+        whole = b"\n".join(data)
+        found += [] if blank else [whole] if answers.event_of(whole) is not None else data
+    return found
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
+@pytest.mark.parametrize("name", ["chat-stream-usage", "messages-stream", "responses-stream"])
+def test_a_stream_says_the_same_with_each_line_end(name: str, end: bytes) -> None:
+    route = Route.CHAT if name.startswith("chat") else Route(name.partition("-")[0])
+    body = body_of(recorded(name))
+    told = read_answer(route, 200, EVENTS, body.replace(b"\n", end), True)
+    assert told == read_answer(route, 200, EVENTS, body, True)
+    assert told.whole and told.completion_tokens
+
+
+def test_an_event_over_several_data_lines() -> None:
+    usage = b'data: {"choices":[],\ndata: "usage":{"prompt_tokens":7,\n: note\ndata:"completion_tokens":2}}\n\n'
+    assert tokens(stream(usage, b"data: [DONE]\n\n")) == (7, None, 2, None)
+    assert [event["n"] for event in answers.events(b'data: {"n":\rdata: 1}\r\rdata: {"n":2}\r\r')] == [1, 2]
 
 
 def test_lines_that_tell_nothing_are_not_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,3 +310,11 @@ def test_of_an_answer_of_very_many_values_the_few_are_read() -> None:
     assert read_answer(Route.CHAT, 200, JSON, b"[%s]" % numbers, False) == Answered()
     late = read_answer(Route.CHAT, 200, EVENTS, b"data: [%s]\n\ndata: {%s}\n\n" % (numbers, usage), True)
     assert late.prompt_tokens == 7
+
+
+def test_an_error_shows_no_named_secret() -> None:
+    body = b'{"error":{"message":"no way to https://bob:PW@h/x?api_key=SECRETQ1"}}'
+    assert read_answer(Route.CHAT, 500, JSON, body, False).error == "no way to https://(removed)@h/x?api_key=(removed)"
+    told = stream({"error": {"message": 'login {"password": "SECRETPW2"} failed'}})
+    assert told.error == 'login {"password": "(removed)"} failed'
+    assert read_answer(Route.CHAT, 502, (), b"bad: password=SECRETQ3", False).error == "bad: password=(removed)"

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pkgutil
+import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -170,3 +171,57 @@ def test_a_packed_file_of_many_pieces_comes_out_whole(tmp_path: Path) -> None:
     frames = zstandard.ZstdCompressor().compress(data), zstandard.ZstdCompressor().compress(b"end")
     path.write_bytes(b"".join(frames))
     assert files.read(path) == data + b"end"
+
+
+def _frames(data: bytes) -> bytes:
+    packer = zstandard.ZstdCompressor().compressobj()
+    out = b""
+    for at in range(0, len(data), 50_000):
+        out += packer.compress(data[at : at + 50_000]) + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    return out + packer.flush()
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+@pytest.mark.parametrize("pack", [gzip.compress, _frames], ids=["gz", "zst"])
+@pytest.mark.parametrize("format", ["jsonl", "vllm-log"])
+def test_a_packed_file_that_is_cut_is_read_up_to_there(
+    tmp_path: Path, format: str, pack: Callable[[bytes], bytes], kind: str
+) -> None:
+    noise = [os.urandom(400).hex() for _ in range(2_000)]
+    is_log = format == "vllm-log"
+    rows = [LOG.rstrip("\n") % (row, n) if is_log else {**BODY, "user": row} for n, row in enumerate(noise)]
+    path, whole = tmp_path / "x", pack(lines(*rows))
+    cut = whole[: len(whole) * 2 // 3]
+    if kind == "pipe":
+        os.mkfifo(path)
+        thread = threading.Thread(target=path.write_bytes, args=(cut,))
+        thread.start()
+    else:
+        path.write_bytes(cut)
+    *kept, bad = Opened(path).items()
+    assert 1_000 < len(kept) < 1_500 and all(isinstance(item, Exchange) for item in kept)
+    assert bad == Bad(f"line {len(kept) + 1}", "the file ends before its packing does")
+    if kind == "pipe":
+        thread.join()
+
+
+def test_a_packed_file_without_its_check_sum_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(gzip.compress(json.dumps(BODY).encode())[:-4])
+    kept, bad = Opened(path).items()
+    assert isinstance(kept, Exchange) and bad == Bad("line 2", "the file ends before its packing does")
+
+
+@pytest.mark.parametrize(
+    ("format", "data"),
+    [
+        ("har", lines({"log": {"entries": [entry()] * 9}})),
+        ("mitmproxy", tnet(flow()) * 9),
+        ("jsonl", json.dumps([BODY] * 9, indent=1).encode()),
+    ],
+)
+def test_a_packed_document_that_is_cut_is_an_error_in_words(tmp_path: Path, format: str, data: bytes) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(gzip.compress(data)[:-9])
+    with pytest.raises(UsageError, match=r"cannot read .*: the file ends before its packing does\n  write it"):
+        list(Opened(path, format).items())

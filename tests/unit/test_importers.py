@@ -240,6 +240,17 @@ def test_litellm_payloads() -> None:
     assert [type(item) for item in litellm.read(json.dumps([payload(), {}], indent=1).encode())] == [Exchange, Bad]
 
 
+def test_an_imported_turn_shows_no_named_secret() -> None:
+    line = payload(
+        status="failure", error_str="password: SECRETLL", response=None, api_base="http://a:b@h/v1?api_key=SECRETM"
+    )
+    (failed,) = litellm.read(json.dumps(line).encode())
+    assert isinstance(failed, Exchange)
+    turn = Maker(0.0).turn(failed, 0)
+    assert turn.error == "password: (removed)"
+    assert turn.upstream == "http://(removed)@h/v1?api_key=(removed)"
+
+
 def test_lines_of_request_bodies() -> None:
     odd = b'{"messages": [{"role":"user","content":"x"}],   "model":"m"}'
     pair = {"request": json.dumps(BODY), "response": ANSWER, "timestamp": "2026-11-29T12:00:00Z"}
@@ -373,8 +384,11 @@ def test_packed_files(tmp_path: Path, pack: Any) -> None:
     data = json.dumps(BODY).encode() + b"\n"
     path.write_bytes(pack(data))
     assert [type(item) for item in Opened(path).items()] == [Exchange]
-    path.write_bytes(pack(data)[:-5])
+    path.write_bytes(pack(data)[:4] + b"\xff" * 20)
     with pytest.raises(UsageError, match="cannot read"):
+        Opened(path)
+    path.write_bytes(pack(data)[:9])
+    with pytest.raises(UsageError, match="the file ends before its packing does"):
         Opened(path)
 
 

@@ -44,6 +44,12 @@ SECRET = "sEcReT-0123456789"
         "X-Sid",
         "X-Access",
         "X-JSessionId",
+        "DPoP",
+        "X-Client-Cert",
+        "X-SSL-Client-Cert",
+        "X-Forwarded-Client-Cert",
+        "X-Pw",
+        "X-Tok",
     ],
 )
 def test_a_header_that_may_carry_a_secret(name: str) -> None:
@@ -85,6 +91,18 @@ def test_a_value_that_looks_like_a_secret(name: str, value: str) -> None:
         ("x-ratelimit-passed", "5"),
         ("x-pinned", "5"),
         ("x-code", "5"),
+        ("x-certainty", "0.5"),
+        ("x-top-k", "5"),
+        ("user-agent", "Bot/1.0 (+mailto:bob@example.com; contact: a@b.example)"),
+        ("user-agent", "OpenAI/Python 1.99.0 (secret agent; token counter)"),
+        ("content-type", "multipart/form-data; boundary=----a1b2@c"),
+        ("x-model", "ollama/llama3:8b@v2"),
+        ("x-image", "vllm/vllm-openai:v0.33.0@sha256:0123456789abcdef"),
+        ("x-package", "npm:left-pad@1.3.0"),
+        ("referer", "http://127.0.0.1:8000/v1/models/a@b"),
+        ("from", "bob@example.com"),
+        ("sec-websocket-protocol", "realtime, openai-beta.realtime-v1"),
+        ("x-note", "api key of the team"),
     ],
 )
 def test_what_is_no_secret_stays(name: str, value: str) -> None:
@@ -105,7 +123,7 @@ def test_a_session_that_may_let_somebody_in_is_kept_as_what_tells_it_from_others
     "name",
     [
         *("pass", "passphrase", "passwd", "pwd", "pin", "otp", "totp", "code", "k", "access", "sid", "session"),
-        *("sessionId", "session_id", "PHPSESSID", "connect.sid"),
+        *("pw", "tok", "sessionId", "session_id", "PHPSESSID", "connect.sid"),
     ],
 )
 def test_a_parameter_that_may_carry_a_secret(name: str) -> None:
@@ -162,12 +180,32 @@ def test_the_target(given: str, shown: str) -> None:
         (f"https://me:a@{SECRET}@a.example/x", "https://(removed)@a.example/x"),
         (f"to=a%26token%3D{SECRET}", "(removed)"),
         ("Basic dXNlcjpwYXNz", "(removed)"),
+        (f"api_key {SECRET}", "(removed)"),
+        ("my-token hunter", "(removed)"),
+        (f"see api-key {SECRET} of it", "see (removed) of it"),
+        (f"user:{SECRET}@host", "user:(removed)@host"),
+        (f"via :{SECRET}@10.0.0.1:6379", "via :(removed)@10.0.0.1:6379"),
         ("max-age=5, private", "max-age=5, private"),
         ('{"turn_id":"a","n":1,"at":"http://a/b?c=d"}', '{"turn_id":"a","n":1,"at":"http://a/b?c=d"}'),
     ],
 )
 def test_a_secret_with_its_name_inside_a_value(given: str, shown: str) -> None:
     assert redact.headers([("x-note", given)]) == [("x-note", shown)]
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (f"realtime, openai-insecure-api-key.{SECRET}, v1", "realtime, openai-insecure-api-key.(removed), v1"),
+        (f"access_token, {SECRET}", "access_token, (removed)"),
+        (f"base64url.bearer.authorization.k8s.io.{SECRET}, v4.channel.k8s.io", "(removed), v4.channel.k8s.io"),
+        (f"token-{SECRET}", "(removed)"),
+        ("graphql-transport-ws", "graphql-transport-ws"),
+    ],
+)
+def test_a_protocol_of_a_websocket_that_lets_one_in(given: str, shown: str) -> None:
+    assert redact.headers([("Sec-WebSocket-Protocol", given)]) == [("Sec-WebSocket-Protocol", shown)]
+    assert redact.headers([("Sec-WebSocket-Protocol", shown)]) == [("Sec-WebSocket-Protocol", shown)]
 
 
 def encoded(given: str, times: int, *, all_of_it: bool) -> str:
@@ -243,10 +281,11 @@ def test_any_marks(text: str) -> None:
 
 
 def test_a_value_of_many_pairs_is_read_once() -> None:
-    for part in ("a=", "a:", '"', "%25", 'a":"', "http://", "token", '\\"'):
+    for part in ("a=", "a:", "secret ", "a:b", "max_tokens: ", '"', "%25", 'a":"', "http://", "token", '\\"'):
         began = time.process_time()
         redact.headers([("x-note", part * 4_000)])
         redact.target("/" + part * 4_000)
+        redact.error(part * 1_000)
         assert time.process_time() - began < 2.0
 
 
@@ -257,6 +296,42 @@ def test_an_error_that_quotes_a_key() -> None:
 def test_an_error_about_tokens_stays() -> None:
     said = "This model's maximum context length is 4096 tokens, each token counts; basic authentication is off"
     assert redact.text(said) == said
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (f"no https://bob:PW@h/x?api_key={SECRET} there", "no https://(removed)@h/x?api_key=(removed) there"),
+        (f'bad "password": "{SECRET}", x', 'bad "password": "(removed)", x'),
+        (f"password: {SECRET}", "password: (removed)"),
+        (f"cannot reach bob:{SECRET}@db.example", "cannot reach bob:(removed)@db.example"),
+        (f"at http://h/?x=a%26token%3D{SECRET} it failed", "at (removed) it failed"),
+    ],
+)
+def test_an_error_that_names_a_secret(given: str, shown: str) -> None:
+    assert redact.error(given) == shown == redact.error(shown)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "This model's maximum context length is 4096 tokens, each token counts; basic authentication is off",
+        "litellm.AuthenticationError: AuthenticationError: OpenAIException - Incorrect API key provided",
+        "KeyError: 'messages'",
+        "body.max_tokens: Input should be a valid integer",
+        "max_tokens=5000 is more than max_completion_tokens: 4096; prompt_token_ids: [1, 2]",
+        "api_key: must be set",
+        "tokenizer: cannot be loaded",
+        "Unauthorized: no key was given",
+    ],
+)
+def test_an_error_that_speaks_of_a_name_stays(said: str) -> None:
+    assert redact.error(said) == said
+
+
+@given(SAFE, HIDDEN, NAMES.filter(lambda name: " " not in name), st.sampled_from(["=", ": ", ":", '": "', "': '"]))
+def test_no_error_shows_a_named_secret(word: str, hidden: str, called: str, between: str) -> None:
+    assert hidden not in redact.error(f"{word} {called}{between}{hidden}, {word}")
 
 
 def test_many_and_long_headers_are_cut() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from capture_fakes import body_of, event, recorded
@@ -104,6 +104,42 @@ def test_no_content(route: Route, data: bytes) -> None:
     assert times(route, data).first_ns is None
 
 
+def spread(data: bytes) -> bytes:
+    """Each event's JSON broken over data lines, as one that is written for people."""
+    return data.replace(b":{", b":\ndata: {").replace(b",", b",\ndata: ")
+
+
+@pytest.mark.parametrize("lines", [bytes, spread], ids=["one line", "several lines"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
+@pytest.mark.parametrize(
+    ("name", "route"),
+    [("chat-stream", Route.CHAT), ("messages-stream", Route.MESSAGES), ("responses-stream", Route.RESPONSES)],
+)
+def test_each_way_to_write_a_stream_has_the_same_times(
+    name: str, route: Route, end: bytes, lines: Callable[[bytes], bytes]
+) -> None:
+    events = [one + b"\n\n" for one in body_of(recorded(name)).split(b"\n\n") if one]
+    usual = times(route, *events)
+    found = times(route, *(lines(one).replace(b"\n", end) for one in events))
+    assert usual.first_ns is not None
+    assert (found.first_ns, found.gaps()) == (usual.first_ns, usual.gaps())
+
+
+@given(st.lists(st.sampled_from([chat(content="a"), chat(), b": ping\n\n"]), min_size=1, max_size=9), st.data())
+def test_a_stream_of_another_line_end_may_come_in_any_reads(events: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(events).replace(b"\n", data.draw(st.sampled_from([b"\r", b"\r\n"])))
+    found, at, now = Stream(Route.CHAT), 0, 0
+    while at < len(whole):
+        size = data.draw(st.integers(1, 80))
+        now += 1
+        found.feed(whole[at : at + size], now * MS)
+        at += size
+    n = sum(b"content" in one for one in events)
+    assert (found.first_ns is not None) == (n > 0)
+    if not found.coalesced:
+        assert len(found.gaps()) == max(0, n - 1)
+
+
 def test_bytes_inside_a_text_are_no_content() -> None:
     text = chat(role="assistant", content="", note='{"content":"x","tool_calls":[{')
     assert times(Route.CHAT, text).first_ns is None
@@ -191,7 +227,7 @@ SOME = {
 }
 
 
-@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b""])
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r", b""])
 @pytest.mark.parametrize(
     "route, again",
     [
@@ -207,6 +243,9 @@ SOME = {
         (Route.RESPONSES, b'output_item.added"'),
         (Route.RESPONSES, b"output_item.added\ndata:"),
         (Route.RESPONSES, b'output_item.added"type":"call_call_'),
+        (Route.CHAT, b"data:\n"),
+        (Route.CHAT, b"data:\r"),
+        (Route.CHAT, b"data: {\rdata:\n"),
     ],
 )
 def test_a_line_that_repeats_itself_costs_its_length(route: Route, again: bytes, end: bytes) -> None:

@@ -171,6 +171,22 @@ async def test_facts_come_at_the_connection_and_every_half_minute() -> None:
         assert bench.watch.view("5m").servers[0].version == "0.32.0"
 
 
+@pytest.mark.parametrize("begun", ["counters fell", "another start"])
+async def test_a_server_that_was_replaced_between_two_looks_is_asked_what_it_serves(begun: str) -> None:
+    bench = Bench(A)
+    server = bench.server(A)
+    async with bench.running() as time:
+        server.box.prompt = 100
+        await time.go(3)
+        asked = server.asked_facts
+        server.box.prompt = 7 if begun == "counters fell" else 100
+        if begun == "another start":
+            server.box.started = bench.clock.now
+        await time.go(3)
+        assert bench.watch.view("5m").servers[0].reset_at is not None
+        assert server.asked_facts == asked + 1
+
+
 async def test_pcie_is_sampled_seldom_and_stands_in_between() -> None:
     bench = Bench(A)
     async with bench.running() as time:

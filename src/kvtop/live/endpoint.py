@@ -168,13 +168,14 @@ class Endpoint:
             self.history.waits("")
 
     def _feed(self, scrape: Scrape) -> None:
+        reset_before = self.history.reset_seen_at
         try:
             self.history.scrape(scrape)
         except Exception as error:  # noqa: BLE001  a text that the model cannot take must not end the watch
             self.history.down(self._ours(error, "reading /metrics"))
             return
-        if self._was_down:
-            self._facts_at = None
+        if self._was_down or self.history.reset_seen_at != reset_before:
+            self._facts_at = None  # another process may serve another model
             self._was_down = False
         now = self._around.clock.mono()
         due = self._facts_at is None or now - self._facts_at >= self._around.poll.facts_s

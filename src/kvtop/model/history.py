@@ -152,6 +152,11 @@ class ServerHistory:
         return self._failed
 
     @property
+    def reset_seen_at(self) -> float | None:
+        """Unix time of the scrape that told last that the server's counters began again."""
+        return self._reset_seen_at
+
+    @property
     def in_flight(self) -> bool:
         """Something runs or waits, as far as the last scrape knows."""
         return self._busy and self._down is None

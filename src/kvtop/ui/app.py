@@ -251,6 +251,11 @@ class KvtopApp(App[str]):
         what = f"kvtop: internal error ({type(error).__name__}); kvtop --debug shows where"
         self.exit(return_code=1, message=what)
 
+    def copy_to_clipboard(self, text: str) -> None:
+        """Nothing for an empty text: Textual sends it for ctrl+x without a selection, and terminals empty theirs."""
+        if text:
+            super().copy_to_clipboard(text)
+
     # ---- actions of every screen
     async def action_back(self) -> None:
         if self.screen is self.dashboard:

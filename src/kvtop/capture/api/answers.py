@@ -13,6 +13,7 @@ import msgspec
 
 from kvtop.capture.api import redact
 from kvtop.capture.api.canonical import crowded, decode, members
+from kvtop.capture.api.sse import line_ends
 from kvtop.capture.turn import Route
 from kvtop.errors import printable
 
@@ -245,7 +246,7 @@ def _text_error(body: bytes) -> str | None:
 
 
 def _line(text: str) -> str:
-    return printable(" ".join(redact.text(text[: 8 * MAX_ERROR]).split()), MAX_ERROR)
+    return printable(" ".join(redact.error(text[: 8 * MAX_ERROR]).split()), MAX_ERROR)
 
 
 def events(body: bytes) -> Iterator[dict[str, Any]]:
@@ -254,25 +255,59 @@ def events(body: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _forwards(body: bytes) -> Iterator[bytes]:
-    """The data lines from the first one on. Lines of another kind are skipped all at once: millions of them may keep a
-    stream alive."""
+    """The events' data from the first one on. Lines of another kind are skipped all at once: millions of them may keep
+    a stream alive."""
+    body = line_ends(body)
     at = 0 if body.startswith(b"data:") else body.find(b"\ndata:") + 1 or len(body)
+    lines: list[bytes] = []
     while at < len(body):
         end = body.find(b"\n", at)
         end = len(body) if end < 0 else end
-        yield body[at + 5 : end].strip()
+        lines.append(body[at + 5 : end].strip())
         at = body.find(b"\ndata:", end) + 1 or len(body)
+        if _apart(body, end, at, lines):
+            if len(lines) == 1:
+                yield lines[0]
+            else:
+                yield from _data(lines)
+            lines = []
+    yield from _data(lines)
 
 
 def _backwards(body: bytes) -> Iterator[bytes]:
-    """The data lines from the last one back. A last line without an end is cut and not told."""
+    """The events' data from the last one back. A last line without an end is cut and not told."""
+    body = line_ends(body)
     end = body.rfind(b"\n")
+    lines: list[bytes] = []
     while end > 0:
         start = body.rfind(b"\ndata:", 0, end)
         if start < 0 and not body.startswith(b"data:"):
-            return
-        yield body[start + 6 : body.find(b"\n", start + 1)].strip()
+            break
+        stop = body.find(b"\n", start + 1)
+        if lines and _apart(body, stop, end + 1, lines):
+            yield from reversed(list(_data(lines[::-1])))
+            lines = []
+        lines.append(body[start + 6 : stop].strip())
         end = start
+    yield from reversed(list(_data(lines[::-1])))
+
+
+def _apart(body: bytes, end: int, following: int, lines: list[bytes]) -> bool:
+    """Whether the line that ends there and the data line that follows are of two events: an empty one lies between."""
+    return (
+        body.startswith((b"\n\n", b"\n\r\n"), end)  # as a rule
+        or body.find(b"\n\n", end, following) >= 0
+        or body.find(b"\n\r\n", end, following) >= 0
+        or len(lines) >= _MOST_LINES
+    )
+
+
+def _data(lines: list[bytes]) -> Iterator[bytes]:
+    """What the data lines of one event say together; each by itself where a sender leaves the empty lines away."""
+    if len(lines) > 1 and event_of(whole := b"\n".join(lines)) is not None:
+        yield whole
+    else:
+        yield from lines
 
 
 def event_of(data: bytes) -> dict[str, Any] | None:

@@ -16,11 +16,14 @@ MAX_VALUE = 4_000
 
 _NAMES = re.compile(
     r"auth|cookie|token|secret|api.?key|[-_.]key|^key|passw|pwd|credential|signature|^sig$|jwt|bearer|csrf|xsrf"
-    r"|(?<![a-z])(?:pass(?:phrase|code|key)?|pin(?:code)?|t?otp|mfa)(?![a-z])",
+    r"|(?<![a-z])(?:pass(?:phrase|code|key)?|pw|tok|pin(?:code)?|t?otp|mfa)(?![a-z])",
     re.IGNORECASE,
 )
 _MORE = r"(?<![a-z])[a-z]{0,12}(?:sess(?:ion)?|sid)(?:[-_]?id)?(?![a-z])"
-_HEADERS = re.compile(rf"{_MORE}|(?:^|[-_.])access$", re.IGNORECASE)
+_HEADERS = re.compile(
+    rf"{_MORE}|(?:^|[-_.])access$|^d_?po_?p|(?:^|[-_.])(?:(?:client|peer|ssl|tls)[-_.]?)?cert(?:ificate)?(?![a-z])",
+    re.IGNORECASE,
+)
 """What a header may be called besides: elsewhere such a name is of something else."""
 _PARAMETERS = re.compile(rf"{_MORE}|(?:^|[-_.])(?:access|code|ticket|assertion)$|^k$", re.IGNORECASE)
 """The same of a query's parameter."""
@@ -37,11 +40,20 @@ _VALUES = re.compile(
     (?:bearer|basic|token)\s+(?=\S*\d)[\w.~+/=-]{12,}    # an authorization under another name
     | (?:sk|pk|rk|hf|gsk|xai|ghp|gho|ghs|ghu|github_pat|glpat|npm|pypi|AKIA|AIza|xox[abposr])[-_][\w-]{8,}
     | (?:AKIA|AIza)[\w-]{12,}
+    | (?:api[-_]?key|secret|passw(?:or)?d|pwd|passphrase)\s+(?=\S*\d)[^\s"'(),;]{6,}
     | eyJ[\w-]{6,}\.[\w-]{4,}\.[\w-]*                    # a JSON web token
     )
     """
 )
 _USERINFO = re.compile(r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*+://)[^/\s?#]*@")
+_LOOSE_USERINFO = re.compile(
+    r"""(?ix)
+    (?<![\w.+%@-])(?!\+?(?:mailto|e?-?mail|contact|from|author|maintainer|sips?|xmpp|acct|npm|jsr|pkg):)
+    ([\w.+%-]*+:)(?!//|\(removed\)@)[^\s/?&=;,"'<>]{1,256}@(?!sha\d|v\d)
+    (?=[a-z_\[]|\d{1,3}\.\d{1,3}\.\d{1,3}\.\d)
+    """
+)
+"""`user:password@host` without the scheme of a URL in front; no address to write to, no package of a version."""
 _NAME = re.compile(r"""(?<![\w.%\[\]+-])([\w.%\[\]+-]++)\\*+["']?\s*+([=:])\s*+""")
 """What a value inside a value is called: `name=`, `name: `, `"name": `."""
 _QUOTED = r"""\\++"[^"\\]*+ | "(?:[^"\\]|\\.)*+ | '[^']*+ | (?:(?:bearer|basic|token)\s++)?"""
@@ -49,8 +61,27 @@ _NAMED_VALUES = {
     "=": re.compile(rf"""(?ix) {_QUOTED} [^\s"'&;?\#<>]*+"""),
     ":": re.compile(rf"""(?ix) {_QUOTED} [^\s"',;}}\]]*+"""),
 }
-_ALONE = re.compile(r"(?i)\s*(?:bearer|basic|token|digest|negotiate)\s+\S{8,}\s*")
+_ALONE = re.compile(
+    r"""(?ix)
+    \s*+(?: (?:bearer|basic|token|digest|negotiate|dpop)\s+\S{8,}
+    | (?:[\w-]{0,40}[-_])?(?:api[-_]?key|token|secret|passw(?:or)?d|pwd|pw|passphrase)\s+\S+ )\s*
+    """
+)
 """A whole value that is an authorization."""
+_PROSE_NAME = re.compile(
+    r"""(?ix)
+    [\w.]*(?:error|exception|failure|failed|denied|required|unauthori[sz]ed)
+    | tokeni[sz]\w* | author(?:s|ity)? | keywords? | keyboard\w*
+    | (?:[\w.]*[_.])?tokens(?:_\w+)? | (?:[\w.]*[_.])?token_(?:ids?|counts?|limits?|budget)
+    """
+)
+"""What an error names that is no secret, though it is called much alike."""
+_PROSE = re.compile(
+    r"(?:must|is|are|was|has|should|cannot|can|not|no|missing|invalid|required|expected|unknown|input|field|extra"
+    r"|value|string|the|please)(?=\s+\w|[.,;!]?\s*$)",
+    re.IGNORECASE,
+)
+"""How an error goes on behind a name and a colon, where it tells of the name and not its value."""
 _AUTHORITY = re.compile(r"(?i)^(?:[a-z][a-z0-9+.-]*://(?:[^?#]*@)?[^/?#]*|//[^/?#]*@[^/?#]*)")
 """In front of a target's path; a password may hold a slash. Two slashes alone are what a doubled base leaves."""
 _NAMED = re.compile(r"(?i)(?:access|auth|api)?[-_]?(?:token|key|secret|auth|bearer)s?")
@@ -90,9 +121,23 @@ def text(given: str) -> str:
     return _VALUES.sub(REMOVED, _USERINFO.sub(rf"\1{REMOVED}@", given))
 
 
+def url(given: str) -> str:
+    """A URL without user, password and what a parameter or a shape calls a secret."""
+    return _shown(given)
+
+
+def error(given: str) -> str:
+    """An error's text without secrets, named ones too (`?api_key=`, `"password": "…"`); names of counts and of other
+    errors stay with what they say."""
+    shown = _without(given, prose=True)
+    return "".join(_shown(word) if "%" in word else word for word in re.split(r"(\s+)", shown))
+
+
 def _value(name: str, value: str) -> str:
     if secret(name):
         return REMOVED
+    if name.lower() == "sec-websocket-protocol":
+        return _protocols(value[:MAX_VALUE])
     if _HINT.fullmatch(name):
         return value if _ID.fullmatch(value) else _digest(value)
     if _secret_header(name) and not _OWN_HINT.fullmatch(name):
@@ -103,6 +148,22 @@ def _value(name: str, value: str) -> str:
 def _digest(value: str) -> str:
     """Tells equal sessions from others, and nothing else."""
     return f"(session {hashlib.blake2b(value.encode('utf-8', 'replace'), digest_size=8).hexdigest()})" if value else ""
+
+
+def _protocols(value: str) -> str:
+    """Browsers cannot set headers on a WebSocket: what lets one in is a protocol, `name.SECRET` or `name, SECRET`."""
+    kept, hides = [], False
+    for item in value.split(","):
+        word = item.strip()
+        name, dot, rest = word.partition(".")
+        if hides or (secret(word) and not (dot and rest and secret(name)) and (dot or re.search(r"\d", word))):
+            shown, hides = REMOVED if word else "", False
+        elif secret(name):
+            shown, hides = f"{name}.{REMOVED}" if dot else name, not dot
+        else:
+            shown = _shown(word)
+        kept.append(shown)
+    return ", ".join(kept)
 
 
 def _shown(value: str) -> str:
@@ -118,20 +179,29 @@ def _shown(value: str) -> str:
     return shown
 
 
-def _without(value: str) -> str:
-    if _ALONE.fullmatch(value):
+def _without(value: str, *, prose: bool = False) -> str:
+    if _ALONE.fullmatch(value) and not prose:
         return REMOVED
     kept, at, done = [], 0, 0
     while found := _NAME.search(value, at):
         at = found.end()
         in_query = found[2] == "=" and value[found.start() - 1 : found.start()] in ("?", "&")
         hides = _secret_parameter if in_query else secret
-        given = _NAMED_VALUES[found[2]].match(value, at) if hides(_decoded(found[1])) else None
+        if not hides(name := _decoded(found[1])) or (prose and not in_query and _tells(found, name, value)):
+            continue
+        given = _NAMED_VALUES[found[2]].match(value, at)
         if given and given[0]:
             opening = given[0][: len(given[0]) - len(given[0].lstrip("\\\"'"))]
             kept += [value[done:at], opening, REMOVED]
             at = done = given.end()
-    return text("".join(kept) + value[done:])
+    return _LOOSE_USERINFO.sub(rf"\1{REMOVED}@", text("".join(kept) + value[done:]))
+
+
+def _tells(found: re.Match[str], name: str, value: str) -> bool:
+    """Whether an error's name is none of a secret, or is spoken of and not given a value."""
+    if _PROSE_NAME.fullmatch(name):
+        return True
+    return found[0].endswith(": ") and _PROSE.match(value, found.end()) is not None
 
 
 def _decoded(given: str) -> str:

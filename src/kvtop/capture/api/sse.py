@@ -2,6 +2,9 @@
 
 Bytes are searched, not parsed: a text that holds such bytes has them escaped in its JSON. Until the first event with
 content each read is looked through as it comes; after that only its time is noted, and the events are found at the end.
+
+Line ends of CR alone and events over several data lines are valid and seldom: a stream is taken for one of those where
+nothing is found in it as it stands, and is then rewritten, byte for byte in its place, to what the search knows.
 """
 
 from __future__ import annotations
@@ -48,6 +51,23 @@ _CONTENT = {
 """What an event with content holds: a match with a group. Each begins with fixed bytes, so that it is found fast."""
 
 
+_CR = re.compile(rb"\r(?!\n)")
+_SPREAD = re.compile(rb"(?:\A|(?<=\n))data:[^\n]*(?:\ndata:[^\n]*)+")
+
+
+def line_ends(data: bytes) -> bytes:
+    """The bytes with each CR that is a line's whole end as LF; none is shifted."""
+    return _CR.sub(b"\n", data) if b"\r" in data else data
+
+
+def _plain(data: bytes) -> bytes:
+    """The bytes of whole events, the data of each on one line; none is shifted."""
+    data = line_ends(data)
+    if b"\ndata:" not in data:
+        return data
+    return _SPREAD.sub(lambda found: found[0].replace(b"\ndata:", b"      "), data)
+
+
 class EventTimes:
     """The times of one stream's reads, and what follows from them."""
 
@@ -57,6 +77,8 @@ class EventTimes:
         self._times = array("q")
         self._seen = 0
         """Bytes of whole events that were looked through."""
+        self._rewritten = False
+        """Content was found only in what `_plain` made of it."""
         self.first_ns: int | None = None
         """The read that completed the first event with content, reasoning or a tool call."""
 
@@ -69,14 +91,26 @@ class EventTimes:
             self._times.append(at_ns)
         if self.first_ns is not None:
             return False
-        end = _boundary(body, max(self._seen, before - 3))
+        start = max(self._seen, before - 3)
+        end = _boundary(body, start)
+        if (alone := end <= self._seen and body.find(b"\r", start) >= 0) and (
+            end := _boundary(line_ends(bytes(body[start:])), 0)
+        ) > 0:
+            end += start
         if end <= self._seen:
             return False
-        found = any(m.lastindex for pattern in self._content for m in pattern.finditer(body, self._seen, end))
+        found = not alone and self._has_content(body, self._seen, end)
+        if not found:
+            as_it_is = bytes(body[self._seen : end])
+            plain = _plain(as_it_is)
+            found = self._rewritten = plain != as_it_is and self._has_content(plain, 0, len(plain))
         self._seen = end
         if found:
             self.first_ns = at_ns
         return found
+
+    def _has_content(self, data: bytes | bytearray, start: int, end: int) -> bool:
+        return any(m.lastindex for pattern in self._content for m in pattern.finditer(data, start, end))
 
     def later(self, ends: Sequence[int], times: Sequence[int]) -> None:
         """Several reads after the first content: where each ends in what they added together, and when it came."""
@@ -101,6 +135,8 @@ class EventTimes:
         """When each event with content was complete."""
         if self.first_ns is None:
             return []
+        if self._rewritten:
+            body = _plain(body)
         apart = b"\r\n\r\n" if b"\r\n\r\n" in body[:65_536] else b"\n\n"
         width = len(apart)
         found: list[int] = []
@@ -129,7 +165,7 @@ class EventTimes:
         return times
 
 
-def _boundary(body: bytearray, start: int) -> int:
+def _boundary(body: bytes | bytearray, start: int) -> int:
     """Where the last whole event ends, looked for from there on; or -1."""
     end = max(body.rfind(b"\n\n", start), body.rfind(b"\n\r\n", start) + 1)
     return end + 2 if end > 0 else -1

@@ -162,7 +162,7 @@ class Maker:
         agent, version = name_of(headers, hints, asked.program)
         if agent == UNKNOWN and given.agent:
             agent = given.agent
-        error = told.error or (printable(redact.text(given.error), 300) if given.error else None)
+        error = told.error or (printable(redact.error(given.error[:2400]), 300) if given.error else None)
         failed = error is not None or (given.status is not None and given.status >= 400)
         ended = given.response is not None and told.whole
         state = TurnState.FAILED if failed else TurnState.DONE if ended or given.finish_reason else None
@@ -174,7 +174,7 @@ class Maker:
             source=Source.IMPORT,
             state=state,
             record=Record.COMPLETE,
-            upstream=redact.text(given.upstream),
+            upstream=redact.url(given.upstream),
             method=given.method,
             path=redact.target(given.path),
             route=asked.route,

@@ -33,6 +33,7 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 20
 _ZSTD_PIECE = 1 << 10
 """Is unpacked at a time: no more than 32 MiB come out of it, and its output cannot be capped otherwise."""
+CUT = "the file ends before its packing does"
 _WAIT_S = 0.3
 """A pipe that nobody has opened for so long is waited for with a word."""
 
@@ -46,6 +47,8 @@ class Source:
     def __init__(self, path: Path, waits: Waits = lambda _: None) -> None:
         """`waits` gets a line for the terminal before a pipe is waited for that nobody writes to."""
         self._path = path
+        self.cut: UsageError | None = None
+        """Found once what it is packed in has ended too early: what came before that is right."""
         with self._told():
             self.regular = _kind(path)
             self._file: io.BufferedReader | None = _opened(path, self.regular, waits)
@@ -59,20 +62,33 @@ class Source:
             self._file.close()
 
     def head(self) -> bytes:
-        """What it begins with, HEAD bytes if there are as many; they are given out again."""
+        """What it begins with, HEAD bytes if there are as many; they are given out again. Of a cut one that too, if
+        there is anything."""
         while len(self._read) < HEAD and (piece := next(self._pieces, b"")):
             self._read += piece
+        if self.cut is not None and not self._read:
+            raise self.cut
         return bytes(self._read[:HEAD])
 
     def whole(self) -> bytes:
-        """All of it."""
+        """All of it. Raises UsageError for a cut one too."""
+        data = self.whole_lines()
+        if self.cut is not None:
+            raise self.cut
+        return data
+
+    def whole_lines(self) -> bytes:
+        """All of it; of a cut one the lines that are whole."""
         for piece in self._pieces:
             self._read += piece
+        if self.cut is not None:
+            del self._read[self._read.rfind(b"\n") + 1 :]
         data, self._read = bytes(self._read), bytearray()
         return data
 
     def lines(self) -> Iterator[bytes | None]:
-        """Its lines without their ends; None for one that is longer than MAX_LINE."""
+        """Its lines without their ends; None for one that is longer than MAX_LINE. The last one of a cut file comes as
+        far as it goes; `cut` is set by then."""
         held, too_long = bytearray(), False
         for piece in self._rest():
             first, *others = piece.split(b"\n")
@@ -95,7 +111,7 @@ class Source:
     def _counted(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         size = 0
         with self._told():
-            for part in pieces:
+            for part in self._till_cut(pieces):
                 size += len(part)
                 if size > MAX_BYTES:
                     what = f"'{printable(str(self._path))}' holds more than {MAX_BYTES >> 30} GiB"
@@ -103,11 +119,18 @@ class Source:
                 if part:  # of packed ones some give nothing yet
                     yield part
 
+    def _till_cut(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        try:
+            yield from pieces
+        except EOFError:
+            what = f"cannot read '{printable(str(self._path))}': {CUT}"
+            self.cut = UsageError(what, "write it anew; only what has one record a line can be read as far as it goes")
+
     @contextmanager
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, zlib.error) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise UsageError(f"cannot read '{printable(str(self._path))}': {printable(why)}") from None
 
@@ -115,8 +138,9 @@ class Source:
 class Held(Source):
     """Bytes that are here already."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, cut: UsageError | None = None) -> None:
         self.regular = True
+        self.cut = cut
         self._file = None
         self._pieces = iter(())
         self._read = bytearray(data)
@@ -179,7 +203,9 @@ def _pieces_of(file: io.BufferedReader) -> Iterator[bytes]:
             import gzip
 
             with gzip.open(file) as unpacked:
-                yield from _pieces(unpacked)
+                # `read` would throw away what it has read where the end is missing
+                while piece := unpacked.read1(_CHUNK):
+                    yield piece
         elif head == _ZSTD:
             yield from _unpacked(file)
         else:
@@ -192,7 +218,7 @@ def _pieces(file: Any, size: int = _CHUNK) -> Iterator[bytes]:
 
 
 def _unpacked(file: io.BufferedReader) -> Iterator[bytes]:
-    """What zstd frames hold. Raises EOFError where the last one is cut."""
+    """What zstd frames hold. Raises EOFError where the last one is cut, OSError where one is none."""
     import zstandard
 
     frame = zstandard.ZstdDecompressor().decompressobj()
@@ -203,10 +229,10 @@ def _unpacked(file: io.BufferedReader) -> Iterator[bytes]:
             try:
                 yield frame.decompress(piece)
             except zstandard.ZstdError as error:
-                raise EOFError(str(error)) from None
+                raise OSError(str(error)) from None
             piece = frame.unused_data if frame.eof else b""
     if not frame.eof:
-        raise EOFError("it is cut: the end of its last zstd frame is missing")
+        raise EOFError
 
 
 class Entry(NamedTuple):
@@ -238,6 +264,7 @@ def objects(given: Source) -> Iterator[Entry | Bad]:
             return
         given = Held(data)
         del data
+    at = 0
     for at, line in enumerate(given.lines(), 1):
         where = f"line {at}"
         if line is None:
@@ -249,9 +276,14 @@ def objects(given: Source) -> Iterator[Entry | Bad]:
         try:
             found = parsed(line)
         except (ValueError, RecursionError) as error:
+            if given.cut is not None:
+                at -= 1
+                break
             yield Bad(where, f"no JSON: {words(error)}")
             continue
         yield Entry(where, found, line) if isinstance(found, dict) else Bad(where, "no JSON object")
+    if given.cut is not None:
+        yield Bad(f"line {at + 1}", CUT)
 
 
 def parsed(data: bytes) -> Any:

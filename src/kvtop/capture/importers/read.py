@@ -61,17 +61,24 @@ class Opened:
             return self._checked(claude_bodies.read(self.path))
         source = self._source or files.Source(self.path)
         if self.format == "vllm-log":
-            return self._checked(vllm_log.read(source.whole(), self.written_at))
+            return self._checked(self._of_log(source))
         if self.format in _STREAMED:
             return self._checked(_STREAMED[self.format](source))
         return self._checked(_READERS[self.format](source.whole()))
+
+    def _of_log(self, source: files.Source) -> Iterator[Item]:
+        data = source.whole_lines()
+        yield from vllm_log.read(data, self.written_at)
+        if source.cut is not None:
+            line = data.count(b"\n") + 1
+            yield Bad(f"line {line}", files.CUT)
 
     def _as_log(self) -> str:
         """A log may tell of a request only after long."""
         if self._source is None:
             return "vllm-log" if files.holds(self.path, _LOG) else ""
-        data = self._source.whole()
-        self._source = files.Held(data)
+        data = self._source.whole_lines()
+        self._source = files.Held(data, self._source.cut)
         return "vllm-log" if any(word in data for word in _LOG) else ""
 
     def _checked(self, items: Iterator[Item]) -> Iterator[Item]:
