@@ -216,3 +216,10 @@ def test_turns_that_a_standing_recorder_held_are_counted(port: int, dies: bool) 
                 time.sleep(0.05)
         ended = kvtop("tap", "--stop")
     assert re.search(r"nothing was cut; not recorded: [\d,]+ bytes, of 4 connections", ended.stdout), ended.stdout
+
+
+def test_a_store_that_has_no_place_is_told_at_the_start(port: int) -> None:
+    began = kvtop("tap", "--map", f"{port}=http://127.0.0.1:9", "--detach", "--store", "/proc/x/y")
+    assert kvtop("tap", "--stop").returncode == 0
+    assert began.returncode == 0
+    assert "kvtop: nothing is recorded: /proc/x/y: No such file or directory; make it a file" in began.stderr
