@@ -214,7 +214,8 @@ def both_ways(client: Script, server: Script, host: str = "127.0.0.1") -> tuple[
 def file_recorder(path: Path) -> Command:
     """A recorder that writes the frames to a file as they come; see tap_recorder.py."""
     script = Path(__file__).with_name("tap_recorder.py")
-    return lambda fd: [sys.executable, "-S", "-E", str(script), "--fd", str(fd), "--to", str(path)]
+    words = [sys.executable, "-S", "-E", str(script), "--to", str(path)]
+    return lambda fd, done: [*words, "--fd", str(fd), *([] if done is None else ["--done-fd", str(done)])]
 
 
 def asks(*requests: bytes) -> Script:

@@ -142,7 +142,7 @@ def test_a_killed_recorder_is_followed_by_another(tmp_path: Path) -> None:
 def test_without_a_recorder_traffic_passes(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvtop.capture.tap.process.FLUSH_S", 0.3)
     cap = 100_000
-    with upstream(echo) as box, tapped(box.port, command=lambda _: command, cap_bytes=cap) as tap:
+    with upstream(echo) as box, tapped(box.port, command=lambda *_: command, cap_bytes=cap) as tap:
         assert tap.spool is not None
         for _ in range(20):
             with connect(tap.addresses[0][1]) as talk:
@@ -243,7 +243,7 @@ def test_of_the_recorders_words_only_its_own_are_passed_on() -> None:
     notes: list[str] = []
     tap = Tap(
         [],
-        command=lambda fd: [sys.executable, "-c", f"{code}import socket; socket.socket(fileno={fd}).recv(1)"],
+        command=lambda fd, _: [sys.executable, "-c", f"{code}import socket; socket.socket(fileno={fd}).recv(1)"],
         note=notes.append,
     )
     runs = threading.Thread(target=tap.run)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from rawtalk import Talk, connect, upstream
 from tapstandin import free_ports
@@ -181,3 +182,44 @@ def test_what_the_recorder_says_is_in_the_log_of_a_detached_tap(port: int, own_h
         assert kvtop("tap", "--stop").returncode == 0
     said = (own_home / "state" / "taps" / "mine.log").read_text()
     assert re.search(r" warning recorder: .*turns\.db\.broken-", said), said
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_turns_that_a_standing_recorder_held_are_counted(port: int, dies: bool) -> None:
+    """It is killed, or still stands when the tap is stopped."""
+
+    def server(talk: Talk) -> None:
+        talk.until(ASK)
+        talk.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+
+    def ask(box_port: int) -> None:
+        with connect(box_port) as talk:
+            talk.send(ASK)
+            talk.until(b"{}")
+
+    with upstream(server) as box:
+        kvtop("tap", "--map", f"{port}=http://127.0.0.1:{box.port}", "--detach")
+        (tap,) = running.alive()
+        ask(port)
+        the_turn(in_flight=False)
+        time.sleep(0.3)  # its connection's end comes after it
+        (recorder,) = psutil.Process(tap.pid).children()
+        recorder.suspend()
+        for _ in range(4):
+            ask(port)
+        time.sleep(0.3)
+        if dies:
+            recorder.kill()
+            until = time.monotonic() + 20
+            while not (missed := running.alive()[0].missed) or not missed.connections:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+        ended = kvtop("tap", "--stop")
+    assert re.search(r"nothing was cut; not recorded: [\d,]+ bytes, of 4 connections", ended.stdout), ended.stdout
+
+
+def test_a_store_that_has_no_place_is_told_at_the_start(port: int) -> None:
+    began = kvtop("tap", "--map", f"{port}=http://127.0.0.1:9", "--detach", "--store", "/proc/x/y")
+    assert kvtop("tap", "--stop").returncode == 0
+    assert began.returncode == 0
+    assert "kvtop: nothing is recorded: /proc/x/y: No such file or directory; make it a file" in began.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kvtop.capture.tap.batches import Handed
+from kvtop.capture.tap.child import Start
 from kvtop.capture.tap.ended import Missed
+from kvtop.capture.tap.progress import Progress, page
 from kvtop.capture.tap.reactor import Reactor
 from kvtop.capture.tap.spool import Spool, Track
 from kvtop.capture.tap.tally import Tally
@@ -25,8 +29,11 @@ OPENED = Opened(upstream="http://127.0.0.1:8000", listen="127.0.0.1:8001", peer=
 class Keeper:
     """A recorder without a process: `take` reads what came, `die` hangs up, `start` begins the next life."""
 
-    def __init__(self) -> None:
-        self.on_start: Callable[[socket.socket], None] = socket.socket.close
+    def __init__(self, *, says: bool = True) -> None:
+        """`says`: how far it has come."""
+        self.on_start: Start = lambda sock, _: sock.close()
+        self.says = says
+        self.progress: Progress | None = None
         self.sock: socket.socket | None = None
         self.lives: list[bytearray] = []
 
@@ -37,9 +44,15 @@ class Keeper:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
             self.sock.setblocking(False)
             self.lives.append(bytearray())
-            self.on_start(ours)
+            done = page() if self.says else None
+            self.progress = None
+            if done is not None:
+                self.progress = Progress(done)
+                os.close(done)
+            self.on_start(ours, self.progress)
 
     def take(self, size: int) -> int:
+        """Read, and work through what is whole."""
         if self.sock is None:
             return 0
         try:
@@ -47,6 +60,8 @@ class Keeper:
         except BlockingIOError:
             return 0
         self.lives[-1] += data
+        if self.progress is not None:
+            self.progress.add(len(data))
         return len(data)
 
     def die(self) -> None:
@@ -146,6 +161,7 @@ def play(reactor: Reactor, keeper: Keeper, actions: list[tuple[str, int, int]], 
     judge(keeper, passed)
     if len(keeper.lives) == 1:
         counted(list(read(keeper.lives[0])), spool.tally.missed)
+    accounted(keeper, passed, spool.tally.missed)
     spool.abandon(0.0, lambda: None)
 
 
@@ -213,6 +229,81 @@ def counted(frames: list[Frame], missed: Missed) -> None:
     assert missed.bytes == sum(size for _, size in lost)
     assert missed.connections == len({conn for conn, size in lost if size})
     assert (missed.first_at is None) == (missed.last_at is None) == (missed.connections == 0)
+
+
+def accounted(keeper: Keeper, passed: dict[int, dict[Kind, bytearray]], missed: Missed) -> None:
+    """Whoever died: every byte came whole to a recorder that lived, or is counted, once."""
+    frames = [frame for life in keeper.lives for frame in read(life)]
+    came = sum(len(frame.data) for frame in frames if frame.kind in (Kind.CLIENT, Kind.SERVER))
+    assert came + missed.bytes == sum(len(data) for both in passed.values() for data in both.values())
+    closed = {frame.conn for frame in frames if frame.kind is Kind.CLOSE}
+    assert len(passed) - len(closed) <= missed.connections <= len(passed)
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_what_was_sent_to_a_recorder_that_stood_still_is_counted(dies: bool) -> None:
+    """It dies, or is ended with the tap: of three connections it had worked through one."""
+    reactor, keeper = Reactor(), Keeper()
+    spool = Spool(reactor, keeper)
+    spool.start()
+
+    def ask() -> None:
+        track = spool.open(OPENED)
+        track.data(Kind.CLIENT, 1, memoryview(bytes(100)))
+        track.close()
+
+    ask()
+    run(reactor, spool)
+    keeper.take(1 << 20)
+    for _ in range(2):
+        ask()
+        run(reactor, spool)
+    live = spool.open(OPENED)
+    live.data(Kind.SERVER, 1, memoryview(bytes(30)))
+    spool.refused(OPENED)
+    run(reactor, spool)
+    if dies:
+        keeper.die()
+        run(reactor, spool)
+        keeper.start()
+        run(reactor, spool)
+        keeper.take(1 << 20)
+        opened, gap = read(keeper.lives[1])
+        assert (opened.kind, opened.conn) == (Kind.OPEN, live.conn)
+        assert msgspec.json.decode(gap.data, type=Lost) == Lost(server_bytes=30)
+    live.close()
+    spool.finish(1.0, 1.0, lambda: None)
+    run(reactor, spool)
+    if dies:
+        assert keeper.take(1 << 20), "and its CLOSE"
+    missed = spool.tally.missed
+    assert (missed.connections, missed.bytes) == (4, 230)
+    keeper.die()
+    reactor.close()
+
+
+def test_a_recorder_that_does_not_say_how_far_it_is_costs_no_memory() -> None:
+    reactor, keeper = Reactor(), Keeper(says=False)
+    spool = Spool(reactor, keeper)
+    spool.start()
+    for _ in range(3):
+        spool.open(OPENED).close()
+        run(reactor, spool)
+    keeper.die()
+    run(reactor, spool)
+    assert spool.tally.missed == Missed()
+    reactor.close()
+
+
+def test_what_no_socket_holds_is_worked_through_whatever_is_said() -> None:
+    progress = page()
+    assert progress is not None
+    handed = Handed()
+    handed.begin(Progress(progress))
+    os.close(progress)
+    for number in range(1, 40):
+        handed.add(number, bytearray(64 * 1024))
+    assert handed.through() == 39 - 16
 
 
 class Clock:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvtop.capture.tap.child import Child
+from kvtop.capture.tap.progress import Progress
 from kvtop.capture.tap.reactor import Reactor
 
 
@@ -23,10 +24,10 @@ def test_what_a_recorder_says_of_its_store_is_told_and_taken_back() -> None:
     ]
     script = f"import sys; print({chr(10).join(said)!r}, file=sys.stderr, flush=True); sys.stdin.read()"
     reactor, told = Reactor(), list[str | None]()
-    child = Child(reactor, lambda fd: [sys.executable, "-c", script], lambda _: None)
+    child = Child(reactor, lambda fd, _: [sys.executable, "-c", script], lambda _: None)
     child.on_store = told.append
     started: list[socket.socket] = []
-    child.on_start = started.append
+    child.on_start = lambda sock, _: started.append(sock)
     child.start()
     reactor.call_later(20.0, reactor.stop)
 
@@ -52,9 +53,9 @@ def descriptors() -> int:
 @pytest.mark.parametrize("what", ["socket.socketpair", "os.pipe", "subprocess.Popen"])
 def test_one_that_finds_no_descriptor_is_started_later(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     reactor, notes, started = Reactor(), list[str](), list[socket.socket]()
-    child = Child(reactor, lambda fd: [sys.executable, "-c", "import sys; sys.stdin.read()"], notes.append)
+    child = Child(reactor, lambda fd, _: [sys.executable, "-c", "import sys; sys.stdin.read()"], notes.append)
 
-    def connected(sock: socket.socket) -> None:
+    def connected(sock: socket.socket, _: Progress | None) -> None:
         started.append(sock)
         reactor.stop()
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kvtop import paths
 from kvtop.capture.control import running
 from kvtop.capture.control.plan import Leg, answers
 from kvtop.capture.control.running import Mapped, Running
@@ -99,7 +102,7 @@ def serve(
     )
 
     def listening(_: Sequence[tuple[str, int]]) -> None:
-        on_listening(record, "; ".join(filter(None, (_claimed(record), not_recorded(store)))))
+        on_listening(record, "; ".join(filter(None, (_claimed(record), not_recorded(store) or _no_place(store)))))
 
     ending = tap.serve(
         mappings, store=store, name=name, on_listening=listening, drain_s=drain_s, note=note, tell=_Teller(record)
@@ -113,6 +116,20 @@ def not_recorded(store: Path | None) -> str:
     """Why nothing can be recorded in that store, as far as the file's beginning tells: traffic does not wait for it."""
     problem = header.problem(store) if store is not None else None
     return "" if problem is None else f"nothing is recorded: {problem.what}; {problem.fix}"
+
+
+def _no_place(store: Path | None) -> str:
+    """Why the store's folder cannot be had. What is missing of it is made, as the recorder would."""
+    if store is None:
+        return ""
+    try:
+        if os.access(paths.make_private(store.parent), os.W_OK | os.X_OK):
+            return ""
+        why = os.strerror(errno.EACCES)
+    except OSError as error:
+        why = error.strerror or str(error)
+    name = printable(str(store), 300)
+    return f"nothing is recorded: {name}: {why}; make it a file, in a folder, that you may read and write"
 
 
 class _Teller:

@@ -7,6 +7,7 @@ which it began, so that another one that got the same number is never taken for 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import select
@@ -28,6 +29,8 @@ STOP_GRACE_S = 5.0
 _POLL_S = 0.05
 _MAX_BYTES = 1_000_000
 """Of a tap's file."""
+_BLOCK = 4096
+"""A file that holds anything has this much of the disk."""
 
 
 class Mapped(msgspec.Struct, frozen=True):
@@ -235,14 +238,35 @@ def _write(record: Running) -> None:
     path = state_path(record.name)
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)  # a pipe of that name would be waited for
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as out:
             out.write(msgspec.json.encode(record))
         fresh.replace(path)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.is_file():
+            raise
+        _write_over(path, record)
+
+
+def _write_over(path: Path, record: Running) -> None:
+    """On a full disk, where the old text stands: that room is the file's already, up to the end of its block."""
+    handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        size = os.fstat(handle).st_size
+        room = max(size, _BLOCK)
+        text = msgspec.json.encode(record)
+        while len(text) > room and record.ended is not None and record.ended.cuts:
+            cuts = record.ended.cuts[: len(record.ended.cuts) // 2]
+            record = msgspec.structs.replace(record, ended=msgspec.structs.replace(record.ended, cuts=cuts))
+            text = msgspec.json.encode(record)
+        if len(text) > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.pwrite(handle, text.ljust(size), 0)  # in one piece, blanks over what was longer: never a torn one
+    finally:
+        os.close(handle)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
 """The recorder: the process beside the tap that makes turns of what the tap saw.
 
-    python -m kvtop.capture.recorder.process --fd N --store PATH --tap NAME
+    python -m kvtop.capture.recorder.process --fd N [--done-fd N] --store PATH --tap NAME
 
 It reads frames (`kvtop.capture.tap.wire`) from the descriptor until its end, and then finishes what is open and ends.
+How much it has worked through stands in the memory behind --done-fd (`kvtop.capture.tap.progress`).
 Only that ends it: signals that end the tap let the tap drain first. Nothing that it does reaches the traffic. Its log,
 on stderr, has counts and kinds, never what was said.
 """
@@ -30,6 +31,7 @@ from kvtop.capture.recorder.connection import Connection
 from kvtop.capture.recorder.exchange import Desk, TurnExchange, refused
 from kvtop.capture.recorder.ledger import Ledger, LinkerLike, StoreLike
 from kvtop.capture.recorder.sampler import Sampler
+from kvtop.capture.tap.progress import Progress
 from kvtop.capture.tap.wire import Frame, Frames, Kind, Opened, frame_of
 from kvtop.capture.turn import Captured
 from kvtop.errors import UsageError
@@ -194,8 +196,10 @@ async def record(
     *,
     clock: SteadyClock,
     keep: config.Capture,
+    done: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Until the other end of the socket is closed. Raises ValueError where what comes are no frames."""
+    """Until the other end of the socket is closed. `done` gets how many bytes more are worked
+    through. Raises ValueError where what comes are no frames."""
     loop = asyncio.get_running_loop()
     keeping = asyncio.create_task(_keep_house(ledger, recorder, clock, keep))
     sock.setblocking(False)
@@ -209,6 +213,7 @@ async def record(
             if not size:
                 break
             only_streams = recorder.read(bytes(buffer[:size]))
+            done(size)
             await asyncio.sleep(0 if size >= BATCH_BYTES else STREAM_BATCH_S if only_streams else BATCH_S)
     finally:
         recorder.end(time.monotonic_ns())
@@ -279,6 +284,7 @@ def _linker(recent: Iterable[Captured]) -> LinkerLike:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kvtop.capture.recorder.process")
     parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--done-fd", type=int)
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--tap", default="")
     arguments = parser.parse_args(argv)
@@ -292,11 +298,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     clock = SteadyClock()
     sampler = Sampler(_source(settings, clock), mono=time.monotonic)
     recorder = Recorder(Desk(ledger.keep, sampler.begins, name_of, clock.at, say=_say), _say)
+    done = Progress(arguments.done_fd).add if arguments.done_fd is not None else lambda _: None
     ledger.open()
     gc.freeze()  # what was imported need not be looked through again and again
     try:
         with socket.socket(fileno=arguments.fd) as sock:
-            asyncio.run(record(sock, recorder, ledger, sampler, clock=clock, keep=settings.capture))
+            asyncio.run(record(sock, recorder, ledger, sampler, clock=clock, keep=settings.capture, done=done))
     except ValueError:
         _say("what the tap sent are no frames")
         return 1

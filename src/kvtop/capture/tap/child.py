@@ -10,10 +10,13 @@ import subprocess
 from collections.abc import Callable, Sequence
 from time import monotonic
 
+from kvtop.capture.tap.progress import Progress, page
 from kvtop.capture.tap.reactor import IN, Reactor
 
-Command = Callable[[int], Sequence[str]]
-"""The program and its arguments, for the number of the descriptor that it reads frames from."""
+Command = Callable[[int, int | None], Sequence[str]]
+"""The program and its arguments, for the numbers of two descriptors: it reads frames from the first, and says in the
+`Progress` of the second, where there is one, how far it has come."""
+Start = Callable[[socket.socket, Progress | None], None]
 
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 10.0
@@ -81,8 +84,8 @@ class Child:
     """Keeps a recorder running."""
 
     def __init__(self, reactor: Reactor, command: Command, note: Callable[[str], None]) -> None:
-        self.on_start: Callable[[socket.socket], None] = socket.socket.close
-        """Gets a new non-blocking socket to each recorder."""
+        self.on_start: Start = lambda sock, _: sock.close()
+        """Gets a new non-blocking socket to each recorder, and how far that one has come."""
         self.on_store: Callable[[str | None], None] = lambda _: None
         """Gets why a recorder cannot write its store, and None when it can again."""
         self._reactor = reactor
@@ -106,7 +109,7 @@ class Child:
             return
         self._reap()
         try:
-            ours, hears = self._spawn()
+            ours, hears, progress = self._spawn()
         except OSError as error:
             self._note(f"the recorder cannot be started: {error.strerror or error}")
             self._later()
@@ -114,7 +117,7 @@ class Child:
         self.on_store(None)  # it has not said anything yet
         self._words = _Words(self._reactor, hears, self._note, self.on_store)
         self._running = True
-        self.on_start(ours)
+        self.on_start(ours, progress)
 
     def lost(self) -> None:
         """It hangs up, or takes nothing: end it for good, and start another."""
@@ -142,10 +145,11 @@ class Child:
 
         look()
 
-    def _spawn(self) -> tuple[socket.socket, int]:
-        """Our end of the new process's socket, and of its stderr. Raises OSError, and then leaves nothing open."""
+    def _spawn(self) -> tuple[socket.socket, int, Progress | None]:
+        """Our end of the new process's socket, and of its stderr, and how far it has come. Raises OSError, and then
+        leaves nothing open."""
         ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as unused:
+        with theirs, contextlib.ExitStack() as unused, contextlib.ExitStack() as passed:
             unused.callback(ours.close)
             hears, says = os.pipe()
             unused.callback(os.close, hears)
@@ -153,13 +157,17 @@ class Child:
                 ours.setblocking(False)
                 ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
                 self._started = monotonic()
+                done, progress = page(), None
+                if done is not None:
+                    passed.callback(os.close, done)
+                    progress = Progress(done)
                 # A group of its own: ctrl-c at the terminal is for the tap, which drains and then ends its recorder.
                 self._process = subprocess.Popen(
-                    list(self._command(theirs.fileno())),
+                    list(self._command(theirs.fileno(), done)),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=says,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(),) if done is None else (theirs.fileno(), done),
                     process_group=0,
                 )
             finally:
@@ -167,7 +175,7 @@ class Child:
             unused.pop_all()
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICE)
-        return ours, hears
+        return ours, hears, progress
 
     def _later(self) -> None:
         self._reactor.call_later(self._delay_s, self.start)

@@ -42,7 +42,12 @@ for a next request. It is not waited for."""
 def recorder(store: Path, name: str) -> Command:
     """How the recorder is started. -P: a module in the folder where the tap was started is none of its."""
     module = [sys.executable, "-P", "-m", "kvtop.capture.recorder.process"]
-    return lambda fd: [*module, "--fd", str(fd), "--store", str(store), "--tap", name]
+
+    def command(fd: int, done_fd: int | None) -> list[str]:
+        done = [] if done_fd is None else ["--done-fd", str(done_fd)]
+        return [*module, "--fd", str(fd), *done, "--store", str(store), "--tap", name]
+
+    return command
 
 
 def serve(

@@ -3,7 +3,8 @@
 Frames are gathered in batches. A recorder that is slow or stopped lets the batches pile up to the limit; beyond it the
 bytes of a connection are counted instead of kept, and a GAP is told in their place as soon as there is room. A recorder
 that died is followed by another one, which gets what was not yet handed over; connections that the dead one knew are
-told again, as resumed and with a GAP.
+told again, as resumed and with a GAP. What the dead one was given and has not worked through, by its own count, is lost
+and counted.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from __future__ import annotations
 import itertools
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic, monotonic_ns
 from typing import Protocol
 
 import msgspec
 
-from kvtop.capture.tap.batches import Rest, not_begun, not_whole
+from kvtop.capture.tap.batches import Handed, Rest, not_begun, not_whole
 from kvtop.capture.tap.ended import Missed
+from kvtop.capture.tap.progress import Progress
 from kvtop.capture.tap.reactor import ERR, HUP, OUT, Reactor
 from kvtop.capture.tap.tally import Tally
 from kvtop.capture.tap.wire import HEADER, Kind, Lost, Opened
@@ -40,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 class Recorder(Protocol):
     """Keeps a process at the other end: `kvtop.capture.tap.child.Child`."""
 
-    on_start: Callable[[socket.socket], None]
+    on_start: Callable[[socket.socket, Progress | None], None]
 
     def start(self) -> None: ...
 
@@ -151,11 +153,12 @@ class Spool:
         """Bytes in the queue."""
         self._sent = 0
         """Bytes of the first batch in the queue that are with the recorder."""
+        self._handed = Handed()
         self.armed = False
         self._conns = itertools.count(1)
         self._live: dict[int, Track] = {}
         self._closed: deque[tuple[int, Track]] = deque()
-        """Tracks that are over, while the batch with their CLOSE is here."""
+        """Tracks that are over, until the recorder has worked through the batch with their CLOSE."""
         self._behind: dict[int, Track] = {}
         self.tally = Tally(reactor, lambda: bool(self._behind), note, tell)
 
@@ -191,23 +194,30 @@ class Spool:
             self.flush()
             if not (self._queue or self.batch or self._behind) or monotonic() > deadline:
                 self._give_up_rest()
-                self._recorder.end(wait_s, then)
+                self._recorder.end(wait_s, ended)
             else:
                 self._reactor.call_later(BATCH_S, look)
+
+        def ended() -> None:
+            self._settle()
+            then()
 
         look()
 
     def abandon(self, within_s: float, then: Callable[[], None]) -> None:
         """Hand over what the recorder takes within that time, which holds how the last connections ended, and hang up.
-        It ends by itself with what it has. At once where none is there."""
+        It ends by itself with what it has; what it has not worked through by then is not known to be recorded. At once
+        where none is there."""
         deadline = monotonic() + within_s
 
         def look() -> None:
             self.flush()
-            if self._sock is not None and (self._queue or self.batch or self._behind) and monotonic() < deadline:
+            here = self._sock is not None and (self._queue or self.batch or self._behind)
+            if (here or self._handed.waits) and monotonic() < deadline:
                 self._reactor.call_later(BATCH_S, look)
             else:
                 self._give_up_rest()
+                self._settle()
                 then()
 
         look()
@@ -287,8 +297,7 @@ class Spool:
                 self._queue.popleft()
                 self.held -= len(batch)
                 self._sent = 0
-                while self._closed and self._closed[0][0] <= number:
-                    self._closed.popleft()
+                self._handed.add(number, batch)
             else:
                 self._wait(True)
         except BlockingIOError:
@@ -296,6 +305,9 @@ class Spool:
         except OSError:
             self._lost()
             return
+        through = self._handed.through()
+        while self._closed and self._closed[0][0] <= through:
+            self._closed.popleft()
         if self._behind and self.held + len(self.batch) < self._cap // 2:
             self._catch_up()
 
@@ -333,8 +345,9 @@ class Spool:
         text = _encode(lost)
         return _pack(conn, Kind.GAP, at_ns, len(text)) + text
 
-    def _connected(self, sock: socket.socket) -> None:
+    def _connected(self, sock: socket.socket, progress: Progress | None) -> None:
         self._sock = sock
+        self._handed.begin(progress)
         self._waiting = False
         self._reactor.add(sock.fileno(), self, 0)
         self._send()
@@ -350,18 +363,44 @@ class Spool:
         """Nothing more is handed over."""
         self._hang_up()
         self.seal()
-        tracks = {track.conn: track for track in (*self._live.values(), *(t for _, t in self._closed))}
-        sent, self._sent = self._sent, 0
+
+    def _settle(self) -> None:
+        """Nothing more is recorded."""
+        tracks, cut = self._tracks(), self._queue.popleft()[1] if self._queue else bytearray()
+        self._count(self._handed.left(cut, self._sent), tracks)
+        self._count(not_whole(not_begun(cut, self._sent).frames, 0), tracks)
         for _, batch in self._queue:
-            for conn, kind, size in not_whole(batch, sent):
-                if kind in (Kind.CLIENT, Kind.SERVER) and conn in tracks:
-                    self.missed(tracks[conn], size)
-                elif kind == Kind.REFUSED:
-                    self.tally.add(0, 1)
-            sent = 0
+            self._count(not_whole(batch, 0), tracks)
+        self._handed.begin(None)
         self._queue.clear()
-        self.held = 0
+        self._closed.clear()
+        self.held = self._sent = 0
         self.tally.close()
+
+    def _tracks(self) -> dict[int, Track]:
+        """All of which a frame may be on its way."""
+        over = (track for _, track in self._closed)
+        return {track.conn: track for track in (*over, *self._live.values(), *self._behind.values())}
+
+    def _count(self, frames: Iterable[tuple[int, int, int]], tracks: dict[int, Track]) -> dict[int, Lost]:
+        """Connection, kind and size of frames that are not recorded. What they held of each connection."""
+        lost: dict[int, Lost] = {}
+        for conn, kind, size in frames:
+            track = tracks.get(conn)
+            if kind == Kind.REFUSED:
+                self.tally.add(0, 1)
+            elif track is None:
+                continue
+            elif kind in (Kind.CLIENT, Kind.SERVER):
+                self.missed(track, size)
+                before = lost.get(conn, Lost())
+                lost[conn] = Lost(
+                    client_bytes=before.client_bytes + (size if kind == Kind.CLIENT else 0),
+                    server_bytes=before.server_bytes + (size if kind == Kind.SERVER else 0),
+                )
+            elif kind == Kind.CLOSE:
+                self.missed(track, 0)
+        return lost
 
     def _lost(self) -> None:
         """The recorder is gone: prepare the queue for the next one."""
@@ -374,15 +413,20 @@ class Spool:
     def _resume(self) -> None:
         """What goes to the next recorder: the frames that were not begun, and before them the connections that began
         in those that were."""
-        number, rest = self._number - 1, Rest(bytearray(), set(), set(), {})
-        if self._sent:
-            number, batch = self._queue.popleft()
-            self.held -= len(batch)
-            rest = not_begun(batch, self._sent)
+        number, rest, cut = self._number - 1, Rest(bytearray(), set(), set()), bytearray()
+        sent, self._sent = self._sent, 0
+        over = number
+        """The last batch of which all is with the dead one."""
+        if sent:
+            number, cut = self._queue.popleft()
+            over = number - 1
+            self.held -= len(cut)
+            rest = not_begun(cut, sent)
         elif self._queue:
-            number = self._queue[0][0] - 1
-        self._sent = 0
-        self._closed = deque(one for one in self._closed if one[1].conn not in rest.over)
+            number = over = self._queue[0][0] - 1
+        cuts = self._count(self._handed.left(cut, sent), self._tracks())
+        self._handed.begin(None)
+        self._closed = deque(one for one in self._closed if one[0] > over and one[1].conn not in rest.over)
         told = rest.opened
         front = bytearray()
         now = monotonic_ns()
@@ -392,10 +436,7 @@ class Spool:
                 text = _encode(msgspec.structs.replace(track.opened, resumed=True))
                 front += _pack(track.conn, Kind.OPEN, now, len(text)) + text
                 # What a track that is behind lost comes after what is still in the queue.
-                lost = rest.cut.get(track.conn, Lost())
-                front += self._gap(track.conn, lost, now)
-                if lost != Lost():
-                    self.missed(track, lost.client_bytes + lost.server_bytes)
+                front += self._gap(track.conn, cuts.get(track.conn, Lost()), now)
                 track.batch = number
         front += rest.frames
         if front:
