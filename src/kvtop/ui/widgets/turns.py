@@ -42,9 +42,9 @@ def columns_of(w: int, engines: bool = False, captured: bool = False) -> list[Co
                 ("TTFT", 6), ("verdict", 0)]  # fmt: skip
     if w < 128:
         return [("turn", 4), ("time", 5), *engine, ("prompt", 6), ("bar", 12), ("cached", 5), ("new", 5), ("queue", 6),
-                ("TTFT", 6), ("out", 5), ("tok/s", 5), ("verdict", 0)]  # fmt: skip
+                ("TTFT", 7), ("out", 5), ("tok/s", 5), ("verdict", 0)]  # fmt: skip
     return [("turn", 5), ("time", 8), *engine, ("prompt", 6), ("bar", 14), ("cached", 5), ("new", 5), ("queue", 6),
-            ("TTFT", 6), ("out", 5), ("tok/s", 5), ("took", 6), ("verdict", 0)]  # fmt: skip
+            ("TTFT", 7), ("out", 5), ("tok/s", 5), ("took", 6), ("verdict", 0)]  # fmt: skip
 
 
 def _with_agent(w: int, engines: bool) -> list[Column]:
