@@ -15,7 +15,7 @@ from rawtalk import GET, POST, Talk, answers, asks, both_ways, connect, head, pl
 
 from kvtop.capture.tap.reactor import IN, Reactor
 from kvtop.capture.tap.splice import Link, prepare
-from kvtop.capture.tap.spool import Track
+from kvtop.capture.tap.track import Track
 
 
 @pytest.mark.parametrize("status", ["413 Content Too Large", "401 Unauthorized"])

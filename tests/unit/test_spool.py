@@ -19,8 +19,9 @@ from kvtop.capture.tap.child import Start
 from kvtop.capture.tap.ended import Missed
 from kvtop.capture.tap.progress import Progress, page
 from kvtop.capture.tap.reactor import Reactor
-from kvtop.capture.tap.spool import Spool, Track
+from kvtop.capture.tap.spool import Spool
 from kvtop.capture.tap.tally import Tally
+from kvtop.capture.tap.track import Track
 from kvtop.capture.tap.wire import Frame, Frames, Kind, Lost, Opened, frame_of
 
 OPENED = Opened(upstream="http://127.0.0.1:8000", listen="127.0.0.1:8001", peer="127.0.0.1:5")

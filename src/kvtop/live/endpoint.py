@@ -43,6 +43,16 @@ class Surroundings:
     explain: Callable[[SourceDown, str, int | None], SourceDown]
 
 
+async def rest(sleep: Sleep, seconds: float, soon: asyncio.Event) -> None:
+    """So long, or until that is set."""
+    waits = [asyncio.ensure_future(sleep(seconds)), asyncio.ensure_future(soon.wait())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
 class Endpoint:
     """`made` makes the source, at the first try. `found`: by discovery, so it may go."""
 
@@ -97,12 +107,7 @@ class Endpoint:
         if seconds <= self._around.poll.metrics_busy_s:
             await self._around.sleep(seconds)
         else:
-            waits = [asyncio.ensure_future(self._around.sleep(seconds)), asyncio.ensure_future(self._soon.wait())]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
+            await rest(self._around.sleep, seconds, self._soon)
         self._soon.clear()
 
     async def _leave(self) -> None:

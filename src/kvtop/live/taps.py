@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from kvtop.live.endpoint import Sleep
+from kvtop.live.endpoint import Sleep, rest
 from kvtop.model.here import same_port_here
 from kvtop.worker import Caller, Hangs
 
@@ -52,12 +52,9 @@ class Taps:
         self._soon.set()
 
     async def _pause(self) -> None:
-        waits = [asyncio.ensure_future(self._sleep(LOOK_S)), asyncio.ensure_future(self._soon.wait())]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await rest(self._sleep, LOOK_S, self._soon)
         finally:
-            for wait in waits:
-                wait.cancel()
             self._soon.clear()
 
     def listens(self, url: str) -> tuple[str, ...]:

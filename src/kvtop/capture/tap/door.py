@@ -16,7 +16,8 @@ from typing import Any
 
 from kvtop.capture.tap.reactor import IN, OUT, Reactor
 from kvtop.capture.tap.splice import Link, prepare
-from kvtop.capture.tap.spool import Spool, Track
+from kvtop.capture.tap.spool import Spool
+from kvtop.capture.tap.track import Track
 from kvtop.capture.tap.wire import Opened
 from kvtop.sources.url import authority
 

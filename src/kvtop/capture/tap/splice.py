@@ -16,7 +16,7 @@ from time import monotonic_ns
 from typing import ClassVar
 
 from kvtop.capture.tap.reactor import ERR, HUP, IN, OUT, Reactor
-from kvtop.capture.tap.spool import Track
+from kvtop.capture.tap.track import Track
 from kvtop.capture.tap.wire import Kind
 
 READ_BYTES = 256 * 1024
