@@ -1,0 +1,1 @@
+"""The rules: each cause a function that claims what it explains."""

@@ -1,0 +1,117 @@
+"""What triage answers, as values: the divergence of two turns, and the verdict on one. Unknown is None."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvtop.triage.kinds import Because, Kind, Reason, Varies, Verdict, Who
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that made the new prompt differ from the old one."""
+
+    kind: Kind
+    pointer: str
+    """JSON pointer into the request as it was sent, of the old one where a thing was removed, else of the new one."""
+    section: str
+    """The same in the words of a screen: `tools[3].function.parameters`."""
+    says: str
+    """One sentence: what is different."""
+    fix: str
+    """One sentence: what to do about it. For what is so by design: that nothing is to be mended."""
+    who: Who = Who.CLIENT
+    values: tuple[Varies, ...] = ()
+    """What varies in a text, sorted."""
+    pointer_new: str | None = None
+    """Of what moved: where it stands now."""
+    changes: frozenset[int] = frozenset()
+    """Ids of the changes (`kvtop.triage.changes.Change`) that this cause explains: putting them back undoes it."""
+    lost_tokens: int | None = None
+    """How far the common prefix moves when this cause alone, after the ones before it, is undone."""
+    lost_s: float | None = None
+    seen: str | None = None
+    """How often: '3 of the last 41 turns, every 10 minutes'. None: not looked at, or only this once."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDifference:
+    """Where two prompts begin to differ."""
+
+    section: str
+    pointer: str
+    old: str
+    """Up to 80 characters around it, as they stand there: not fit for a terminal as they are."""
+    new: str
+    token: int | None = None
+    """Number of equal tokens before it."""
+    byte: int | None = None
+    """UTF-8 offset in the new prompt as it is rendered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Counts of tokens."""
+
+    old: int | None = None
+    new: int | None = None
+    common: int | None = None
+    """Equal at the beginning."""
+    reusable: int | None = None
+    """Whole match units of `common`, never the last token of the new prompt."""
+    lost: int | None = None
+    """old - common."""
+    reread: int | None = None
+    """What would have been reusable had nothing changed, less what was: whole units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """The divergence of two turns."""
+
+    old: str
+    new: str
+    """Ids of turns, or file names."""
+    method: str
+    """served_ids, server_tokens or text."""
+    exact: bool
+    tokens: Tokens
+    causes: tuple[Cause, ...] = ()
+    """By lost tokens, the dearest first; where none are known in the order of the prompt."""
+    first: FirstDifference | None = None
+    append_only: bool = False
+    match_unit_tokens: int | None = None
+    cached_tokens: int | None = None
+    expected_cached_tokens: int | None = None
+    notes: tuple[str, ...] = ()
+    """What makes it approximate, one line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Seconds."""
+
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The verdict on one turn."""
+
+    turn: str
+    verdict: Verdict
+    sentence: str
+    reason: str | None = None
+    """Of engine_lost_cache a `Reason`; of prompt_diverged the kind of its first cause."""
+    candidates: tuple[Reason, ...] = ()
+    """Where the evidence fits several, or none of it is positive."""
+    evidence: tuple[str, ...] = ()
+    rules_out: tuple[str, ...] = ()
+    expected_cached_tokens: int | None = None
+    cached_tokens: int | None = None
+    expected_because: tuple[Because, ...] = ()
+    phases: Phases = field(default_factory=Phases)
+    diff: Diff | None = None
+    fix: str | None = None
