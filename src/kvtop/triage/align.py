@@ -95,4 +95,4 @@ def text_likeness(old: str, new: str) -> float:
         return ends
     lines, others = set(old.splitlines()), set(new.splitlines())
     shared = sum(len(line) for line in lines & others)
-    return max(ends, shared / max(1, max(sum(map(len, lines)), sum(map(len, others)))))
+    return max(ends, shared / max(1, sum(map(len, lines)), sum(map(len, others))))

@@ -14,7 +14,8 @@ from kvtop.triage.tree import ABSENT
 from kvtop.triage.windows import common_head
 
 _CLEARED = re.compile(
-    r"clear|prun|omit|remov|truncat|elid|compact|trimm|collapsed|dropped|no longer|old tool|\[\.\.\.|…|redacted|expired",
+    r"clear|prun|omit|remov|truncat|elid|compact|trimm|collapsed|dropped|no longer|old tool|\[\.\.\.|…|redacted"
+    r"|expired",
     re.IGNORECASE,
 )
 _PICTURES = frozenset({"image_url", "input_image", "image", "image_pil", "video_url", "input_audio", "audio_url"})
