@@ -5,9 +5,12 @@ from __future__ import annotations
 from kvtop.capture.api.canonical import decode
 from kvtop.capture.turn import Route
 from kvtop.triage.causes import RULES, Board
-from kvtop.triage.changes import Comparison, compare
+from kvtop.triage.changes import Comparison, What, compare, ordered
 from kvtop.triage.prompt import Prompt, from_chat
+from kvtop.triage.render import excerpt, render
 from kvtop.triage.result import Cause, Diff, FirstDifference, Tokens
+from kvtop.triage.tree import ABSENT
+from kvtop.triage.windows import common_head
 
 _INPUTS = (
     "model", "cache_salt", "chat_template", "chat_template_kwargs", "reasoning_effort", "documents", "tool_choice",
@@ -49,7 +52,18 @@ def compare_bodies(old: bytes, new: bytes, route: Route) -> Diff:
 
 
 def first_difference(comparison: Comparison, causes: tuple[Cause, ...]) -> FirstDifference | None:
-    """Where the first cause stands, with the texts around it."""
+    """Where the first cause stands, with the texts around it as a template that prints everything would show them."""
     if not causes:
         return None
-    return FirstDifference(section=causes[0].section, pointer=causes[0].pointer, old="", new="")
+    first = causes[0]
+    inputs = [change for change in comparison.of(What.INPUT) if change.id in first.changes]
+    if inputs:
+        old, new = (_said(value) for value in (inputs[0].old, inputs[0].new))
+        return FirstDifference(section=first.section, pointer=first.pointer, old=old, new=new)
+    one, other = render(comparison.old).text, render(comparison.new).text
+    at = common_head(one, other)
+    return FirstDifference(section=first.section, pointer=first.pointer, old=excerpt(one, at), new=excerpt(other, at))
+
+
+def _said(value: object) -> str:
+    return "" if value is ABSENT else excerpt(value if isinstance(value, str) else ordered(value), 0)
