@@ -104,6 +104,16 @@ def test_a_message_that_left_comes_back_where_it_stood() -> None:
     assert list(found.restored({found.changes[0].id}).messages) == [a, b, c, d]
 
 
+def test_equal_calls_in_another_order_are_all_kept() -> None:
+    a = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    b = {"id": "call_2", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
+    old, new = ({"role": "assistant", "content": "", "tool_calls": calls} for calls in ([a, b, a], [a, a, b]))
+    found = compare(prompt(old), prompt(new))
+    assert [change.what for change in found.changes] == [What.CALL_ORDER]
+    assert list(found.restored({found.changes[0].id}).messages) == [old]
+    assert list(found.restored(()).messages) == [new]
+
+
 def test_the_completions_prompt_that_grows_is_no_change() -> None:
     from kvtop.capture.turn import Route
 

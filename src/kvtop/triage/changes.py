@@ -288,8 +288,7 @@ class _Maker:
         """Blocks of a content, or tool calls."""
         order = None
         if calls and Counter(map(key_of, old)) == Counter(map(key_of, new)) and len(old) > 1:
-            places = {key_of(one): i for i, one in enumerate(old)}
-            pairs = sorted((places[key_of(one)], j) for j, one in enumerate(new))
+            pairs = _same_ones(old, new)
             if [j for _, j in pairs] != sorted(j for _, j in pairs):
                 order = self._add(What.CALL_ORDER, path, old=old, new=new, old_path=old_path)
             return List(tuple(Item(i, j, Same(new[j])) for i, j in pairs), order=order)
@@ -323,6 +322,14 @@ class _Maker:
             else:
                 members[key] = self.value(one, other, (*path, key), (*old_path, key))
         return Object(members)
+
+
+def _same_ones(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int]]:
+    """Equal elements, the n-th with the n-th, of two lists that hold the same ones."""
+    places: dict[str, list[int]] = {}
+    for i, one in enumerate(old):
+        places.setdefault(key_of(one), []).append(i)
+    return sorted((places[key_of(one)].pop(0), j) for j, one in enumerate(new))
 
 
 def _by_name(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:

@@ -50,9 +50,9 @@ def _empty_think(comparison: Comparison, left: Leftover, unit: int | None) -> Ca
         comparison,
         ("messages", last),
         left,
-        "the template opens a think block where an answer begins, and prints none in the history",
-        "use a chat template that prints the same think block in the history",
-        Who.TEMPLATE,
+        says="the template opens a think block where an answer begins, and prints none in the history",
+        fix="use a chat template that prints the same think block in the history",
+        who=Who.TEMPLATE,
     )
 
 
@@ -68,9 +68,9 @@ def _hoisted(comparison: Comparison, left: Leftover) -> Cause | None:
                 comparison,
                 ("messages", j),
                 left,
-                "a later system message is printed into the head of the prompt, before the history",
-                "use a chat template that prints system messages where they stand, or send it as a user message",
-                Who.SERVER,
+                says="a later system message is printed into the head of the prompt, before the history",
+                fix="use a chat template that prints system messages where they stand, or send it as a user message",
+                who=Who.SERVER,
             )
     return None
 
@@ -91,9 +91,9 @@ def _reasoning_dropped(comparison: Comparison, left: Leftover) -> Cause | None:
                 comparison,
                 ("messages", i),
                 left,
-                f"the template drops the reasoning of earlier messages{when}",
-                "where the template has it, set chat_template_kwargs preserve_thinking; else it is the model's design",
-                Who.TEMPLATE,
+                says=f"the template drops the reasoning of earlier messages{when}",
+                fix="set chat_template_kwargs preserve_thinking where the template has it; else it is the model's way",
+                who=Who.TEMPLATE,
             )
     return None
 
@@ -117,10 +117,10 @@ def _server_date(comparison: Comparison, left: Leftover) -> Cause | None:
         comparison,
         (),
         left,
-        "the chat template prints the date, and the date has changed",
-        "a template without a date, or one that takes it from the request",
-        Who.SERVER,
-        (Varies.DATE_TIME,),
+        says="the chat template prints the date, and the date has changed",
+        fix="a template without a date, or one that takes it from the request",
+        who=Who.SERVER,
+        values=(Varies.DATE_TIME,),
     )
 
 
@@ -137,6 +137,7 @@ def _cause(
     comparison: Comparison,
     path: Path,
     left: Leftover,
+    *,
     says: str,
     fix: str,
     who: Who,
