@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -91,9 +91,3 @@ def _words(seconds: int) -> str:
             n = seconds // size
             return f"{n} {word}s" if n > 1 else word if size != 60 else "1 minute"
     return f"{seconds} s"
-
-
-def flaps(digests: Iterable[str]) -> bool:
-    """Whether the last of some texts is one that stood there before, and another one between: A, B, A."""
-    seen_before = list(digests)
-    return len(seen_before) >= 3 and seen_before[-1] in seen_before[:-2] and seen_before[-1] != seen_before[-2]

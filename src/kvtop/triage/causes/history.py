@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvtop.capture.api.markers import marker
+from kvtop.triage.align import ALIKE, text_likeness
 from kvtop.triage.causes.board import Board
-from kvtop.triage.changes import Change, What, is_text, key_of, role, text_of
+from kvtop.triage.changes import Change, Comparison, What, is_text, key_of, role, text_of
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.prompt import Path
 from kvtop.triage.windows import common_head
@@ -218,25 +219,14 @@ def message_removed(board: Board) -> None:
 
 
 def other_conversation(board: Board) -> None:
-    """Two prompts that have nothing of their messages in common: no fault. Where they share a long text behind
-    different heads, the text of each agent stands first. https://github.com/gotgenes/pi-packages/issues/180"""
+    """Two prompts that have nothing of their messages in common, or neither system prompt nor tools: no fault. Where
+    they share a long text behind different heads, the text of each agent stands first.
+    https://github.com/gotgenes/pi-packages/issues/180"""
     c = board.comparison
-    head = _system_head(c.old.messages), _system_head(c.new.messages)
-    shared = [(i, j) for i, j in c.pairs if i >= head[0] and j >= head[1]]
-    asked = [i for i, message in enumerate(c.old.messages) if i >= head[0] and role(message) == "user"]
-    changed = {change.message for change in c.changes}
-    if any(j not in changed for _, j in shared) or not asked:
-        return
-    if shared and not all(_unlike(c.old.messages[i], c.new.messages[j]) for i, j in shared):
-        return
-    systems = [text_of(m) for m in c.old.messages[: head[0]]], [text_of(m) for m in c.new.messages[: head[1]]]
-    same_head = systems[0] == systems[1] and not any(change.tool is not None for change in c.changes)
-    if same_head and len(c.old.messages) <= head[0] + 1:
-        return  # one message, said anew
     everything = board.free()
-    if not everything:
+    if not everything or not _apart(c):
         return
-    a, b = "\n".join(systems[0]), "\n".join(systems[1])
+    a, b = ("\n".join(text_of(m) for m in one.messages[: _system_head(one.messages)]) for one in (c.old, c.new))
     common = common_head(a, b)
     if a != b and common < SHARED_CHARS and _shared_stretch(a[common:], b[common:]) >= SHARED_CHARS:
         board.claim(
@@ -244,6 +234,7 @@ def other_conversation(board: Board) -> None:
             everything,
             "two agents share a long text, but each one's own text stands before it",
             "put the shared text first, and what is each agent's own behind it",
+            at=("messages", 0, "content"),
         )
         return
     board.claim(
@@ -252,7 +243,27 @@ def other_conversation(board: Board) -> None:
         "these are two conversations: nothing of their messages is the same",
         "nothing is to be mended",
         who=Who.NOBODY,
+        at=("messages",),
     )
+
+
+def _apart(c: Comparison) -> bool:
+    """Whether one cannot be the other one, continued."""
+    head = _system_head(c.old.messages), _system_head(c.new.messages)
+    shared = [(i, j) for i, j in c.pairs if i >= head[0] and j >= head[1]]
+    changed = {change.message for change in c.changes}
+    kept = sum(j not in changed for _, j in shared)
+    asked = any(role(message) == "user" for message in c.old.messages[head[0] :])
+    systems = [one.messages[:n] for one, n in zip((c.old, c.new), head, strict=True)]
+    other_system = bool(systems[0] and systems[1]) and _unlike(systems[0][0], systems[1][0])
+    names = [{str(tool.get("name")) for tool in one.tools} for one in (c.old, c.new)]
+    other_tools = len(names[0] & names[1]) < len(names[0] | names[1]) / 2
+    if other_system and (other_tools or kept == 0):
+        return kept <= 2
+    if kept or not asked or not all(_unlike(c.old.messages[i], c.new.messages[j]) for i, j in shared):
+        return False
+    same_head = key_of(list(systems[0])) == key_of(list(systems[1])) and not any(n.tool is not None for n in c.changes)
+    return not (same_head and len(c.old.messages) <= head[0] + 1)  # one message, said anew
 
 
 def _unlike(old: Any, new: Any) -> bool:
@@ -324,11 +335,12 @@ def _tag(text: str) -> str | None:
     return found[1]
 
 
-def _find(block: str, name: str, text: str, c: Any, j: int) -> str | None:
-    """Whether a text of the new prompt holds a block of that name that the same message did not hold before."""
+def _find(block: str, name: str, text: str, c: Comparison, j: int) -> str | None:
+    """Whether a text of the new prompt holds such a block that the same message did not hold before."""
     before = {jj: i for i, jj in c.pairs}.get(j)
-    had = _whole(c.old.messages[before]).count(f"<{name}") if before is not None else 0
-    return name if text.count(f"<{name}") > had else None
+    had = {found[0] for found in _BLOCK.finditer(_whole(c.old.messages[before]))} if before is not None else set()
+    came = [found[0] for found in _BLOCK.finditer(text) if found[1] == name and found[0] not in had]
+    return name if any(text_likeness(block.strip(), one) >= ALIKE for one in came) else None
 
 
 def _new_text(change: Change) -> str:
