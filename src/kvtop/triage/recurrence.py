@@ -35,7 +35,16 @@ def place(cause: Cause) -> Hashable:
     return cause.kind, pointer
 
 
-_ANY_TOOL = frozenset({Kind.TOOLS_REORDERED, Kind.TOOL_ADDED, Kind.TOOL_REMOVED, Kind.TOOLS_CHANGED})
+_ANY_TOOL = frozenset(
+    {
+        Kind.TOOL_KEY_ORDER,
+        Kind.TOOL_ARRAY_ORDER,
+        Kind.TOOLS_REORDERED,
+        Kind.TOOL_ADDED,
+        Kind.TOOL_REMOVED,
+        Kind.TOOLS_CHANGED,
+    }
+)
 
 
 def told(steps: Sequence[Step]) -> tuple[Cause, ...]:
