@@ -39,7 +39,8 @@ def align(old: Sequence[T], new: Sequence[T], key: Callable[[T], str], likeness:
     matcher = SequenceMatcher(None, a[head:end_a], b[head:end_b], autojunk=False)
     for block in matcher.get_matching_blocks():
         to_a, to_b = head + block.a, head + block.b
-        alike += _pairs(old, new, range(i, to_a), range(j, to_b), likeness)
+        between = bool(block.size or tail)
+        alike += _pairs(old, new, range(i, to_a), range(j, to_b), likeness, between=between)
         equal += [(to_a + n, to_b + n) for n in range(block.size)]
         i, j = to_a + block.size, to_b + block.size
     equal += [(end_a + n, end_b + n) for n in range(tail)]
@@ -54,11 +55,20 @@ def align(old: Sequence[T], new: Sequence[T], key: Callable[[T], str], likeness:
 
 
 def _pairs(
-    old: Sequence[T], new: Sequence[T], ours: range, theirs: range, likeness: Callable[[T, T], float]
+    old: Sequence[T],
+    new: Sequence[T],
+    ours: range,
+    theirs: range,
+    likeness: Callable[[T, T], float],
+    *,
+    between: bool,
 ) -> list[tuple[int, int]]:
-    """The pairs of two stretches without an equal element that are most alike in sum, without crossings."""
+    """The pairs of two stretches without an equal element that are most alike in sum, without crossings. `between`:
+    equal ones follow, so that one in the place of one is that one, edited, if they are alike at all."""
     if not ours or not theirs:
         return []
+    if between and len(ours) == len(theirs) == 1 and likeness(old[ours[0]], new[theirs[0]]) > 0:
+        return [(ours[0], theirs[0])]
     if len(ours) * len(theirs) > MOST_PAIRS:
         return [(i, j) for i, j in zip(ours, theirs, strict=False) if likeness(old[i], new[j]) >= ALIKE]
     rows, columns = len(ours), len(theirs)

@@ -12,11 +12,14 @@ from typing import Any
 
 from kvtop.capture.api.canonical import encode
 from kvtop.capture.turn import Route
-from kvtop.triage.align import align, text_likeness
+from kvtop.triage.align import ALIKE, align, text_likeness
 from kvtop.triage.prompt import Path, Prompt
 from kvtop.triage.spans import masked
 from kvtop.triage.tree import ABSENT, Inserted, Item, List, Node, Object, Removed, Replaced, Same, Text
-from kvtop.triage.windows import Region, stretches
+from kvtop.triage.windows import Region, common_head, stretches
+
+SYSTEM = ("system", "developer")
+"""Roles of what stands before the talk."""
 
 
 class What(StrEnum):
@@ -148,6 +151,8 @@ def is_text(block: Any) -> bool:
     return isinstance(block, dict) and isinstance(block.get("text"), str)
 
 
+SAME_TALK = 0.6
+"""Messages that share less than this, all in all, are not the same ones edited."""
 _BLOCK = re.compile(r"<([A-Za-z][\w-]{1,60})(?:\s[^<>]*)?>.{0,20000}?</\1>", re.DOTALL)
 _WHOLE = frozenset({"id", "tool_call_id", "role", "name", "type", "arguments", "url", "data", "media_type"})
 """Members whose texts are one word, or JSON: judged as a whole."""
@@ -176,11 +181,14 @@ class _Maker:
             return Same(new)
         return Replaced(self._add(what, path, old=old, new=new, old_path=old_path), old, new)
 
-    def _text(self, old: str, new: str, path: Path, old_path: Path) -> Node:
+    def _text(self, old: str, new: str, path: Path, old_path: Path, *, grows: bool = False) -> Node:
+        """`grows`: what stands behind all of the old text is no change."""
         parts: list[str | tuple[int, Region]] = []
         for part in stretches(old, new):
             if isinstance(part, str):
                 parts.append(part)
+            elif grows and (part.new + old[part.old_at + len(part.old) :]).startswith(old[part.old_at :]):
+                parts.append(part.new)
             else:
                 id = self._add(What.TEXT, path, old=old, new=new, region=part, old_path=old_path)
                 parts.append((id, part))
@@ -234,6 +242,11 @@ class _Maker:
         found = align(old.messages, new.messages, key_of, _message_likeness)
         pairs = [*found.equal, *found.alike]
         removed, inserted = list(found.removed), list(found.inserted)
+        head = common_head(sorted(found.equal), [(i, i) for i in range(len(old.messages))])
+        if head == len(found.equal) and _another_way(old.messages, new.messages, head, found.alike):
+            pairs = [pair for pair in pairs if pair in found.equal or role(old.messages[pair[0]]) in SYSTEM]
+            removed = sorted(set(range(len(old.messages))) - {i for i, _ in pairs})
+            inserted = sorted(set(range(len(new.messages))) - {j for _, j in pairs})
         last = len(old.messages) - 1
         if last in removed and last in inserted and (last == 0 or (last - 1, last - 1) in found.equal):
             again = role(old.messages[last]) == role(new.messages[last])  # the last one said anew
@@ -276,10 +289,8 @@ class _Maker:
             old_path: Path = ("messages", i, key)
             if isinstance(one, list) and isinstance(other, list) and key in ("content", "tool_calls"):
                 members[key] = self._list(one, other, path, old_path, calls=key == "tool_calls")
-            elif (
-                route is Route.COMPLETIONS and isinstance(one, str) and isinstance(other, str) and other.startswith(one)
-            ):
-                members[key] = Same(other)
+            elif route is Route.COMPLETIONS and isinstance(one, str) and isinstance(other, str):
+                members[key] = self._text(one, other, path, old_path, grows=True)
             else:
                 members[key] = self.value(one, other, path, old_path)
         return Object(members)
@@ -353,6 +364,19 @@ def _by_name(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]])
     return sorted([*pairs, *((i, others[name]) for name, i in some.items() if name in others)])
 
 
+def _another_way(
+    old: Sequence[Mapping[str, Any]],
+    new: Sequence[Mapping[str, Any]],
+    head: int,
+    alike: Sequence[tuple[int, int]],
+) -> bool:
+    """Whether all that follows an equal beginning is other talk, and not the same one edited."""
+    rest = len(old) - head
+    if rest < 3 or not alike:
+        return False
+    return sum(_message_likeness(old[i], new[j]) for i, j in alike) / rest < SAME_TALK
+
+
 def _message_likeness(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
     same_call = old.get("tool_call_id") is not None and old.get("tool_call_id") == new.get("tool_call_id")
     calls, others = old.get("tool_calls"), new.get("tool_calls")
@@ -367,6 +391,8 @@ def _message_likeness(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
     one, other = text_of(old), text_of(new)
     if not one and not other:
         return 0.5
+    if role(old) in SYSTEM:
+        return max(ALIKE, text_likeness(one, other))  # there is one, rarely more
     # A block that moves on from message to message does not make two of them the same one.
     return text_likeness(_BLOCK.sub("", one).strip() or one, _BLOCK.sub("", other).strip() or other)
 

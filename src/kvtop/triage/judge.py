@@ -6,24 +6,33 @@ from kvtop.capture.api.canonical import decode
 from kvtop.capture.turn import Route
 from kvtop.triage.causes import RULES, Board
 from kvtop.triage.changes import Comparison, What, compare, ordered
-from kvtop.triage.prompt import Prompt, from_chat
+from kvtop.triage.convert import convert, render_inputs
+from kvtop.triage.prompt import Prompt, from_chat, pointer
 from kvtop.triage.render import excerpt, render
 from kvtop.triage.result import Cause, Diff, FirstDifference, Tokens
 from kvtop.triage.tree import ABSENT
 from kvtop.triage.windows import common_head
 
-_INPUTS = (
-    "model", "cache_salt", "chat_template", "chat_template_kwargs", "reasoning_effort", "documents", "tool_choice",
-    "response_format", "add_generation_prompt", "continue_final_message", "mm_processor_kwargs", "prompt_logprobs",
-)  # fmt: skip
 
-
-def read(body: bytes, route: Route) -> Prompt:
-    """The prompt of a request's body. Raises ValueError for what is no JSON object."""
+def read(body: bytes, route: Route, version: str | None = None) -> Prompt:
+    """The prompt of a request's body, as a server of that version (None: the newest) makes it. Raises ValueError for
+    what is no JSON object."""
     raw = decode(body)
     if not isinstance(raw, dict):
         raise ValueError("not an object")
-    return from_chat(raw, {key: raw[key] for key in _INPUTS if raw.get(key) is not None}, route=route)
+    made = convert(route, raw, version=version)
+    inputs = render_inputs(route, raw)
+    if made.chat is not None:
+        return from_chat(made.chat, inputs, route=route, at=made.pointer, notes=made.approximate)
+    prompt = made.prompt if isinstance(made.prompt, str) else ""
+    key = "input" if route is Route.EMBEDDINGS else "prompt"
+    return Prompt(
+        messages=({"role": "", "content": prompt},) if prompt else (),
+        inputs=inputs,
+        route=Route.COMPLETIONS,
+        at=lambda path, at=None: pointer(path[:1]) if path[:1] != ("messages",) else f"/{key}",
+        notes=made.approximate,
+    )
 
 
 def causes_of(comparison: Comparison, *, gateway: bool = False) -> tuple[Cause, ...]:

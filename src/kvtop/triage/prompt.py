@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from kvtop.capture.turn import Route
 
@@ -17,7 +17,14 @@ _NOT_READ = frozenset({"cache_control", "annotations", "refusal", "audio", "func
 """Of a message what no template prints."""
 
 
-def pointer(path: Path) -> str:
+class At(Protocol):
+    """Where a path into the chat form stands in the request as it was sent, as a JSON pointer. `at`: the character of
+    the text there, which decides where a text was joined from several."""
+
+    def __call__(self, path: Path, at: int | None = None) -> str: ...
+
+
+def pointer(path: Path, at: int | None = None) -> str:
     """A JSON pointer (RFC 6901)."""
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
@@ -42,8 +49,7 @@ class Prompt:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """What else reaches the prompt or the hash of its blocks: model, cache_salt, chat_template_kwargs, ..."""
     route: Route = Route.CHAT
-    at: Callable[[Path], str] = pointer
-    """Pointer into the request as it was sent, of a path into the chat form."""
+    at: At = pointer
     notes: tuple[str, ...] = ()
     """Why this may not be what the server made of it, one line each."""
 
@@ -60,7 +66,7 @@ def from_chat(
     inputs: Mapping[str, Any],
     *,
     route: Route = Route.CHAT,
-    at: Callable[[Path], str] = pointer,
+    at: At = pointer,
     notes: tuple[str, ...] = (),
 ) -> Prompt:
     """The prompt of a body in chat form. What is not as it should be is left out, never an error."""

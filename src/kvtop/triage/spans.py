@@ -39,7 +39,8 @@ _RULES: tuple[tuple[Varies, str], ...] = (
     (
         Varies.DATE_TIME,
         r"(?<![\d.-])(?:19|20)\d{2}[-/.](?:0?[1-9]|1[0-2])[-/.](?:0?[1-9]|[12]\d|3[01])(?!\d)"
-        rf"(?:(?:[t ]|,\s|\s(?:at\s)?){_CLOCK}{_HALF}?(?:\s?z\b|\s?(?:utc|gmt)\b|\s?[+-]\d{{2}}:?\d{{2}}\b)?)?",
+        rf"(?:t(?:[01]\d|2[0-3])(?![\d:])|(?:[t ]|,\s|\s(?:at\s)?){_CLOCK}{_HALF}?"
+        r"(?:\s?z\b|\s?(?:utc|gmt)\b|\s?[+-]\d{2}:?\d{2}\b)?)?",
     ),
     (
         Varies.DATE_TIME,
@@ -62,6 +63,7 @@ _RULES: tuple[tuple[Varies, str], ...] = (
         r"(?<![\w:.])(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d{1,9})?)?(?![\d:])(?:\s?(?:utc|gmt)\b)?",
     ),
     (Varies.DATE_TIME, r"(?<![\d.])1[6-9]\d{8}(?:\.\d{1,9}|\d{3}|\d{6})?(?![\d.])"),
+    (Varies.DATE_TIME, r"(?:19|20)\d{2}年\d{1,2}月\d{1,2}日|(?:19|20)\d{2}년\s?\d{1,2}월\s?\d{1,2}일"),
     (Varies.DATE_TIME, rf"\b(?<=is )(?:{_DAY})\b"),
     (
         Varies.RANDOM_ID,

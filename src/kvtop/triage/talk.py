@@ -12,7 +12,7 @@ from kvtop.triage.prompt import Prompt
 from kvtop.triage.recurrence import Step, told
 from kvtop.triage.result import Cause
 
-_PLAIN = (Kind.TEXT_EDITED,)
+_PLAIN = (Kind.TEXT_EDITED, Kind.PATH_CHANGED)
 ANCHOR = 24
 """Characters before a region that are the same where it is the same block."""
 BACK = 8
@@ -29,6 +29,10 @@ class Talk:
         self._last: Prompt | None = None
         self._systems: list[str] = []
         self._edits: list[set[tuple[str, str]]] = []
+        self._asked: list[bool] = []
+        """Of each step, whether it brought a new user message."""
+        self._changed: list[bool] = []
+        """And whether its system prompt is another one."""
 
     def add(self, at: float, prompt: Prompt) -> tuple[Cause, ...]:
         """The causes of this turn against the one before, with how often each was seen."""
@@ -37,6 +41,8 @@ class Talk:
         if last is None:
             return ()
         comparison = compare(last, prompt)
+        self._asked.append(any(role(prompt.messages[j]) == "user" for j in comparison.appended))
+        self._changed.append(self._systems[-1] != self._systems[-2])
         causes = self.refined(comparison, causes_of(comparison, gateway=self._gateway))
         self.steps.append(Step(at, causes))
         self._edits.append(_edits(comparison, causes))
@@ -59,6 +65,13 @@ class Talk:
                 says="the system prompt goes back and forth between forms that it had before",
                 fix="keep what comes and goes out of the system prompt",
             )
+        if cause.kind in (*_PLAIN, Kind.LIVE_STATUS) and self._with_each_question():
+            return replace(
+                cause,
+                kind=Kind.MEMORY_TEXT,
+                says="the system prompt stays the same while tools run, and changes with each user message",
+                fix="put what is recalled into the newest message, behind what stays",
+            )
         now = _edits(comparison, [cause])
         if cause.kind in _PLAIN and any(now & before for before in self._edits[-BACK:]):
             return replace(
@@ -68,6 +81,15 @@ class Talk:
                 fix="put it into the newest message, behind what stays",
             )
         return cause
+
+    def _with_each_question(self) -> bool:
+        """The system prompt changed at user messages alone, more than once, and not while tools ran."""
+        steps = list(zip(self._asked, self._changed, strict=True))
+        return (
+            sum(asked and changed for asked, changed in steps) >= 2
+            and not any(changed and not asked for asked, changed in steps)
+            and sum(not asked and not changed for asked, changed in steps) >= 2
+        )
 
     def _flaps(self) -> bool:
         """The system prompt is one that stood there before, and another one between: A, B, A."""

@@ -54,7 +54,7 @@ class Board:
         self.causes.append(
             Cause(
                 kind=kind,
-                pointer=prompt.at(path),
+                pointer=prompt.at(path, first.region.new_at if first.region is not None and at is None else None),
                 section=words,
                 says=says,
                 fix=fix,
@@ -64,6 +64,10 @@ class Board:
                 changes=frozenset(change.id for change in mine),
             )
         )
+
+    def causes_of(self, kind: Kind) -> list[Cause]:
+        """Those of a kind that were found."""
+        return [cause for cause in self.causes if cause.kind is kind]
 
     def drop(self, changes: Iterable[Change]) -> None:
         """These are known to reach no prompt."""

@@ -72,11 +72,16 @@ def window_truncated(board: Board) -> None:
         return
     if places != list(range(start, start + len(places))) or places[-1] == len(c.old.messages) - 1:
         return
+    if kept_first and len(places) < len(c.old.messages) / 4:
+        return
     if len(places) < 2 and role(c.old.messages[start]) in ("tool", *_SYSTEM):
         return
+    # A call whose thought was another item lost it with the cut.
+    j = dict(c.pairs).get(places[-1] + 1)
+    torn = [change for change in board.free(What.FIELD, What.CALL_REMOVED) if j is not None and change.message == j]
     board.claim(
         Kind.WINDOW_TRUNCATED,
-        removed,
+        [*removed, *torn],
         f"the {len(places)} oldest message{'' if len(places) == 1 else 's'} fell out of the client's window",
         "a larger window, or fewer, larger cuts: each cut makes all that follows new",
         who=Who.NOBODY,
@@ -224,7 +229,7 @@ def other_conversation(board: Board) -> None:
     https://github.com/gotgenes/pi-packages/issues/180"""
     c = board.comparison
     everything = board.free()
-    if not everything or not _apart(c):
+    if not everything or board.causes_of(Kind.COMPACTION) or not _apart(c):
         return
     a, b = ("\n".join(text_of(m) for m in one.messages[: _system_head(one.messages)]) for one in (c.old, c.new))
     common = common_head(a, b)

@@ -163,9 +163,18 @@ def images(board: Board) -> None:
             Kind.IMAGE_REMOVED,
             [*gone, *notes],
             f"{len(gone)} picture{' was' if len(gone) == 1 else 's were'} taken out of an earlier message",
-            "raise the cap on pictures, or drop many at once and seldom",
+            _SELDOM,
             at=("messages", board.comparison.new.messages.index(_new_message(board, gone[0])), "content"),
         )
+    for change in board.free(What.FIELD):
+        # A text became a list that holds a picture, or the other way.
+        if change.message is None or change.path[2:] != ("content",) or _flat(change.old) != _flat(change.new):
+            continue
+        had, has = _has_picture(change.old), _has_picture(change.new)
+        if has and not had:
+            board.claim(Kind.IMAGE_ADDED, [change], _PUT_IN, _IN_NEW)
+        elif had and not has:
+            board.claim(Kind.IMAGE_REMOVED, [change], "a picture was taken out of an earlier message", _SELDOM)
     same = [
         change
         for change in board.free(What.FIELD, What.TEXT)
@@ -183,9 +192,17 @@ def images(board: Board) -> None:
         board.claim(
             Kind.IMAGE_ADDED,
             changes,
-            "a picture was put into an earlier message",
-            "send a new picture in a new message",
+            _PUT_IN,
+            _IN_NEW,
         )
+
+
+_PUT_IN, _IN_NEW = "a picture was put into an earlier message", "send a new picture in a new message"
+_SELDOM = "raise the cap on pictures, or drop many at once and seldom"
+
+
+def _has_picture(content: Any) -> bool:
+    return isinstance(content, list) and any(map(_is_picture, content))
 
 
 def reasoning_dropped_by_client(board: Board) -> None:
@@ -195,6 +212,7 @@ def reasoning_dropped_by_client(board: Board) -> None:
         for change in board.free(What.FIELD)
         if change.message is not None and change.path[2:] == ("reasoning",) and change.new is ABSENT
     ]
+    changes += [change for change in board.free(What.TEXT) if _thought_left(board, change)]
     if changes:
         n = len(changes)
         board.claim(
@@ -203,6 +221,24 @@ def reasoning_dropped_by_client(board: Board) -> None:
             f"the reasoning of {n} earlier message{'' if n == 1 else 's'} is not sent back any more",
             "send reasoning back for as long as the template prints it, or never",
         )
+
+
+_THOUGHT = re.compile(r"<(think(?:ing)?)>.*?</\1>", re.DOTALL)
+
+
+def _thought_left(board: Board, change: Change) -> bool:
+    """A thought that stood in an answer's own text is gone from it."""
+    region = change.region
+    if change.message is None or region is None or region.new.strip():
+        return False
+    if role(board.comparison.new.messages[change.message]) != "assistant":
+        return False
+    return any(
+        found.start() <= region.old_at + len(region.old) - len(region.old.lstrip())
+        and region.old_at + len(region.old.rstrip()) <= found.end()
+        and len(region.old.strip()) >= 0.5 * len(found[0])
+        for found in _THOUGHT.finditer(change.old)
+    )
 
 
 def role_changed(board: Board) -> None:

@@ -50,6 +50,7 @@ def template_inputs_changed(board: Board) -> None:
         change
         for change in _inputs(board, *_TEMPLATE)
         if _said(change.old, change.path) != _said(change.new, change.path)
+        and (change.path != ("tool_choice",) or "none" in (change.old, change.new))  # else it only binds the answer
     ]
     if changes:
         names = ", ".join(str(change.path[0]) for change in changes)

@@ -18,12 +18,17 @@ _STATUS = re.compile(
     r"|recent[ _](?:commits|changes)|current[ _]state",
     re.IGNORECASE,
 )
+_STATE = re.compile(
+    r"(?:^|[ _-])(?:states?|info|now|live|active|session|environment|env|context)(?:$|[ _-])", re.IGNORECASE
+)
+"""Names of blocks that hold a state, and as often something that stays: what only varies in them is volatile text."""
 _MEMORY = re.compile(
     r"\bmemor(?:y|ies)\b|\brecall|retriev|relevant[ _-]|\bcontext[ _](?:docs|items)|knowledge", re.IGNORECASE
 )
 _TAG = re.compile(r"<(/?)([A-Za-z][\w-]{1,60})(?:\s[^<>]*)?>")
 _HEADING = re.compile(r"^(?:#{1,6}\s+(?P<mark>.+)|(?P<words>[A-Za-z][^\n:]{2,60}):)\s*$")
 _PATH = re.compile(r"(?:~|[A-Za-z]:)?[/\\][\w.@+~-]+(?:[/\\][\w.@+~-]*)*|(?:[\w.@+-]+/)+[\w.@+-]+")
+_LETTER = re.compile(r"[^\W\d_]")
 _WORDS = {
     Varies.DATE_TIME: "a date or time",
     Varies.UUID: "a UUID",
@@ -114,7 +119,8 @@ def path_changed(board: Board) -> None:
     changes = []
     for change in _texts(board):
         old, new = _lines(change)
-        if _PATH.search(old) and _PATH.search(new) and _PATH.sub("\0", old) == _PATH.sub("\0", new):
+        around = _PATH.sub("\0", old)  # a bare path is an element of a list, which is edited
+        if _PATH.search(old) and _PATH.search(new) and around == _PATH.sub("\0", new) and _LETTER.search(around):
             changes.append(change)
     for group in _by_path(changes):
         board.claim(
@@ -219,7 +225,7 @@ def block_of(text: str, at: int, inside: bool = True) -> str:
 
 
 def _is_status(name: str, change: Change) -> bool:
-    return bool(_STATUS.search(name))
+    return bool(_STATUS.search(name)) or (bool(_STATE.search(name)) and not varying(*_lines(change)))
 
 
 def _in_block(board: Board, kind: Kind, fits: Callable[[str, Change], bool], verb: str, fix: str) -> None:
