@@ -119,8 +119,10 @@ def path_changed(board: Board) -> None:
     changes = []
     for change in _texts(board):
         old, new = _lines(change)
-        around = _PATH.sub("\0", old)  # a bare path is an element of a list, which is edited
-        if _PATH.search(old) and _PATH.search(new) and around == _PATH.sub("\0", new) and _LETTER.search(around):
+        around = _PATH.sub("\0", old)
+        if not (_PATH.search(old) and _PATH.search(new) and around == _PATH.sub("\0", new)):
+            continue
+        if _LETTER.search(around) or not _in_list(change):  # of a list of paths it is the list that was edited
             changes.append(change)
     for group in _by_path(changes):
         board.claim(
@@ -129,6 +131,16 @@ def path_changed(board: Board) -> None:
             "a path in the text is another one",
             "go on with a conversation in the folder where it began",
         )
+
+
+def _in_list(change: Change) -> bool:
+    """Whether paths stand in the lines before or behind it, too."""
+    region = change.region
+    if region is None:
+        return False
+    before = change.new[: region.new_at].rpartition("\n")[0].rstrip().rpartition("\n")[2]
+    behind = change.new[region.new_at + len(region.new) :].partition("\n")[2].lstrip().partition("\n")[0]
+    return any(_PATH.fullmatch(line.strip(" -*\t")) for line in (before, behind))
 
 
 def text_edited(board: Board) -> None:
