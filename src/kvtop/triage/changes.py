@@ -15,7 +15,7 @@ from kvtop.capture.turn import Route
 from kvtop.triage.align import ALIKE, align, text_likeness
 from kvtop.triage.prompt import Path, Prompt
 from kvtop.triage.spans import masked
-from kvtop.triage.tree import ABSENT, Inserted, Item, List, Node, Object, Removed, Replaced, Same, Text
+from kvtop.triage.tree import ABSENT, Inserted, Item, List, Node, Object, Reformed, Removed, Replaced, Same, Text
 from kvtop.triage.windows import Region, common_head, stretches
 
 SYSTEM = ("system", "developer")
@@ -289,11 +289,22 @@ class _Maker:
             old_path: Path = ("messages", i, key)
             if isinstance(one, list) and isinstance(other, list) and key in ("content", "tool_calls"):
                 members[key] = self._list(one, other, path, old_path, calls=key == "tool_calls")
+            elif key == "content" and isinstance(one, list) != isinstance(other, list) and one and other:
+                members[key] = self._reformed(one, other, path, old_path)
             elif route is Route.COMPLETIONS and isinstance(one, str) and isinstance(other, str):
                 members[key] = self._text(one, other, path, old_path, grows=True)
             else:
                 members[key] = self.value(one, other, path, old_path)
         return Object(members)
+
+    def _reformed(self, old: Any, new: Any, path: Path, old_path: Path) -> Node:
+        """A text and a list of blocks: what differs in them, and only where nothing does their form."""
+        if not (isinstance(old, str | list) and isinstance(new, str | list)):
+            return self._whole(old, new, path, old_path)
+        before = len(self.changes)
+        node = self._list(_as_blocks(old), _as_blocks(new), path, old_path, calls=False)
+        changes = frozenset(change.id for change in self.changes[before:])
+        return Reformed(node, changes, old, new) if changes else self._whole(old, new, path, old_path)
 
     def _list(self, old: list[Any], new: list[Any], path: Path, old_path: Path, *, calls: bool) -> Node:
         """Blocks of a content, or tool calls."""
@@ -333,6 +344,11 @@ class _Maker:
             else:
                 members[key] = self.value(one, other, (*path, key), (*old_path, key))
         return Object(members)
+
+
+def _as_blocks(content: Any) -> list[Any]:
+    """A content as a list of blocks."""
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
 def _same_ones(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int]]:

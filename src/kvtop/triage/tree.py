@@ -80,6 +80,23 @@ class Object:
 
 
 @dataclass(frozen=True, slots=True)
+class Reformed:
+    """A text in one and a list of blocks in the other, compared as two lists."""
+
+    node: Node
+    changes: frozenset[int]
+    """All that differ."""
+    old: Any
+    new: Any
+
+    def build(self, restored: Restored) -> Any:
+        back = self.changes & set(restored)
+        if not back or back == self.changes:
+            return self.old if back else self.new
+        return self.node.build(restored)
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """An element that both lists have."""
 

@@ -15,11 +15,11 @@ RULES: tuple[Callable[[Board], None], ...] = (
     *messages.EARLY,
     *text.EARLY,
     *history.RULES_MOVES,
-    *text.LATE[:-2],
+    *text.LATE[:-1],
     history.last_message_replaced,
     *history.RULES_LAST,
     *messages.LATE,
-    *text.LATE[-2:],
+    *text.LATE[-1:],
 )
 
 __all__ = ["RULES", "Board"]

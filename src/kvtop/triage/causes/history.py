@@ -112,10 +112,11 @@ def last_message_replaced(board: Board) -> None:
     """The last message said anew: a retry with other words, or steering."""
     c = board.comparison
     last = len(c.old.messages) - 1
+    now = dict(c.pairs).get(last)
     changes = [
         change
         for change in board.free(What.TEXT, What.FIELD, What.BLOCK_INSERTED, What.BLOCK_REMOVED)
-        if change.message is not None and change.old_path[1:2] == (last,) and change.path[2:3] == ("content",)
+        if change.path[:3] == ("messages", last if change.what is What.BLOCK_REMOVED else now, "content")
     ]
     if not changes or role(c.old.messages[last]) != "user" or _system_head(c.old.messages) > last:
         return
@@ -180,6 +181,12 @@ def message_moved(board: Board) -> None:
         if key_of(change.old) in inserted
     ]
     blocks = {key_of(change.new): change for change in board.free(What.BLOCK_INSERTED)}
+    texts = {change.new["text"]: change for change in board.free(What.BLOCK_INSERTED) if is_text(change.new)}
+    moved += [
+        (change, texts[text_of(change.old)])
+        for change in board.free(What.MESSAGE_REMOVED)
+        if text_of(change.old) in texts and key_of(change.old) not in inserted
+    ]
     moved += [
         (change, blocks[key_of(change.old)])
         for change in board.free(What.BLOCK_REMOVED)

@@ -163,18 +163,9 @@ def images(board: Board) -> None:
             Kind.IMAGE_REMOVED,
             [*gone, *notes],
             f"{len(gone)} picture{' was' if len(gone) == 1 else 's were'} taken out of an earlier message",
-            _SELDOM,
+            "raise the cap on pictures, or drop many at once and seldom",
             at=("messages", board.comparison.new.messages.index(_new_message(board, gone[0])), "content"),
         )
-    for change in board.free(What.FIELD):
-        # A text became a list that holds a picture, or the other way.
-        if change.message is None or change.path[2:] != ("content",) or _flat(change.old) != _flat(change.new):
-            continue
-        had, has = _has_picture(change.old), _has_picture(change.new)
-        if has and not had:
-            board.claim(Kind.IMAGE_ADDED, [change], _PUT_IN, _IN_NEW)
-        elif had and not has:
-            board.claim(Kind.IMAGE_REMOVED, [change], "a picture was taken out of an earlier message", _SELDOM)
     same = [
         change
         for change in board.free(What.FIELD, What.TEXT)
@@ -192,17 +183,9 @@ def images(board: Board) -> None:
         board.claim(
             Kind.IMAGE_ADDED,
             changes,
-            _PUT_IN,
-            _IN_NEW,
+            "a picture was put into an earlier message",
+            "send a new picture in a new message",
         )
-
-
-_PUT_IN, _IN_NEW = "a picture was put into an earlier message", "send a new picture in a new message"
-_SELDOM = "raise the cap on pictures, or drop many at once and seldom"
-
-
-def _has_picture(content: Any) -> bool:
-    return isinstance(content, list) and any(map(_is_picture, content))
 
 
 def reasoning_dropped_by_client(board: Board) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from kvtop.triage.causes.board import Board
-from kvtop.triage.changes import Change, What, role
+from kvtop.triage.changes import SYSTEM, Change, What, role
 from kvtop.triage.kinds import Kind, Varies
 from kvtop.triage.spans import spans, varying
 
@@ -80,7 +81,7 @@ def whitespace(board: Board) -> None:
 def live_status(board: Board) -> None:
     """A block that tells the state of something, under a tag or heading of its own, rewritten between turns.
     https://github.com/anthropics/claude-code/issues/47107, https://github.com/Kilo-Org/kilocode/issues/13336"""
-    _in_block(board, Kind.LIVE_STATUS, _is_status, "is rewritten between turns", _TAIL)
+    _in_block(board, Kind.LIVE_STATUS, partial(_is_status, board), "is rewritten between turns", _TAIL)
 
 
 def memory_text(board: Board) -> None:
@@ -121,6 +122,8 @@ def path_changed(board: Board) -> None:
         old, new = _lines(change)
         around = _PATH.sub("\0", old)
         if not (_PATH.search(old) and _PATH.search(new) and around == _PATH.sub("\0", new)):
+            continue
+        if varying(old, new):
             continue
         if _LETTER.search(around) or not _in_list(change):  # of a list of paths it is the list that was edited
             changes.append(change)
@@ -236,8 +239,11 @@ def block_of(text: str, at: int, inside: bool = True) -> str:
     return label[0].strip() if label[1] and len(label[0]) <= 60 else ""
 
 
-def _is_status(name: str, change: Change) -> bool:
-    return bool(_STATUS.search(name)) or (bool(_STATE.search(name)) and not varying(*_lines(change)))
+def _is_status(board: Board, name: str, change: Change) -> bool:
+    varies = bool(varying(*_lines(change)))
+    if role(board.comparison.new.messages[change.message or 0]) not in SYSTEM and varies:
+        return f"<{name}" in change.new  # a tagged block of a message that was sent before
+    return bool(_STATUS.search(name)) or (bool(_STATE.search(name)) and not varies)
 
 
 def _in_block(board: Board, kind: Kind, fits: Callable[[str, Change], bool], verb: str, fix: str) -> None:
@@ -277,4 +283,4 @@ def _precision(changes: Iterable[Change]) -> str:
 
 
 EARLY = (client_header, unicode_form, whitespace)
-LATE = (live_status, memory_text, volatile_text, path_changed, text_edited)
+LATE = (path_changed, memory_text, live_status, volatile_text, text_edited)

@@ -40,7 +40,7 @@ def render_inputs(route: Route, body: object) -> dict[str, Any]:
     if route is Route.MESSAGES:
         config = object_of(found.get("output_config"))
         inputs |= _named(reasoning_effort=config.get("effort"), response_format=config.get("format"))
-        inputs |= _named(thinking=found.get("thinking"))
+        inputs |= _named(thinking=object_of(found.get("thinking")).get("type"))  # its budget binds the answer alone
     elif route is Route.RESPONSES:
         effort = object_of(found.get("reasoning")).get("effort")
         inputs |= _named(reasoning_effort=effort, response_format=object_of(found.get("text")).get("format"))
