@@ -19,7 +19,7 @@ from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Record, Source, TurnState
 from kvtop.cli import table
 from kvtop.cli.stdio import tell
-from kvtop.errors import UsageError, printable
+from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.model.judge import Thresholds
 from kvtop.model.timing import waited_s
 from kvtop.model.view import CONTINUES
@@ -164,6 +164,15 @@ def pages(store: Store, conversation: str | None = None) -> Iterator[Captured]:
     while page := store.turns(last=PAGE, conversation=conversation, before_id=before):
         yield from page
         before = page[-1].id
+
+
+def latest_slow(store: Store) -> int:
+    """Its id. Raises KvtopError where no turn was slow."""
+    judged = _judge(store)
+    for row in pages(store):
+        if judged(row):
+            return row.id
+    raise KvtopError("no turn that is kept was slow", "name one: kvtop why TURN; kvtop turns lists them")
 
 
 def _json(rows: Iterator[tuple[Captured, bool | None]]) -> None:

@@ -47,6 +47,8 @@ class Counted:
     """served_ids or server_tokens."""
     exact: bool
     notes: tuple[str, ...] = ()
+    reply: bytes | None = None
+    """Ids of what was generated, where the server told them."""
 
 
 class Server(Protocol):
@@ -58,12 +60,12 @@ class Server(Protocol):
         """The ids of a prompt that was never sent."""
         ...
 
-    async def text(self, ids: bytes, first: int, last: int) -> str:
-        """The text of some tokens."""
+    async def text(self, ids: bytes, first: int, last: int) -> tuple[str, int]:
+        """The text of some tokens, and the byte (UTF-8) of the prompt at which it begins."""
         ...
 
-    async def bytes_before(self, ids: bytes, token: int) -> int:
-        """UTF-8 length of the text of the tokens before that one."""
+    async def pieces(self, ids: bytes) -> list[str]:
+        """The text of each token."""
         ...
 
 
@@ -158,8 +160,9 @@ class _Pair:
         """Those that cost something, in the order in which the prompt meets them; notes; the calls made."""
         keys = [cause for cause in guessed if cause.kind in _NO_TOKENS]
         told = [cause for cause in guessed if cause.kind not in _NO_TOKENS]
-        priced = await price(self.comparison, told, self.old, self.new, self.server.of)
-        found, notes = list(priced.causes), []
+        mine, theirs, notes = await self._rebuilt() if told else (self.old, self.new, [])
+        priced = await price(self.comparison, told, mine, theirs, self.server.of)
+        found = list(priced.causes)
         if priced.unexplained:
             restored = {id for cause in found for id in cause.changes}
             left = await self._leftover(priced.reached, restored)
@@ -174,14 +177,26 @@ class _Pair:
         found += [replace(cause, lost_tokens=count(self.old)) for cause in keys]
         return found, notes, priced.calls
 
+    async def _rebuilt(self) -> tuple[bytes, bytes, list[str]]:
+        """Both prompts as their parts make them, if that is not what was sent: prices are then measured on those."""
+        theirs = await self.server.of(self.comparison.new)
+        if theirs == self.new:
+            return self.old, self.new, []
+        mine = await self.server.of(self.comparison.old)
+        return (
+            mine,
+            theirs,
+            ["prices are approximate: the prompt made of its parts is not quite the one that was sent"],
+        )
+
     async def _leftover(self, at: int, restored: set[int]) -> Leftover:
         """The place where nothing more can be put back."""
         new = await self.server.of(self.comparison.restored(restored)) if restored else self.new
         return Leftover(
             lost=count(self.old) - at,
-            before=await self.server.text(self.old, max(0, at - WINDOW), at),
-            old=await self.server.text(self.old, at, min(count(self.old), at + WINDOW)),
-            new=await self.server.text(new, at, min(count(new), at + WINDOW)),
+            before=(await self.server.text(self.old, max(0, at - WINDOW), at))[0],
+            old=(await self.server.text(self.old, at, min(count(self.old), at + WINDOW)))[0],
+            new=(await self.server.text(new, at, min(count(new), at + WINDOW)))[0],
         )
 
     async def first(self, causes: Sequence[Cause]) -> FirstDifference | None:
@@ -191,11 +206,11 @@ class _Pair:
             return None
         if at >= count(self.old):  # no token differs
             return first_difference(self.comparison, tuple(causes))
-        before = await self.server.text(self.new, max(0, at - AROUND), at)
-        one = await self.server.text(self.old, at, min(count(self.old), at + AROUND))
-        other = await self.server.text(self.new, at, min(count(self.new), at + AROUND))
+        before, _ = await self.server.text(self.new, max(0, at - AROUND), at)
+        one, _ = await self.server.text(self.old, at, min(count(self.old), at + AROUND))
+        other, start = await self.server.text(self.new, at, min(count(self.new), at + AROUND))
         same = common_head(one, other)  # the first byte that differs may lie inside the token
-        byte = await self.server.bytes_before(self.new, at) + len(other[:same].encode("utf-8", "surrogatepass"))
+        byte = start + len(other[:same].encode("utf-8", "surrogatepass"))
         head = (before + one[:same])[-AROUND:]
         return FirstDifference(
             section=causes[0].section,

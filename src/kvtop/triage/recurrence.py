@@ -54,6 +54,22 @@ def told(steps: Sequence[Step]) -> tuple[Cause, ...]:
     return tuple(replace(cause, seen=seen(place(cause), steps)) for cause in steps[-1].causes)
 
 
+def seen_before(causes: Sequence[Cause], told_ones: Sequence[Cause]) -> tuple[Cause, ...]:
+    """Causes with a price, told as a conversation tells them: its kind of each, and how often it was seen."""
+    out = []
+    for cause in causes:
+        same = [one for one in told_ones if one.changes == cause.changes] or [
+            one for one in told_ones if place(one) == place(cause)
+        ]
+        if same:
+            one = same[0]
+            cause = replace(
+                cause, kind=one.kind, values=one.values, says=one.says, fix=one.fix, who=one.who, seen=one.seen
+            )
+        out.append(cause)
+    return tuple(out)
+
+
 def seen(what: Hashable, steps: Sequence[Step]) -> str | None:
     """'8 % of 41 turns, every 10 minutes'; None where it was once."""
     places = [n for n, step in enumerate(steps) if any(place(cause) == what for cause in step.causes)]

@@ -1,0 +1,91 @@
+"""`kvtop why`: the verdict on one turn."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from kvtop.cli.args import Parser
+from kvtop.errors import printable
+from kvtop.model.words import exact, secs
+from kvtop.triage.kinds import Because
+from kvtop.triage.result import Cause, Why
+
+WIDTH = 100
+BECAUSE = {
+    Because.BELOW_MATCH_UNIT: "the common prefix is shorter than one match unit",
+    Because.HYBRID_BOUNDARY: "the first divergence on this model saves its junction; the next one there hits",
+    Because.SPECULATION: "the speculator costs the last matched block",
+    Because.RETOKENISED_REPLY: "the reply came back in other tokens than those that were generated",
+    Because.PREFIX_CACHING_OFF: "prefix caching is off",
+    Because.REPLY_NOT_SAVED: "the reply is not saved on the turn that first carries it",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser(
+        prog="kvtop why",
+        usage="%(prog)s [-h] [TURN] [--url URL] [--json]",
+        description="Why a captured turn took its time: the prompt, the engine, the queue, a long input or decode; "
+        "'cannot tell' where the evidence does not decide. Tokens are counted by the server that the turn went to.",
+    )
+    parser.add_argument("turn", metavar="TURN", nargs="?", help="its id (default: the latest slow one)")
+    parser.add_argument("--url", help="ask this server for tokens, instead of the one that the turn went to")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    from kvtop.cli.triaging import turn_id
+
+    wanted = None if args.turn is None else turn_id(args.turn)
+    return asyncio.run(_why(wanted, args.url, as_json=args.json))
+
+
+async def _why(wanted: int | None, url: str | None, *, as_json: bool) -> int:
+    from kvtop import paths
+    from kvtop.capture.store.store import Store
+    from kvtop.cli.captured import latest_slow
+    from kvtop.cli.triaging import book
+    from kvtop.triage import document
+
+    with Store.open(paths.turns_file()) as store:
+        id = wanted if wanted is not None else latest_slow(store)
+        async with book(store, store.turn(id), url) as cases:
+            found = await cases.why(cases.turn(id))
+    if as_json:
+        print(json.dumps(document.why(found), allow_nan=False))
+    else:
+        print("\n".join(lines(found)))
+    return 0
+
+
+def causes(found: Sequence[Cause]) -> Iterator[str]:
+    """One line each: kind, place, price, who can mend it, how often."""
+    for cause in found:
+        price = [] if cause.lost_tokens is None else [f"{exact(cause.lost_tokens)} tokens"]
+        price += [] if cause.lost_s is None else [secs(cause.lost_s)]
+        values = f" ({', '.join(value.value for value in cause.values)})" if cause.values else ""
+        told = [f"{cause.kind.value}{values} in {cause.section}", *price, cause.who.value]
+        yield ", ".join([*told, cause.seen] if cause.seen else told)
+        yield f"  {cause.says}; {cause.fix}"
+
+
+def lines(found: Why) -> Iterator[str]:
+    """For people and pipes: the sentence, then what shows it, what it rules out, and what to do."""
+    yield from textwrap.wrap(printable(found.sentence, 1_000), WIDTH)
+    rows = [("shows", line) for line in found.evidence]
+    rows += [("rules out", line) for line in found.rules_out]
+    rows += [("may be", str(reason).replace("_", " ")) for reason in found.candidates]
+    rows += [("expected", BECAUSE[because]) for because in found.expected_because]
+    if found.diff is not None:
+        rows += [("cause", row) for row in causes(found.diff.causes)]
+        rows += [("note", note) for note in found.diff.notes]
+    if found.fix:
+        rows.append(("fix", found.fix))
+    last = ""
+    for name, text in rows:
+        head = f"{'' if name == last else name:<10}"
+        yield from textwrap.wrap(printable(text, 1_000), WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+        last = name

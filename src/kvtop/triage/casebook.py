@@ -1,0 +1,214 @@
+"""The captured turns as triage needs them: which one to compare with, what each one's prompt was, what it should have
+had from the cache."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from kvtop.capture.turn import Captured, Route
+from kvtop.errors import KvtopError
+from kvtop.triage import baseline
+from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
+from kvtop.triage.engine import Engine, Layers
+from kvtop.triage.judge import read
+from kvtop.triage.recurrence import seen_before
+from kvtop.triage.result import Cause
+from kvtop.triage.reuse import Expected, History
+from kvtop.triage.talk import Talk
+
+LOOKED_AT = baseline.LOOKED_AT
+"""Turns before one that may have left something in the cache for it."""
+NEAREST = 4
+"""Of a model that keeps all of its past only the prompts that are most alike decide; of others each may."""
+TALK = 60
+"""Turns of a conversation in which a cause is looked for again."""
+_PROXIES = ("via", "x-forwarded-for", "x-litellm-", "x-bifrost-", "x-portkey-", "x-openrouter-", "cf-ray")
+
+
+class Turns(Protocol):
+    """The store. Every method may block, and raises KvtopError."""
+
+    def turns(
+        self, *, last: int = 100, conversation: str | None = None, since_id: int = 0, before_id: int | None = None
+    ) -> list[Captured]: ...
+
+    def turn(self, id: int) -> Captured | None: ...
+
+    def request_body(self, id: int) -> bytes | None: ...
+
+    def response_body(self, id: int) -> bytes | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of the server that the turns went to. None: not known."""
+
+    engine: Engine | None = None
+    rate: float | None = None
+    """Prompt tokens that it computes in a second."""
+    version: str | None = None
+    """Of vLLM."""
+
+
+NOTHING = Known()
+BESIDE = ("side", "subagent")
+"""Relations of turns that are no step of their conversation."""
+
+
+class NotFound(KvtopError):
+    """There is no such turn, or none to compare it with."""
+
+
+class Casebook:
+    """Over an open store, and the server that may be asked for tokens (None: the text method)."""
+
+    def __init__(self, store: Turns, server: Server | None = None, known: Known = NOTHING) -> None:
+        self._store, self.server, self._known = store, server, known
+        self._sent: OrderedDict[int, Sent] = OrderedDict()
+        self._counted: OrderedDict[int, Counted] = OrderedDict()
+
+    # -- turns
+
+    def turn(self, id: int) -> Captured:
+        """Raises NotFound."""
+        found = self._store.turn(id)
+        if found is None:
+            raise NotFound(f"there is no turn {id}", "kvtop turns lists them")
+        return found
+
+    def latest(self) -> Captured:
+        """The newest turn with a prompt. Raises NotFound."""
+        for turn in self._store.turns(last=200):
+            if _has_prompt(turn):
+                return self.turn(turn.id)
+        raise NotFound("no turn with a prompt is captured yet", "kvtop tap captures them")
+
+    def before(self, turn: Captured) -> list[Captured]:
+        """Those of the same model and upstream before it, oldest first, with their outlines."""
+        rows = self._store.turns(last=20 * LOOKED_AT, before_id=turn.id)
+        rows += [] if turn.source.value == "tap" else self._store.turns(last=20 * LOOKED_AT, since_id=turn.id)
+        near = baseline.before(turn, [row for row in rows if _has_prompt(row)], LOOKED_AT)
+        found = [self._store.turn(row.id) for row in near]
+        return [one for one in found if one is not None]
+
+    def sent(self, turn: Captured) -> Sent:
+        """Its request. Raises NotFound where its body is not kept."""
+        if (known := self._sent.get(turn.id)) is not None:
+            return known
+        body = self._store.request_body(turn.id)
+        if body is None:
+            raise NotFound(f"the body of turn {turn.id} is not kept any more")
+        try:
+            prompt = read(body, turn.route, self._known.version)
+        except ValueError:
+            raise NotFound(f"the body of turn {turn.id} is no JSON object: it holds no prompt to compare") from None
+        made = Sent(
+            name=str(turn.id),
+            route=turn.route,
+            prompt=prompt,
+            body=body,
+            answer=self._store.response_body(turn.id),
+            prompt_tokens=turn.prompt_tokens,
+            cached_tokens=turn.cached_tokens,
+        )
+        self._sent[turn.id] = made
+        if len(self._sent) > LOOKED_AT:
+            self._sent.popitem(last=False)
+        return made
+
+    # -- what it should have had
+
+    async def baseline(self, turn: Captured) -> tuple[Captured | None, Expected | None]:
+        """The turn to compare it with, and what the cache should have given. Raises KvtopError."""
+        old = self.before(turn)
+        parent = next((one for one in old if one.id == turn.parent), None)
+        by_outline = baseline.by_outlines(turn, old)
+        nearest = parent or (by_outline.turn if by_outline else None)
+        if self.server is None or self._known.engine is None:
+            best = by_outline.turn if by_outline and by_outline.common else None
+            return (best if best is not None and parent is None else nearest), None
+        expected, ids = await self._expected(turn, self._candidates(turn, old, nearest))
+        unit = self._known.engine.unit or self._known.engine.block or 1
+        found = baseline.by_ids(turn, ids[turn.id], ids, old, unit)
+        return (found.turn if found is not None else nearest), expected
+
+    def _candidates(self, turn: Captured, old: list[Captured], nearest: Captured | None) -> list[Captured]:
+        """Those that may have left something for it."""
+        engine = self._known.engine
+        salt = self.sent(turn).prompt.inputs.get("cache_salt")
+        same = [one for one in old if self.sent(one).prompt.inputs.get("cache_salt") == salt]
+        if engine is not None and engine.layers is Layers.FULL:
+            shared = {one.id: baseline.common_head(turn.outline, one.outline) for one in same}
+            same = sorted(same, key=lambda one: (shared[one.id], one is nearest, one.id))[-NEAREST:]
+            if nearest is not None and nearest not in same and nearest in old:
+                same.append(nearest)
+        return baseline.admitted(same)
+
+    async def _expected(self, turn: Captured, old: list[Captured]) -> tuple[Expected | None, dict[int, bytes]]:
+        assert self._known.engine is not None
+        history = History(self._known.engine)
+        ids: dict[int, bytes] = {}
+        salt = self.sent(turn).prompt.inputs.get("cache_salt")
+        for one in old:
+            counted = await self.counted(one)
+            ids[one.id] = counted.ids
+            if self.sent(one).prompt.inputs.get("cache_salt") == salt:
+                history.add(baseline.earlier(one, counted.ids, turn, counted.reply))
+        mine = await self.counted(turn)
+        ids[turn.id] = mine.ids
+        return history.expect(mine.ids), ids
+
+    async def counted(self, turn: Captured) -> Counted:
+        """Its token ids. Raises KvtopError."""
+        if (known := self._counted.get(turn.id)) is not None:
+            return known
+        assert self.server is not None
+        made = self._counted[turn.id] = await self.server.counted(self.sent(turn))
+        if len(self._counted) > 2 * LOOKED_AT:
+            self._counted.popitem(last=False)
+        return made
+
+    # -- answers
+
+    async def diff(self, new: Captured, old: Captured | None = None) -> Divergence:
+        """Its divergence from `old`, else from the turn to compare it with. Raises KvtopError."""
+        base, expected = await self.baseline(new)
+        base = old or base
+        if base is None:
+            raise NotFound(f"turn {new.id} begins a conversation: there is no earlier turn to compare it with")
+        made = await diverge(
+            self.sent(base), self.sent(new), self.server, self.cache(expected), gateway=_through_proxy(new)
+        )
+        causes = seen_before(made.diff.causes, self.talk(new))
+        return replace(made, diff=replace(made.diff, causes=causes))
+
+    def cache(self, expected: Expected | None) -> Cache:
+        engine = self._known.engine
+        return Cache(
+            unit=None if engine is None else engine.unit or engine.block,
+            rate=self._known.rate,
+            expected=None if expected is None else expected.tokens,
+            expected_exact=expected is not None and expected.exact,
+        )
+
+    def talk(self, turn: Captured) -> tuple[Cause, ...]:
+        """The causes of a turn against the one before it in its conversation, with how often each was seen there."""
+        talk = Talk(gateway=_through_proxy(turn))
+        last: tuple[Cause, ...] = ()
+        if turn.conversation is None:
+            return ()
+        rows = self._store.turns(last=TALK, conversation=turn.conversation, before_id=turn.id + 1)
+        for row in reversed(rows):
+            if _has_prompt(row) and row.relation not in BESIDE:
+                last = talk.add(row.started_at, self.sent(row).prompt)
+        return last
+
+
+def _has_prompt(turn: Captured) -> bool:
+    return turn.route in (Route.CHAT, Route.COMPLETIONS, Route.RESPONSES, Route.MESSAGES)
+
+
+def _through_proxy(turn: Captured) -> bool:
+    return any(name.lower().startswith(_PROXIES) for name, _ in turn.request_headers)

@@ -1,0 +1,34 @@
+"""What one look at a server tells of it: how its cache matches, and which version it is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kvtop.errors import KvtopError
+from kvtop.model.window import between
+from kvtop.readings import Scrape, ServerFacts, SourceDown
+from kvtop.triage.casebook import Known
+from kvtop.triage.engine import engine_of
+
+
+class Looked(Protocol):
+    """A server (`kvtop.sources.vllm.VllmSource`)."""
+
+    @property
+    def url(self) -> str: ...
+
+    async def scrape(self) -> Scrape | SourceDown: ...
+
+    async def facts(self) -> ServerFacts | SourceDown: ...
+
+
+async def look(server: Looked, rate: float | None) -> Known:
+    """`rate`: prompt tokens a second, where turns tell it. Raises KvtopError where the server does not answer."""
+    scrape = await server.scrape()
+    if isinstance(scrape, SourceDown):
+        raise KvtopError(f"{server.url} does not answer: {scrape.cause}", "without a server only texts are compared")
+    facts = await server.facts()
+    version = None if isinstance(facts, SourceDown) else facts.version
+    window = between(scrape, scrape, None)
+    connector = window.all.offload.supported if window.state.good else None
+    return Known(engine=engine_of(window.all.config, version=version, connector=connector), rate=rate, version=version)

@@ -1,0 +1,93 @@
+"""The sheet of a divergence: both prompts in pieces, and which of them are the same."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from kvtop.triage.differ import Divergence, Server
+from kvtop.triage.hunks import hunks, hunks_of
+from kvtop.triage.prompt import Path, Prompt, section
+from kvtop.triage.render import render
+from kvtop.triage.sheet import Sheet
+
+_WORD = re.compile(r"\s*\S{1,80}|\s+$")
+"""A word with the space before it; of a very long one a piece."""
+
+
+def of_words(found: Divergence, old_label: str, new_label: str) -> Sheet:
+    """From the prompts alone, as a template that prints everything would show them."""
+    old, new = render(found.comparison.old), render(found.comparison.new)
+    pieces = _WORD.findall(old.text), _WORD.findall(new.text)
+    ends = list(accumulate(map(len, pieces[1])))
+    sections: list[tuple[int, str]] = []
+    for start, path in zip(new.starts, new.paths, strict=True):
+        name = named(found.comparison.new, path)
+        if not sections or sections[-1][1] != name:
+            sections.append((bisect_left(ends, start + 1), name))
+    return Sheet(
+        diff=found.diff,
+        old=pieces[0],
+        new=pieces[1],
+        hunks=hunks_of(pieces[0], pieces[1]),
+        tokens=False,
+        sections=tuple(sections),
+        old_label=old_label,
+        new_label=new_label,
+    )
+
+
+async def of_tokens(found: Divergence, server: Server, old_label: str, new_label: str) -> Sheet:
+    """From the tokens that the server counted. Raises KvtopError."""
+    assert found.counted is not None
+    one, other = (counted.ids for counted in found.counted)
+    old, new = await server.pieces(one), await server.pieces(other)
+    return Sheet(
+        diff=found.diff,
+        old=old,
+        new=new,
+        hunks=hunks(one, other),
+        tokens=True,
+        sections=tuple(_sections(found.comparison.new, new)),
+        old_label=old_label,
+        new_label=new_label,
+    )
+
+
+SOUGHT = 48
+"""Characters by which a part of a prompt is found again in the server's text."""
+
+
+def _sections(prompt: Prompt, pieces: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """(piece, name) of the parts that can be found in the text, in the order in which the server prints them."""
+    text, ends = "".join(pieces), list(accumulate(map(len, pieces)))
+    places: list[tuple[int, str]] = []
+    rendered = render(prompt)
+    at = 0
+    for i, tool in enumerate(prompt.tools):
+        start = text.find(f'"{tool.get("name", "")}"')
+        if start >= 0:
+            places.append((start, f"tools[{i}]"))
+    for start, path in zip(rendered.starts, rendered.paths, strict=True):
+        if path[:1] != ("messages",) or path[-1] == "role":
+            continue
+        words = rendered.text[start : start + SOUGHT].split("\n")[0].strip()
+        found = text.find(words, at) if len(words) >= 4 else -1
+        if found >= 0:
+            places.append((found, named(prompt, path)))
+            at = found if path[1:2] != (0,) else at  # a system prompt may stand before the tools
+    last = ""
+    for start, name in sorted(places):
+        if name != last:
+            yield bisect_left(ends, start + 1), name
+            last = name
+
+
+def named(prompt: Prompt, path: Path) -> str:
+    """The part of a prompt as a reader calls it: tools[3], system, messages[5]."""
+    if path[:1] == ("messages",) and len(path) > 1 and isinstance(path[1], int):
+        role = prompt.messages[path[1]].get("role")
+        return "system" if role in ("system", "developer") and path[1] == 0 else section(path[:2])
+    return section(path[:2])
