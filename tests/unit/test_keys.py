@@ -112,7 +112,7 @@ def test_two_actions_can_change_places() -> None:
         ({"window": "x, T"}, "[keys] window: 'T' is theme already; window keeps w"),
         ({"window": "escape"}, "[keys] window: 'esc' always goes back; window keeps w"),
         ({"export": "ctrl+c"}, "[keys] export: 'ctrl+c' always quits; export keeps e"),
-        ({"window": "8"}, "[keys] window: '8' belongs to the panels; window keeps w"),
+        ({"window": "8"}, "[keys] window: '8' belongs to the panels and causes; window keeps w"),
         ({"quit": "ctrl+c"}, "[keys] quit: ctrl+c is its key in any case; quit keeps q, ctrl+c"),
         ({"freeze": "x", "window": "x"}, "[keys] window: 'x' is freeze already; window keeps w"),
     ],

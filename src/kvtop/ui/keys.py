@@ -20,12 +20,13 @@ from kvtop.config import located
 from kvtop.errors import Problem, keyless
 from kvtop.ui.draw import cells
 
-DASHBOARD, TURN, RAW, TAP, HISTORY, HELP, NO_SERVER = (
-    "dashboard", "turn", "raw", "tap", "history", "help", "no-server",
+DASHBOARD, TURN, DIFF, RAW, TAP, HISTORY, HELP, NO_SERVER = (
+    "dashboard", "turn", "diff", "raw", "tap", "history", "help", "no-server",
 )  # fmt: skip
 SCREENS: dict[str, str] = {
     DASHBOARD: "Dashboard",
     TURN: "Turn",
+    DIFF: "Diff",
     RAW: "Raw bodies",
     TAP: "Tap",
     HISTORY: "History",
@@ -37,8 +38,9 @@ SCREENS: dict[str, str] = {
 _EVERY = frozenset(SCREENS)
 _DASHBOARD = frozenset({DASHBOARD})
 _TURN = frozenset({TURN})
+_DIFF = frozenset({DIFF})
 _HISTORY = frozenset({HISTORY})
-_LONG = frozenset({DASHBOARD, TURN, RAW, TAP, HELP})
+_LONG = frozenset({DASHBOARD, TURN, DIFF, RAW, TAP, HELP})
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,14 @@ def _panel(number: int, name: str, title: str) -> Action:
     )
 
 
+def _cause(n: int) -> Action:
+    return Action(f"cause-{n}", (str(n),), f"cause {n}", "to where a cause stands", _DIFF, f"cause({n})", "Diff")
+
+
 ACTIONS: tuple[Action, ...] = (
     Action("turn", ("enter",), "turn", "open the chosen turn", _DASHBOARD, group="Turns", footer=100),
+    Action("diff", ("d",), "diff", "its prompt beside the one before it: where they part, why, what it cost",
+           _DASHBOARD | _TURN, group="Turns", footer=96),
     Action("up", ("up", "k"), "up", "choose a turn or an agent; scrolls text; in history the quantity", group="Turns"),
     Action("down", ("down", "j"), "down", "choose a turn or an agent; scrolls text; in history the quantity",
            group="Turns"),
@@ -94,6 +102,15 @@ ACTIONS: tuple[Action, ...] = (
     Action("raw", ("v",), "bodies", "request and answer, JSON indented", _TURN, group="Turn", footer=75),
     Action("other-body", ("v", "tab"), "other", "from the request to the answer, and back", frozenset({RAW}),
            group="Turn", footer=80),
+    Action("next-change", ("n",), "next change", "the next difference, the one before", _DIFF, group="Diff", footer=90),
+    Action("side", ("s",), "side or unified", "both prompts beside each other, or in one text", _DIFF, group="Diff",
+           footer=85),
+    Action("tokens", ("x",), "text or tokens", "text, or each token told apart", _DIFF, group="Diff", footer=80),
+    Action("previous-change", ("N",), "previous", "the next difference, the one before", _DIFF, group="Diff",
+           footer=70),
+    *(_cause(n) for n in range(1, 10)),
+    Action("fold", ("enter",), "unfold", "open the folded text in view; where there is none, fold all again", _DIFF,
+           group="Diff", footer=62),
     Action("start-tap", ("s", "enter"), "start", "start a tap to the chosen server", frozenset({TAP}), group="Tap",
            footer=90),
     Action("stop-tap", ("x",), "stop", "end the tap; asks once", frozenset({TAP}), group="Tap", footer=80),
@@ -134,6 +151,8 @@ ACTIONS: tuple[Action, ...] = (
 """In the order of footer and help."""
 
 PANELS = tuple(a.id for a in ACTIONS if a.id.startswith("panel-"))
+CAUSES = tuple(a.id for a in ACTIONS if a.id.startswith("cause-"))
+OF_THE_DIFF = frozenset(a.id for a in ACTIONS if a.group == "Diff")
 
 ALWAYS: dict[str, tuple[str, ...]] = {"back": ("escape",), "quit": ("ctrl+c",)}
 """Keys that stay with their action whatever config.toml says: there is always a way back and a way out."""
@@ -143,7 +162,7 @@ _RESERVED = {
     "ctrl+c": "always quits",
     "ctrl+q": "always quits",
     "ctrl+z": "always stops kvtop till the shell's fg",
-    **{str(n): "belongs to the panels" for n in range(10)},
+    **{str(n): "belongs to the panels and causes" for n in range(10)},
 }
 _MODIFIERS = {"ctrl", "alt", "shift", "super", "hyper", "meta"}
 _SAME = {
@@ -274,6 +293,8 @@ class Keymap:
                 continue
             if a.id == PANELS[0]:
                 items.append(Footer(self.panels(), "panels", 10))
+            if a.id == CAUSES[0]:
+                items.append(Footer(self.causes(hide), "go to cause", 65))
             if screen == HISTORY and a.id in ("up", "shorter"):
                 pair = ("up", "down", "quantity") if a.id == "up" else ("shorter", "longer", "span")
                 items.append(Footer(f"{self.shown(pair[0])} {self.shown(pair[1])}", pair[2], 80))
@@ -282,6 +303,11 @@ class Keymap:
             elif a.id == "back" and screen not in (DASHBOARD, NO_SERVER):
                 items.append(Footer(key_display(a.keys[0]), a.label, 97))
         return items
+
+    def causes(self, hide: Collection[str] = ()) -> str:
+        """The keys of causes in short: `1-9` where they are the usual ones."""
+        keys = [self.shown(i) for i in CAUSES if i not in hide]
+        return f"1-{len(keys)}" if len(keys) > 1 and keys == list("123456789"[: len(keys)]) else " ".join(keys)
 
     def panels(self) -> str:
         """The panels' keys in short: `1-6` where they are the usual ones."""
@@ -349,7 +375,7 @@ def _wish(id: str, text: str, usual: Mapping[str, Action]) -> tuple[str, ...]:
         if key is None:
             raise ValueError(f"'{keyless(part, 40)}' is no key; {keeps}")
         why = _RESERVED.get(key)
-        if why and key not in ALWAYS.get(id, ()) and not (key.isdigit() and id in PANELS):
+        if why and key not in ALWAYS.get(id, ()) and not (key.isdigit() and id in (*PANELS, *CAUSES)):
             raise ValueError(f"{key_display(key)!r} {why}; {keeps}")
         if key not in keys:
             keys.append(key)

@@ -176,5 +176,23 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ),
         ),
     ),
+    (
+        "Diff",
+        (
+            ("same up to", "how many tokens both prompts begin with; behind the first that differs nothing is reused"),
+            ("reusable", "whole units of those tokens, never the last token of the prompt"),
+            ("lost", "what would have been reusable had nothing changed, less what is"),
+            ("unit", "the server's match unit: only whole ones are kept"),
+            ("cached up to", "what the server answered that it had; reusable up to: what it should have had"),
+            (
+                "a cause's price",
+                "its tokens: how much further both prompts are the same when it is put back as it was; seconds at the "
+                "measured prefill speed",
+            ),
+            ("-, +", "what only the old, only the new prompt has; shaded blue: what came from cache"),
+            ("▏", "behind each token, where tokens are told apart; ⏎ a newline"),
+            ("\\u200d", "what has no width of its own, in what differs"),
+        ),
+    ),
 )
 """(Panel, ((figure, what it means and where it comes from), ...))."""

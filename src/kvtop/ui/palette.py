@@ -43,7 +43,9 @@ class Command:
     """The id of the action, the key of the window or the name of the theme."""
 
 
-_MOVES = ("palette", "up", "down", "page-up", "page-down", "first", "last", "back", "next-server", "other-url")
+_MOVES = (
+    "palette", "up", "down", "page-up", "page-down", "first", "last", "back", "next-server", "other-url", *keys.CAUSES,
+)  # fmt: skip
 """What nobody looks for by name."""
 
 

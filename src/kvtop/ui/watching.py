@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kvtop.live.desk import Desk
 from kvtop.model.view import BoxView, TurnKey
+
+if TYPE_CHECKING:
+    from kvtop.triage.sheet import Sheet
 
 
 class Watching(Protocol):
@@ -38,6 +41,15 @@ class Capturing(Protocol):
     """A collector that knows of taps and of the turns that they captured."""
 
     desk: Desk
+
+
+@runtime_checkable
+class Comparing(Protocol):
+    """A desk that can lay the prompt of a captured turn beside the one that it should have been continued from."""
+
+    async def sheet(self, turn_id: int) -> Sheet:
+        """Both prompts. Raises KvtopError where one of them is not kept, or there is none to compare with."""
+        ...
 
 
 @runtime_checkable

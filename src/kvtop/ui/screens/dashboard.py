@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from kvtop.config import Settings
-from kvtop.model.view import WINDOWS, BoxView, ServerView, TurnKey
+from kvtop.model.view import WINDOWS, BoxView, ServerView, Turn, TurnKey
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, cells, safe
 from kvtop.ui.filter import HINTS, misread
@@ -20,7 +20,7 @@ from kvtop.ui.layout import PANELS, Rect, plan
 from kvtop.ui.messages import OtherUrl
 from kvtop.ui.scene import Chooser, Scene, age, nothing_yet
 from kvtop.ui.turn_words import flying
-from kvtop.ui.watching import Capturing, Recording, Watching
+from kvtop.ui.watching import Capturing, Comparing, Recording, Watching
 from kvtop.ui.widgets.box import BoxPanel
 from kvtop.ui.widgets.cache import CachePanel
 from kvtop.ui.widgets.facts import Facts
@@ -144,7 +144,7 @@ class Dashboard(Screen[None]):
         scene = self.made
         demo, held = (scene is not None and scene.view.demo), self.frozen is not None
         one = scene is None or len(scene.view.lines) <= 1
-        useless = {"next-server": one, "other-url": self._unanswered() is None}
+        useless = {"next-server": one, "other-url": self._unanswered() is None, "diff": self.comparing() is None}
         hide = frozenset(id for id, there in useless.items() if there)
         for foot in self.query_children(Foot):  # none while the screen is taken down
             foot.set(
@@ -218,6 +218,31 @@ class Dashboard(Screen[None]):
             if self.made and self.made.server:
                 self.watch_box.opened(self.made.server.url, turn.key)
             self.app.push_screen(TurnScreen(self.keymap, self, self.now))
+
+    def comparing(self) -> Comparing | None:
+        """What lays two prompts beside each other, where there is anything of the kind."""
+        desk = self.watch_box.desk if isinstance(self.watch_box, Capturing) else None
+        return desk if isinstance(desk, Comparing) else None
+
+    def action_diff(self) -> None:
+        self.open_diff(self.made.turn if self.made else None)
+
+    def open_diff(self, turn: Turn | None) -> None:
+        """The diff of a captured turn; of another one it is said why there is none."""
+        desk = self.comparing()
+        if desk is None or turn is None:
+            return
+        if not turn.captured:
+            said = "Its prompt was not captured: only the counters tell of it."
+            self.app.notify(f"{said} {self.keymap.shown('tap')} starts a tap.", markup=False)
+            return
+        from kvtop.ui.screens.diff import DiffScreen
+
+        self.cursor = turn.key
+        screen = DiffScreen(
+            self.keymap, lambda: desk.sheet(turn.id), self.now, title=f"Turn {turn.id}", agent=turn.agent or ""
+        )
+        self.app.push_screen(screen)
 
     def on_turns_panel_chosen(self, message: TurnsPanel.Chosen) -> None:
         if message.again:

@@ -75,7 +75,9 @@ def _keys(keymap: Keymap, came_from: str, w: int) -> list[list[Line]]:
         block: list[Line] = [[(group, "t bold")]]
         if group == "Panels":
             block += _entry([(keymap.panels(), "t")], 13, "show or hide a panel", w)
-        plain = [a for a in actions if a.id not in keys.PANELS]
+        if group == "Diff":
+            block += _entry([(keymap.causes(), "t")], 13, "to where a cause stands, by its number", w)
+        plain = [a for a in actions if a.id not in (*keys.PANELS, *keys.CAUSES)]
         for text, same in groupby(plain, key=lambda a: a.help):
             names = "  ".join(key_display(k) for a in same for k in a.keys)
             block += _entry([(names, "t")], 13, text, w)

@@ -118,7 +118,12 @@ class TurnScreen(Page):
     def hidden_keys(self) -> frozenset[str]:
         """A turn that was not captured has no bodies."""
         turn = self.turn
-        return frozenset() if turn is not None and turn.captured else frozenset({"raw"})
+        if turn is None or not turn.captured:
+            return frozenset({"raw", "diff"})
+        return frozenset({"diff"} if self.dashboard.comparing() is None else ())
+
+    def action_diff(self) -> None:
+        self.dashboard.open_diff(self.turn)
 
     def action_raw(self) -> None:
         turn, watch = self.turn, self.dashboard.watch_box
