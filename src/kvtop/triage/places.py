@@ -23,7 +23,7 @@ class Places:
     at_cause: tuple[int | None, ...]
     """For each cause the change that it explains; None where that is not known, or where it is none of the prompt."""
     appended: bool
-    """All of the old side stands in the new one, at its beginning."""
+    """All of the old side stands in the new one, at its beginning, and nothing was named that differs."""
     _starts: tuple[int, ...] = field(default=())
 
     @property
@@ -51,7 +51,7 @@ class Places:
 def places(sheet: Sheet) -> Places:
     """Looks at each hunk once."""
     changes = tuple(n for n, hunk in enumerate(sheet.hunks) if not hunk.same)
-    appended = all(not sheet.hunks[n].old for n in changes) and len(changes) <= 1
+    appended = not sheet.diff.causes and all(not sheet.hunks[n].old for n in changes) and len(changes) <= 1
     starts = tuple(piece for piece, _ in sheet.sections)
     at_cause = tuple(_place(sheet, cause, changes) for cause in sheet.diff.causes)
     return Places(sheet, changes, at_cause, appended, starts)

@@ -48,14 +48,11 @@ class Board:
         gone = first.what.value.endswith("_removed")
         path = at if at is not None else first.path
         prompt = self.comparison.old if gone and at is None else self.comparison.new
-        words = section(path)
-        if moved_to is not None:
-            words = f"{words} → {section(moved_to)}"
         self.causes.append(
             Cause(
                 kind=kind,
                 pointer=prompt.at(path, first.region.new_at if first.region is not None and at is None else None),
-                section=words,
+                section=section(path),
                 says=says,
                 fix=fix,
                 who=who,
