@@ -19,9 +19,13 @@ vllm:prompt_tokens_total{engine="0",model_name="tiny"} 100.0
 class Exchange:
     """One request: what was asked, and ways to answer."""
 
-    def __init__(self, path: str, headers: dict[str, str], writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, method: str, path: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter
+    ) -> None:
+        self.method = method
         self.path = path
         self.headers = headers
+        self.body = body
         self.writer = writer
 
     async def raw(self, data: bytes) -> None:
@@ -72,7 +76,9 @@ async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncI
                     head = (await reader.readuntil(b"\r\n\r\n")).decode()
                     first, *rest = head.strip().split("\r\n")
                     headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in rest)}
-                    exchange = Exchange(first.split()[1], headers, writer)
+                    body = await reader.readexactly(int(headers.get("content-length", "0")))
+                    method, path, _ = first.split()
+                    exchange = Exchange(method, path, headers, body, writer)
                     box.requests.append(exchange)
                     await handler(exchange)
         finally:

@@ -1,4 +1,4 @@
-"""GET over one kept connection: h11 for the protocol, asyncio for the bytes.
+"""GET and POST over one kept connection: h11 for the protocol, asyncio for the bytes.
 
 Why not httpx: docs/architecture.md. This knows in which phase a try failed, never follows a redirect, never asks a
 proxy, and never holds more than the cap in memory.
@@ -7,6 +7,7 @@ proxy, and never holds more than the cap in memory.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import errno
 import socket
@@ -50,8 +51,33 @@ class Answer:
     body: bytes = field(repr=False)
 
 
+def authorization(endpoint: Endpoint, key: str | None) -> tuple[tuple[str, str], ...]:
+    """The header that carries the API key, else the URL's user and password. Raises HttpFailure for a key that no
+    header can carry."""
+    key = (key or "").strip()
+    if key:
+        if not (key.isascii() and key.isprintable()):
+            raise HttpFailure(State.UNAUTHORIZED, "the configured API key holds characters that no header can carry")
+        return (("Authorization", f"Bearer {key}"),)
+    if endpoint.userinfo:
+        return (("Authorization", f"Basic {base64.b64encode(endpoint.userinfo.encode()).decode()}"),)
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """One request, as it goes out."""
+
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    body: bytes = field(default=b"", repr=False)
+    repeatable: bool = True
+    """Asking twice does no more than asking once."""
+
+
 class HttpClient:
-    """GETs to one endpoint, one at a time, over a connection that is kept while the server keeps it."""
+    """Requests to one endpoint, one at a time, over a connection that is kept while the server keeps it."""
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float, max_bytes: int) -> None:
         self._endpoint = endpoint
@@ -65,11 +91,25 @@ class HttpClient:
 
     async def get(self, path: str, headers: Sequence[tuple[str, str]] = ()) -> Answer:
         """One answer, whole, within the timeout counted from the first step to the last byte. Raises HttpFailure."""
+        return await self._ask(_Ask("GET", path, tuple(headers)))
+
+    async def post(
+        self, path: str, body: bytes, headers: Sequence[tuple[str, str]] = (), *, repeatable: bool = False
+    ) -> Answer:
+        """The same for a POST of JSON. Raises HttpFailure.
+
+        A kept connection may be closed by the server at the moment it is used again. A `repeatable` request is then
+        sent once more; one that is not gets a new connection from the start, so that it is never sent twice.
+        """
+        kind = ("Content-Type", "application/json")
+        return await self._ask(_Ask("POST", path, (kind, *headers), body, repeatable))
+
+    async def _ask(self, ask: _Ask) -> Answer:
         async with self._lock:
             progress = _Progress()
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    answer = await self._once(path, headers, progress)
+                    answer = await self._once(ask, progress)
             except TimeoutError:
                 self._drop()
                 raise HttpFailure(State.TIMEOUT, progress.late(self._timeout_s)) from None
@@ -88,10 +128,10 @@ class HttpClient:
             self._link.abort()
             self._link = None
 
-    async def _once(self, path: str, headers: Sequence[tuple[str, str]], progress: _Progress) -> Answer:
-        if self._link is not None and self._link.usable:
+    async def _once(self, ask: _Ask, progress: _Progress) -> Answer:
+        if self._link is not None and self._link.usable and ask.repeatable:
             try:
-                return await self._exchange(self._link, path, headers, progress)
+                return await self._exchange(self._link, ask, progress)
             except _Dropped:
                 # A server may close an idle connection at the moment it is used again: that is no failure.
                 self._drop()
@@ -99,7 +139,7 @@ class HttpClient:
         progress.phase = "connect"
         self._link = await self._connect()
         try:
-            return await self._exchange(self._link, path, headers, progress)
+            return await self._exchange(self._link, ask, progress)
         except _Dropped:
             hint = "" if self._endpoint.tls else " (does it want https?)"
             raise HttpFailure(State.HTTP_ERROR, f"closes the connection without an answer{hint}") from None
@@ -121,23 +161,23 @@ class HttpClient:
             return _Link(reader, writer)
         raise _connect_failure(failure, end)
 
-    async def _exchange(
-        self, link: _Link, path: str, headers: Sequence[tuple[str, str]], progress: _Progress
-    ) -> Answer:
+    async def _exchange(self, link: _Link, ask: _Ask, progress: _Progress) -> Answer:
         end = self._endpoint
+        length = (("Content-Length", str(len(ask.body))),) if ask.method != "GET" else ()
         request = h11.Request(
-            method="GET",
-            target=f"{end.base}{path}",
+            method=ask.method,
+            target=f"{end.base}{ask.path}",
             headers=[
                 ("Host", end.authority),
                 ("User-Agent", f"kvtop/{__version__}"),
                 ("Accept-Encoding", "identity"),
-                *headers,
+                *length,
+                *ask.headers,
             ],
         )
         progress.phase = "answer"
         try:
-            link.send(request)
+            link.send(request, ask.body)
             head = await link.head()
             fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
             progress.phase = "body"
@@ -218,9 +258,10 @@ class _Link:
         # What is left unread must not be waited for.
         self._writer.transport.abort()
 
-    def send(self, request: h11.Request) -> None:
+    def send(self, request: h11.Request, body: bytes) -> None:
         self.first = b""
-        self._writer.write((self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b""))
+        parts = [self._http.send(request), body and self._http.send(h11.Data(data=body))]
+        self._writer.write(b"".join(filter(None, [*parts, self._http.send(h11.EndOfMessage())])))
 
     async def head(self) -> h11.Response:
         while True:

@@ -6,7 +6,6 @@ into the Authorization header alone, and no message, repr or log ever holds it.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import re
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from kvtop.clock import Clock, SystemClock
 from kvtop.errors import printable
 from kvtop.readings import Model, Scrape, ServerFacts, SourceDown, State
 from kvtop.sources.exposition import Reader
-from kvtop.sources.http import Answer, HttpClient, HttpFailure
+from kvtop.sources.http import Answer, HttpClient, HttpFailure, authorization
 from kvtop.sources.url import parse
 from kvtop.worker import Hangs, Worker
 
@@ -313,16 +312,7 @@ class VllmSource:
         )
 
     def _authorization(self) -> tuple[tuple[str, str], ...]:
-        key = (self._key() or "").strip()
-        if key:
-            if not (key.isascii() and key.isprintable()):
-                raise HttpFailure(
-                    State.UNAUTHORIZED, "the configured API key holds characters that no header can carry"
-                )
-            return (("Authorization", f"Bearer {key}"),)
-        if self._endpoint.userinfo:
-            return (("Authorization", f"Basic {base64.b64encode(self._endpoint.userinfo.encode()).decode()}"),)
-        return ()
+        return authorization(self._endpoint, self._key())
 
     def _unauthorized(self, status: int) -> str:
         if (self._key() or "").strip():
