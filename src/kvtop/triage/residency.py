@@ -102,6 +102,7 @@ class Residency:
         self.last_at: float | None = None
         """Unix time of the newest batch, by the server's clock."""
         self.last_seq: int | None = None
+        self._suspended: float | None = None
         self._max_blocks, self._max_changes = max_blocks, max_changes
         self._counts: dict[_Key, dict[BlockHash, int]] = {}
         """Epoch << 8 | copies. The one that was named longest ago stands first."""
@@ -130,6 +131,7 @@ class Residency:
                 return False
             self._restarted(at)
             last = None
+        self._suspended = None
         first = last is None
         if first and batch.seq == 0:
             self._trust(at, whole=(True, True))
@@ -156,6 +158,11 @@ class Residency:
     def interrupted(self, at: float) -> None:
         """Messages may be missing since then: nothing is certain until it is told anew."""
         self._trust(at, bump=(1, 1, 1), whole=(False, False))
+
+    def suspended(self, at: float) -> None:
+        """The stream broke off: whatever is asked of later times is not known, until the next batch says what was
+        missed."""
+        self._suspended = at if self._suspended is None else self._suspended
 
     # What is asked
 
@@ -211,6 +218,8 @@ class Residency:
         """No message of that time is known to be missing, and it can still be looked back at."""
         trust = self._trust_at(since)
         if trust is None:
+            return False
+        if self._suspended is not None and (until is None or until >= self._suspended):
             return False
         later = (one for one in self._trusts if since < one.at and (until is None or one.at <= until))
         return all(one.epochs == trust.epochs for one in later)
@@ -308,8 +317,10 @@ class Residency:
 
     def _trust_at(self, at: float | None) -> _Trust | None:
         """None where it cannot be looked back so far."""
+        if self._suspended is not None and (at is None or at >= self._suspended):
+            return None
         if at is None:
-            return self._now
+            return self._trusts[-1] if self._trusts else None
         if at < self._log_from:
             return None
         index = bisect_right(self._trusts, at, key=lambda one: one.at)
