@@ -70,6 +70,7 @@ class Clearing:
     """Everything on the device went at once."""
 
     at: float
+    """When it was told: with the next step of the engine. Of one that had nothing to do, when the next request was."""
     restart: bool
     """The engine began anew; else its prefix cache was reset (also to sleep, or with new weights)."""
 
@@ -179,7 +180,8 @@ class Residency:
         return Prefix(len(ids), tuple(self._chains.find(ids, unit, salt, adapter)))
 
     def leading(self, prefix: Prefix, tiers: Iterable[str] = (GPU,), at: float | None = None) -> Leading:
-        """How many leading tokens of a prompt lay in these tiers together at that Unix time; None: now.
+        """How many leading tokens of a prompt lay in these tiers together at that Unix time, as far as it had been told
+        by then; None: now. A step tells at its end what it did: see `Clearing.at`.
 
         Of hybrid models and sliding windows: up to where all groups have what they need. The last token of a prompt is
         never taken from a cache, and a speculator may take a block less: that is for the caller to count off.
