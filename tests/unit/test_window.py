@@ -194,6 +194,27 @@ class TestConfig:
         assert (got.block_tokens, got.match_unit_tokens, got.prefix_match_unit_tokens) == (528, 16, 16)
         assert self.of(block_size="64", hash_block_size="32").match_unit_tokens == 32, "its name in 0.20 to 0.25"
 
+    @pytest.mark.parametrize(
+        ("block", "tokens", "blocks", "requests", "one"),
+        [
+            ("128", "2097152", "16384", "64.0", True),  # plain attention
+            ("128", "38400", "300", "1.171875", True),
+            ("16", "99959", "6250", "9.9960", True),  # the longest request, 10,000 tokens, is no whole block too long
+            ("288", "3976669", "14563", "121.35833333333333", False),  # a hybrid: 120 blocks for 32,768 tokens
+            ("16", "None", "6250", "None", None),
+            ("16", "0", "0", "0", None),
+            ("16", "99959", "6250", "nan", None),
+            ("None", "99959", "6250", "9.996", None),
+        ],
+    )
+    def test_one_group_of_blocks(self, block: str, tokens: str, blocks: str, requests: str, one: bool | None) -> None:
+        labels = {"kv_cache_size_tokens": tokens, "num_gpu_blocks": blocks, "kv_cache_max_concurrency": requests}
+        assert self.of(block_size=block, **labels).one_kv_group is one
+
+    def test_the_window_of_a_model_that_has_no_other_layers(self) -> None:
+        assert self.of(block_size="16", sliding_window="4096").sliding_window_tokens == 4096
+        assert self.of(block_size="16", sliding_window="None").sliding_window_tokens is None
+
     def test_pool_size_below_0_24_from_blocks(self) -> None:
         assert self.of(block_size="16", num_gpu_blocks="100").kv_cache_tokens == 1600
         assert self.of(block_size="16", num_gpu_blocks="100", mamba_cache_mode="align").kv_cache_tokens is None

@@ -175,6 +175,10 @@ class Config:
     retention: str | None = None
     """vLLM 0.29 or later: 0, a number of tokens, or 'none' where every boundary is kept."""
     prefix_match_unit_tokens: int | None = None
+    sliding_window_tokens: int | None = None
+    """Of a model whose layers all have one; of those that have it beside full attention the label tells nothing."""
+    one_kv_group: bool | None = None
+    """All layers keep their KV alike, in one group of blocks; None: it cannot be told (before 0.24)."""
 
 
 @dataclass(frozen=True, slots=True)

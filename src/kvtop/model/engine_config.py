@@ -32,6 +32,8 @@ def config(g: Growth) -> Config:
         mamba_mode=_text(labels.get("mamba_cache_mode")),
         retention=_retention(labels.get("prefix_cache_retention_interval")),
         prefix_match_unit_tokens=unit,
+        sliding_window_tokens=_positive(labels.get("sliding_window")),
+        one_kv_group=_one_group(labels, block, len(g.after.engines)),
     )
 
 
@@ -54,6 +56,21 @@ def _kv_cache_tokens(g: Growth, labels: Mapping[str, str], block: int | None) ->
         return None  # several groups of blocks share the pool: blocks times tokens would be too many
     together = blocks * block
     return together if g.engine is g.after.all else together // max(1, len(g.after.engines))
+
+
+def _one_group(labels: Mapping[str, str], block: int | None, engines: int) -> bool | None:
+    """Whether a request of the longest length takes as many blocks as one group needs (0.24): several groups draw from
+    one pool, and take more together."""
+    tokens = _positive(labels.get("kv_cache_size_tokens"))
+    blocks = _positive(labels.get("num_gpu_blocks"))
+    requests = _number(labels.get("kv_cache_max_concurrency"))
+    if not (tokens and blocks and block and requests and requests > 0):
+        return None
+    longest = tokens / requests
+    taken = blocks / max(1, engines) / requests
+    if not (math.isfinite(longest) and math.isfinite(taken)):
+        return None
+    return abs(taken - math.ceil(round(longest) / block)) < 0.5
 
 
 def _cpu_tier_bytes(g: Growth, labels: Mapping[str, str]) -> int | None:

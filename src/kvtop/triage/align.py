@@ -1,0 +1,108 @@
+"""Which element of one list is which of another: equal ones first, then those that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import TypeVar
+
+from kvtop.triage.windows import common_head, common_tail
+
+MOST_PAIRS = 40_000
+"""Of two stretches with more pairs of elements to be weighed, only what stands at the same place is looked at."""
+ALIKE = 0.3
+"""From this share of likeness on two elements are taken to be one that was edited."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """Places in both lists. Pairs never cross."""
+
+    equal: tuple[tuple[int, int], ...]
+    alike: tuple[tuple[int, int], ...]
+    removed: tuple[int, ...]
+    inserted: tuple[int, ...]
+
+
+def align(old: Sequence[T], new: Sequence[T], key: Callable[[T], str], likeness: Callable[[T, T], float]) -> Aligned:
+    """`key`: equal for what is equal. `likeness`: 0 to 1."""
+    a, b = [key(one) for one in old], [key(one) for one in new]
+    head = common_head(a, b)
+    tail = common_tail(a, b, head)
+    equal = [(i, i) for i in range(head)]
+    alike: list[tuple[int, int]] = []
+    i, j = head, head
+    end_a, end_b = len(a) - tail, len(b) - tail
+    matcher = SequenceMatcher(None, a[head:end_a], b[head:end_b], autojunk=False)
+    for block in matcher.get_matching_blocks():
+        to_a, to_b = head + block.a, head + block.b
+        between = bool(block.size or tail)
+        alike += _pairs(old, new, range(i, to_a), range(j, to_b), likeness, between=between)
+        equal += [(to_a + n, to_b + n) for n in range(block.size)]
+        i, j = to_a + block.size, to_b + block.size
+    equal += [(end_a + n, end_b + n) for n in range(tail)]
+    kept_a = {pair[0] for pair in (*equal, *alike)}
+    kept_b = {pair[1] for pair in (*equal, *alike)}
+    return Aligned(
+        tuple(equal),
+        tuple(alike),
+        tuple(n for n in range(len(a)) if n not in kept_a),
+        tuple(n for n in range(len(b)) if n not in kept_b),
+    )
+
+
+def _pairs(
+    old: Sequence[T],
+    new: Sequence[T],
+    ours: range,
+    theirs: range,
+    likeness: Callable[[T, T], float],
+    *,
+    between: bool,
+) -> list[tuple[int, int]]:
+    """The pairs of two stretches without an equal element that are most alike in sum, without crossings. `between`:
+    equal ones follow, so that one in the place of one is that one, edited, if they are alike at all."""
+    if not ours or not theirs:
+        return []
+    if between and len(ours) == len(theirs) == 1 and likeness(old[ours[0]], new[theirs[0]]) > 0:
+        return [(ours[0], theirs[0])]
+    if len(ours) * len(theirs) > MOST_PAIRS:
+        return [(i, j) for i, j in zip(ours, theirs, strict=False) if likeness(old[i], new[j]) >= ALIKE]
+    rows, columns = len(ours), len(theirs)
+    score = [[likeness(old[i], new[j]) for j in theirs] for i in ours]
+    best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
+    for r in range(rows - 1, -1, -1):
+        for c in range(columns - 1, -1, -1):
+            taken = score[r][c] + best[r + 1][c + 1] if score[r][c] >= ALIKE else 0.0
+            best[r][c] = max(taken, best[r + 1][c], best[r][c + 1])
+    found: list[tuple[int, int]] = []
+    r = c = 0
+    while r < rows and c < columns:
+        if score[r][c] >= ALIKE and best[r][c] == score[r][c] + best[r + 1][c + 1]:
+            found.append((ours[r], theirs[c]))
+            r, c = r + 1, c + 1
+        elif best[r][c] == best[r + 1][c]:
+            r += 1
+        else:
+            c += 1
+    return found
+
+
+def text_likeness(old: str, new: str) -> float:
+    """A cheap share of what two texts have in common: their ends, else their lines."""
+    if old == new:
+        return 1.0
+    longest = max(len(old), len(new))
+    if not old or not new:
+        return 0.0
+    head = common_head(old, new)
+    tail = common_tail(old, new, head)
+    ends = (head + tail) / longest
+    if ends >= ALIKE:
+        return ends
+    lines, others = set(old.splitlines()), set(new.splitlines())
+    shared = sum(len(line) for line in lines & others)
+    return max(ends, shared / max(1, sum(map(len, lines)), sum(map(len, others))))

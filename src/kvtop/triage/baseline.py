@@ -1,0 +1,132 @@
+"""Which captured turn to compare a turn with. Pure.
+
+Not the request before it: the one that shares the longest beginning with it, among the last few of the same model (an
+adapter is asked for as a model) on the same upstream. A title, a summary or another agent's turn may lie between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kvtop.capture.turn import Captured, Part, Route, TurnState
+from kvtop.triage.ids import common
+from kvtop.triage.reuse import Earlier
+
+LOOKED_AT = 32
+"""Turns that are looked back on."""
+_PROMPTS = frozenset({"tool", "system", "message", "prompt"})
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What a turn is compared with."""
+
+    turn: Captured
+    """The one whose prompt is the most alike from its beginning on."""
+    common: int
+    """What the two share there: tokens by their ids, bytes by their outlines."""
+    cached: Captured | None
+    """The same among those whose prompt had been read when this turn came, so that the cache could hold it."""
+    cached_common: int = 0
+
+
+def before(turn: Captured, turns: Iterable[Captured], limit: int = LOOKED_AT) -> list[Captured]:
+    """The last turns before it of the same model on the same upstream, oldest first."""
+    found = [
+        old
+        for old in turns
+        if (old.upstream, old.model) == (turn.upstream, turn.model)
+        and old.route is not Route.EMBEDDINGS
+        and old.id != turn.id
+        and _order(old) < _order(turn)
+    ]
+    return sorted(found, key=_order)[-limit:] if limit > 0 else []
+
+
+def was_read(old: Captured, at: float | None = None) -> bool | None:
+    """Whether the prefill of a turn had ended (at a Unix time), so that all of its prompt was in the cache.
+
+    None: an answer that is no stream shows no first token, and it had not ended well, or not yet.
+    """
+    if old.first_token_at is not None:
+        return at is None or old.first_token_at <= at
+    if old.state is TurnState.DONE:
+        if old.ended_at is None or at is None or old.ended_at <= at:
+            return True
+        return None  # in one piece: somewhere on the way it was read
+    if old.completion_tokens:
+        return True
+    if old.state is TurnState.FAILED or old.stream:
+        return False
+    return None
+
+
+def by_ids(
+    turn: Captured, ids: bytes, known: Mapping[int, bytes], turns: Iterable[Captured], unit: int = 1
+) -> Baseline | None:
+    """By the packed token ids of their prompts (`kvtop.triage.ids`), `known` by turn; those without are left out.
+
+    `unit`: a prefix is matched in multiples of so many tokens, and less than that decides nothing. None: no turn
+    before it shares a token.
+    """
+    old = [one for one in before(turn, turns) if one.id in known]
+    lengths = {one.id: common(ids, known[one.id]) for one in old}
+    return _best(turn, old, lambda one: lengths[one.id], max(1, unit))
+
+
+def by_outlines(turn: Captured, turns: Iterable[Captured]) -> Baseline | None:
+    """By the parts of their prompts, weighed by their size. None: no turn before it begins with the same part."""
+    old = [one for one in before(turn, turns) if one.outline]
+    lengths = {one.id: common_head(turn.outline, one.outline) for one in old}
+    return _best(turn, old, lambda one: lengths[one.id], 1)
+
+
+def common_head(a: Sequence[Part], b: Sequence[Part]) -> int:
+    """Bytes of the parts that two prompts begin with alike."""
+    size = 0
+    for one, other in zip(_prompt(a), _prompt(b), strict=False):
+        if (one.kind, one.role, one.digest) != (other.kind, other.role, other.digest):
+            break
+        size += one.size
+    return size
+
+
+def earlier(old: Captured, prompt: bytes, turn: Captured, reply: bytes | None = None) -> Earlier:
+    """An old turn as `History` takes it in when a later turn is judged. `prompt`, `reply`: packed ids."""
+    arrived = turn.sent_at or turn.started_at
+    over = old.ended_at is not None and old.ended_at <= arrived and old.state is TurnState.DONE
+    return Earlier(
+        key=old.id,
+        prompt=prompt,
+        reply=reply if over else None,
+        reply_tokens=old.completion_tokens if over else None,
+        cached=old.cached_tokens,
+        whole=was_read(old, arrived) is True,
+    )
+
+
+def admitted(turns: Iterable[Captured]) -> list[Captured]:
+    """In the order in which the server took them in, as far as that can be told: by when they were sent."""
+    return sorted(turns, key=lambda one: (one.sent_at or one.started_at, one.id))
+
+
+def _order(turn: Captured) -> tuple[float, int]:
+    return turn.started_at, turn.id
+
+
+def _prompt(outline: Sequence[Part]) -> list[Part]:
+    return [part for part in outline if part.kind in _PROMPTS]
+
+
+def _best(turn: Captured, old: Sequence[Captured], shared: Callable[[Captured], int], unit: int) -> Baseline | None:
+    def rank(one: Captured) -> tuple[int, bool, float, int]:
+        same = turn.conversation is not None and one.conversation == turn.conversation
+        return shared(one) // unit, same, *_order(one)
+
+    found = max((one for one in old if shared(one)), key=rank, default=None)
+    if found is None:
+        return None
+    arrived = turn.sent_at or turn.started_at
+    read = max((one for one in old if shared(one) and was_read(one, arrived)), key=rank, default=None)
+    return Baseline(found, shared(found), read, shared(read) if read else 0)

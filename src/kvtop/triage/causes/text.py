@@ -1,0 +1,286 @@
+"""Causes in any text: headers of a client, times and ids, live status, white space. Run on the differing region."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from kvtop.triage.causes.board import Board
+from kvtop.triage.changes import SYSTEM, Change, What, role
+from kvtop.triage.kinds import Kind, Varies
+from kvtop.triage.spans import spans, varying
+
+_HEADER = re.compile(r"x-anthropic-billing-header:[^\n]*", re.IGNORECASE)
+_STATUS = re.compile(
+    r"status|git\b|branch|todo|open[ _]files|open[ _]tabs|diagnostics|environment[_ ]details|workspace[_ ]state|agenda"
+    r"|working[ _]tree|running[ _](?:jobs|processes|terminals)|progress|cursor[ _]position"
+    r"|recent[ _](?:commits|changes)|current[ _]state",
+    re.IGNORECASE,
+)
+_STATE = re.compile(
+    r"(?:^|[ _-])(?:states?|info|now|live|active|session|environment|env|context)(?:$|[ _-])", re.IGNORECASE
+)
+"""Names of blocks that hold a state, and as often something that stays: what only varies in them is volatile text."""
+_MEMORY = re.compile(
+    r"\bmemor(?:y|ies)\b|\brecall|retriev|relevant[ _-]|\bcontext[ _](?:docs|items)|knowledge", re.IGNORECASE
+)
+_TAG = re.compile(r"<(/?)([A-Za-z][\w-]{1,60})(?:\s[^<>]*)?>")
+_HEADING = re.compile(r"^(?:#{1,6}\s+(?P<mark>.+)|(?P<words>[A-Za-z][^\n:]{2,60}):)\s*$")
+_PATH = re.compile(r"(?:~|[A-Za-z]:)?[/\\][\w.@+~-]+(?:[/\\][\w.@+~-]*)*|(?:[\w.@+-]+/)+[\w.@+-]+")
+_LETTER = re.compile(r"[^\W\d_]")
+_WORDS = {
+    Varies.DATE_TIME: "a date or time",
+    Varies.UUID: "a UUID",
+    Varies.RANDOM_ID: "a random id",
+    Varies.TEMP_PATH: "a path of this run",
+    Varies.COUNTER: "a counter",
+}
+_AROUND = 160
+"""Characters beside a region that are looked at, within its lines."""
+
+
+def client_header(board: Board) -> None:
+    """A client's own header line in the prompt. https://github.com/anthropics/claude-code/issues/68900; the messages
+    route of vLLM 0.18 and newer strips it, https://github.com/vllm-project/vllm/pull/36829"""
+    changes = [change for change in _texts(board) if _HEADER.search(change.old + change.new) and _inside_header(change)]
+    for group in _by_path(changes):
+        board.claim(
+            Kind.CLIENT_HEADER,
+            group,
+            "Claude Code's attribution header stands in the prompt, and changes",
+            "set CLAUDE_CODE_ATTRIBUTION_HEADER=0, or strip the line in the proxy",
+        )
+
+
+def unicode_form(board: Board) -> None:
+    """The same characters composed or decomposed, or written as escapes."""
+    changes = [change for change in _texts(board) if _unescaped(_part(change)[0]) == _unescaped(_part(change)[1])]
+    for group in _by_path(changes):
+        board.claim(
+            Kind.UNICODE_FORM,
+            group,
+            "the same characters in another Unicode form",
+            "normalise the text once (NFC), and send it so on every turn",
+        )
+
+
+def whitespace(board: Board) -> None:
+    """White space alone. https://github.com/NousResearch/hermes-agent/pull/7988"""
+    changes = [change for change in _texts(board) if _bare(_part(change)[0]) == _bare(_part(change)[1])]
+    for group in _by_path(changes):
+        board.claim(
+            Kind.WHITESPACE,
+            group,
+            "only white space differs",
+            "send back texts as they were, not trimmed or wrapped anew",
+        )
+
+
+def live_status(board: Board) -> None:
+    """A block that tells the state of something, under a tag or heading of its own, rewritten between turns.
+    https://github.com/anthropics/claude-code/issues/47107, https://github.com/Kilo-Org/kilocode/issues/13336"""
+    _in_block(board, Kind.LIVE_STATUS, partial(_is_status, board), "is rewritten between turns", _TAIL)
+
+
+def memory_text(board: Board) -> None:
+    """Recalled or retrieved text before the history. https://github.com/theexperiencecompany/gaia/pull/1025"""
+    _in_block(board, Kind.MEMORY_TEXT, lambda name, _: bool(_MEMORY.search(name)), "is recalled anew", _TAIL)
+
+
+_TAIL = "put it into the newest message, behind what stays"
+
+
+def volatile_text(board: Board) -> None:
+    """Times, ids, paths of a run, counters: equal once each is masked. https://github.com/earendil-works/pi/issues/2013"""
+    found: dict[int, tuple[Varies, ...]] = {}
+    changes = []
+    for change in _texts(board):
+        old, new = _lines(change)
+        if values := varying(old, new):
+            found[change.id] = values
+            changes.append(change)
+    for group in _by_path(changes):
+        kinds = sorted({value for change in group for value in found[change.id]})
+        words = " and ".join(_WORDS[value] for value in kinds)
+        verb = "changes" if len(kinds) == 1 else "change"
+        precision = _precision(group) if Varies.DATE_TIME in kinds else ""
+        board.claim(
+            Kind.VOLATILE_TEXT,
+            group,
+            f"{words} in the text {verb}{precision}",
+            "move it behind the history, or write it once for a conversation",
+            values=kinds,
+        )
+
+
+def path_changed(board: Board) -> None:
+    """Another working folder or file. https://github.com/earendil-works/pi/issues/6621"""
+    changes = []
+    for change in _texts(board):
+        old, new = _lines(change)
+        around = _PATH.sub("\0", old)
+        if not (_PATH.search(old) and _PATH.search(new) and around == _PATH.sub("\0", new)):
+            continue
+        if varying(old, new):
+            continue
+        if _LETTER.search(around) or not _in_list(change):  # of a list of paths it is the list that was edited
+            changes.append(change)
+    for group in _by_path(changes):
+        board.claim(
+            Kind.PATH_CHANGED,
+            group,
+            "a path in the text is another one",
+            "go on with a conversation in the folder where it began",
+        )
+
+
+def _in_list(change: Change) -> bool:
+    """Whether paths stand in the lines before or behind it, too."""
+    region = change.region
+    if region is None:
+        return False
+    before = change.new[: region.new_at].rpartition("\n")[0].rstrip().rpartition("\n")[2]
+    behind = change.new[region.new_at + len(region.new) :].partition("\n")[2].lstrip().partition("\n")[0]
+    return any(_PATH.fullmatch(line.strip(" -*\t")) for line in (before, behind))
+
+
+def text_edited(board: Board) -> None:
+    """What no rule above explains."""
+    for group in _by_path(_texts(board)):
+        old, new = "".join(_part(c)[0] for c in group), "".join(_part(c)[1] for c in group)
+        done = "inserted" if not old else "removed" if not new else "edited"
+        in_message = group[0].message is not None
+        whose = role(board.comparison.new.messages[group[0].message or 0]) if in_message else ""
+        board.claim(
+            Kind.TEXT_EDITED,
+            group,
+            f"text of {'the system prompt' if whose in ('system', 'developer') else 'an earlier message'} was {done}",
+            "leave earlier text as it was sent; say what is new in a new message",
+        )
+
+
+def _texts(board: Board) -> list[Change]:
+    """Regions of messages; tools have rules of their own."""
+    return [change for change in board.free(What.TEXT) if change.message is not None and change.region is not None]
+
+
+def _by_path(changes: Iterable[Change]) -> list[list[Change]]:
+    groups: dict[object, list[Change]] = {}
+    for change in changes:
+        groups.setdefault(change.path, []).append(change)
+    return list(groups.values())
+
+
+def _part(change: Change) -> tuple[str, str]:
+    region = change.region
+    return (region.old, region.new) if region is not None else ("", "")
+
+
+def _lines(change: Change) -> tuple[str, str]:
+    """The region in both texts with what stands beside it in its lines."""
+    region = change.region
+    if region is None:
+        return "", ""
+
+    def around(text: str, at: int, size: int) -> tuple[int, int]:
+        start = max(text.rfind("\n", 0, at) + 1, at - _AROUND)
+        end = text.find("\n", at + size)
+        return start, min(len(text) if end < 0 else end, at + size + _AROUND)
+
+    a, b = around(change.old, region.old_at, len(region.old)), around(change.new, region.new_at, len(region.new))
+    return change.old[a[0] : a[1]], change.new[b[0] : b[1]]
+
+
+def _inside_header(change: Change) -> bool:
+    region = change.region
+    if region is None:
+        return False
+
+    def inside(text: str, at: int, part: str) -> bool:
+        if not part.strip():
+            return True
+        return any(m.start() <= at and at + len(part.rstrip("\n")) <= m.end() for m in _HEADER.finditer(text))
+
+    return inside(change.old, region.old_at, region.old) and inside(change.new, region.new_at, region.new)
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split())
+
+
+_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
+
+
+def _unescaped(text: str) -> str:
+    return unicodedata.normalize("NFC", _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text))
+
+
+def block_of(text: str, at: int, inside: bool = True) -> str:
+    """The name of the tagged block or of the heading that a place of a text stands under; empty: of none."""
+    open_tags: list[str] = []
+    for tag in _TAG.finditer(text, 0, at):
+        if not tag[1]:
+            open_tags.append(tag[2])
+        elif tag[2] in open_tags:
+            del open_tags[len(open_tags) - 1 - open_tags[::-1].index(tag[2]) :]
+    closed = {name for name in open_tags if text.find(f"</{name}>", at) >= 0}
+    for name in reversed(open_tags):
+        if name in closed:
+            return name
+    line_start = text.rfind("\n", 0, at) + 1
+    for line in reversed(text[max(0, line_start - 2_000) : line_start].splitlines()):
+        if found := _HEADING.match(line.strip()):
+            return (found["mark"] or found["words"]).strip()
+        if not line.strip():
+            break
+    label = text[line_start:at].partition(":")
+    return label[0].strip() if label[1] and len(label[0]) <= 60 else ""
+
+
+def _is_status(board: Board, name: str, change: Change) -> bool:
+    varies = bool(varying(*_lines(change)))
+    if role(board.comparison.new.messages[change.message or 0]) not in SYSTEM and varies:
+        return f"<{name}" in change.new  # a tagged block of a message that was sent before
+    return bool(_STATUS.search(name)) or (bool(_STATE.search(name)) and not varies)
+
+
+def _in_block(board: Board, kind: Kind, fits: Callable[[str, Change], bool], verb: str, fix: str) -> None:
+    found: list[Change] = []
+    names: dict[int, str] = {}
+    values: dict[int, tuple[Varies, ...]] = {}
+    for change in _texts(board):
+        region = change.region
+        if region is None:
+            continue
+        name = block_of(change.new, region.new_at) or block_of(change.old, region.old_at)
+        if name and fits(name, change):
+            names[change.id] = name
+            values[change.id] = varying(*_lines(change)) or ()
+            found.append(change)
+    for group in _by_path(found):
+        board.claim(
+            kind,
+            group,
+            f"the block “{names[group[0].id]}” {verb}",
+            fix,
+            values={value for change in group for value in values[change.id]},
+        )
+
+
+def _precision(changes: Iterable[Change]) -> str:
+    """To the second, minute or day, by what is the same in both."""
+    for change in changes:
+        old, new = _lines(change)
+        times = [span.text for span in (*spans(old), *spans(new)) if span.what is Varies.DATE_TIME]
+        clocks = [text for text in times if ":" in text]
+        if any(text.count(":") >= 2 for text in clocks):
+            return " (to the second)"
+        if clocks:
+            return " (to the minute)"
+    return " (to the day)"
+
+
+EARLY = (client_header, unicode_form, whitespace)
+LATE = (path_changed, memory_text, live_status, volatile_text, text_edited)

@@ -1,0 +1,432 @@
+"""Two prompts laid over each other: every single change, and the new prompt with any of them put back."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import count
+from typing import Any
+
+from kvtop.capture.api.canonical import encode
+from kvtop.capture.turn import Route
+from kvtop.triage.align import ALIKE, align, text_likeness
+from kvtop.triage.prompt import Path, Prompt
+from kvtop.triage.spans import masked
+from kvtop.triage.tree import ABSENT, Inserted, Item, List, Node, Object, Reformed, Removed, Replaced, Same, Text
+from kvtop.triage.windows import Region, common_head, stretches
+
+SYSTEM = ("system", "developer")
+"""Roles of what stands before the talk."""
+
+
+class What(StrEnum):
+    """What kind of a change."""
+
+    INPUT = "input"
+    """A whole-request input, by its name."""
+    FIELD = "field"
+    """One value in the place of another; either may be ABSENT."""
+    TEXT = "text"
+    """A region of a text."""
+    TOOL_ADDED = "tool_added"
+    TOOL_REMOVED = "tool_removed"
+    TOOL_ORDER = "tool_order"
+    MESSAGE_INSERTED = "message_inserted"
+    MESSAGE_REMOVED = "message_removed"
+    BLOCK_INSERTED = "block_inserted"
+    BLOCK_REMOVED = "block_removed"
+    CALL_INSERTED = "call_inserted"
+    CALL_REMOVED = "call_removed"
+    CALL_ORDER = "call_order"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One of them. `path` leads into the new prompt, of what was removed into the old one."""
+
+    id: int
+    what: What
+    path: Path
+    old: Any = ABSENT
+    new: Any = ABSENT
+    """What stands there: a value, or the whole text of which `region` differs."""
+    region: Region | None = None
+    old_path: Path = ()
+    """Where it stands in the old prompt."""
+
+    @property
+    def message(self) -> int | None:
+        """The message it is in."""
+        return self.path[1] if self.path[0] == "messages" and isinstance(self.path[1], int) else None
+
+    @property
+    def tool(self) -> int | None:
+        return (
+            self.path[1] if self.path[0] == "tools" and len(self.path) > 1 and isinstance(self.path[1], int) else None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The old and the new prompt."""
+
+    old: Prompt
+    new: Prompt
+    changes: tuple[Change, ...]
+    """In the order in which most templates print: inputs, tools, messages."""
+    pairs: tuple[tuple[int, int], ...]
+    """Messages that are the same one, or one that was edited: (place in old, place in new)."""
+    appended: tuple[int, ...]
+    """Messages of the new prompt behind all of the old one."""
+    _inputs: Object = field(default_factory=lambda: Object({}))
+    _tools: List = field(default_factory=lambda: List(()))
+    _messages: List = field(default_factory=lambda: List(()))
+
+    def restored(self, ids: Collection[int]) -> Prompt:
+        """The new prompt with these changes put back as they were; with all of them it begins with the old one."""
+        return replace(
+            self.new,
+            inputs=self._inputs.build(ids),
+            tools=tuple(self._tools.build(ids)),
+            messages=tuple(self._messages.build(ids)),
+        )
+
+    def of(self, *what: What) -> list[Change]:
+        return [change for change in self.changes if change.what in what]
+
+
+def compare(old: Prompt, new: Prompt) -> Comparison:
+    """Never raises: what is no proper message is compared as the value that it is."""
+    maker = _Maker()
+    inputs = maker.inputs(old.inputs, new.inputs)
+    tools = maker.tools(old.tools, new.tools)
+    messages, pairs, appended = maker.messages(old, new)
+    changes = sorted(
+        maker.changes,
+        key=lambda change: ("tools", "messages").index(str(change.path[0])) + 1 if change.what is not What.INPUT else 0,
+    )
+    return Comparison(old, new, tuple(changes), pairs, appended, inputs, tools, messages)
+
+
+_AS_THEY_COME = frozenset({"parameters", "arguments", "input"})
+"""Members whose keys a template prints in the order in which they stand."""
+
+
+def key_of(value: Any) -> str:
+    """Equal for what a template prints alike: the order of keys counts only where it does for templates."""
+    return ordered(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: value[key] if key in _AS_THEY_COME else _plain(value[key]) for key in sorted(value)}
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def ordered(value: Any) -> str:
+    """Equal only where the order of keys is, too."""
+    try:
+        return encode(value).decode("utf-8", "replace")
+    except ValueError:
+        return repr(value)
+
+
+def role(message: Mapping[str, Any]) -> str:
+    found = message.get("role")
+    return found if isinstance(found, str) else ""
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """All words of its content."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(block["text"] for block in content if is_text(block))
+    return content if isinstance(content, str) else ""
+
+
+def is_text(block: Any) -> bool:
+    return isinstance(block, dict) and isinstance(block.get("text"), str)
+
+
+SAME_TALK = 0.6
+"""Messages that share less than this, all in all, are not the same ones edited."""
+_BLOCK = re.compile(r"<([A-Za-z][\w-]{1,60})(?:\s[^<>]*)?>.{0,20000}?</\1>", re.DOTALL)
+_WHOLE = frozenset({"id", "tool_call_id", "role", "name", "type", "arguments", "url", "data", "media_type"})
+"""Members whose texts are one word, or JSON: judged as a whole."""
+
+
+class _Maker:
+    """Collects the changes of one comparison."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self._ids = count()
+
+    def _add(self, what: What, path: Path, **known: Any) -> int:
+        change = Change(next(self._ids), what, path, **known)
+        self.changes.append(change)
+        return change.id
+
+    def value(self, old: Any, new: Any, path: Path, old_path: Path) -> Node:
+        """One value: texts by their regions, all else as a whole."""
+        if isinstance(old, str) and isinstance(new, str) and path[-1] not in _WHOLE:
+            return self._text(old, new, path, old_path)
+        return self._whole(old, new, path, old_path)
+
+    def _whole(self, old: Any, new: Any, path: Path, old_path: Path, what: What = What.FIELD) -> Node:
+        if ordered(old) == ordered(new) if old is not ABSENT and new is not ABSENT else old is new:
+            return Same(new)
+        return Replaced(self._add(what, path, old=old, new=new, old_path=old_path), old, new)
+
+    def _text(self, old: str, new: str, path: Path, old_path: Path, *, grows: bool = False) -> Node:
+        """`grows`: what stands behind all of the old text is no change."""
+        parts: list[str | tuple[int, Region]] = []
+        for part in stretches(old, new):
+            if isinstance(part, str):
+                parts.append(part)
+            elif grows and (part.new + old[part.old_at + len(part.old) :]).startswith(old[part.old_at :]):
+                parts.append(part.new)
+            else:
+                id = self._add(What.TEXT, path, old=old, new=new, region=part, old_path=old_path)
+                parts.append((id, part))
+        return Text(tuple(parts))
+
+    def inputs(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> Object:
+        return Object(
+            {
+                key: self._whole(old.get(key, ABSENT), new.get(key, ABSENT), (key,), (key,), What.INPUT)
+                for key in dict.fromkeys([*new, *old])
+            }
+        )
+
+    # -- tools
+
+    def tools(self, old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> List:
+        pairs = _by_name(old, new)
+        mine, theirs = dict(pairs), {j: i for i, j in pairs}
+        items = [Item(i, j, self._tool(old[i], new[j], i, j)) for i, j in pairs]
+        removed = [
+            Removed(self._add(What.TOOL_REMOVED, ("tools", i), old=tool, old_path=("tools", i)), i, tool)
+            for i, tool in enumerate(old)
+            if i not in mine
+        ]
+        inserted = [
+            Inserted(self._add(What.TOOL_ADDED, ("tools", j), new=tool), j, tool)
+            for j, tool in enumerate(new)
+            if j not in theirs
+        ]
+        order = None
+        if [j for _, j in sorted(pairs)] != sorted(theirs):
+            first = next(j for j, (_, there) in zip(sorted(theirs), sorted(pairs), strict=True) if j != there)
+            names = [[tool.get("name") for tool in tools] for tools in (old, new)]
+            order = self._add(What.TOOL_ORDER, ("tools", first), old=names[0], new=names[1], old_path=("tools",))
+        return List(tuple(items), tuple(removed), tuple(inserted), order)
+
+    def _tool(self, old: dict[str, Any], new: dict[str, Any], i: int, j: int) -> Node:
+        if ordered(old) == ordered(new):
+            return Same(new)
+        path, old_path = ("tools", j, "function"), ("tools", i, "function")
+        return Object(
+            {
+                key: self.value(old.get(key, ABSENT), new.get(key, ABSENT), (*path, key), (*old_path, key))
+                for key in dict.fromkeys([*new, *old])
+            }
+        )
+
+    # -- messages
+
+    def messages(self, old: Prompt, new: Prompt) -> tuple[List, tuple[tuple[int, int], ...], tuple[int, ...]]:
+        found = align(old.messages, new.messages, key_of, _message_likeness)
+        pairs = [*found.equal, *found.alike]
+        removed, inserted = list(found.removed), list(found.inserted)
+        head = common_head(sorted(found.equal), [(i, i) for i in range(len(old.messages))])
+        if head == len(found.equal) and _another_way(old.messages, new.messages, head, found.alike):
+            pairs = [pair for pair in pairs if pair in found.equal or role(old.messages[pair[0]]) in SYSTEM]
+            removed = sorted(set(range(len(old.messages))) - {i for i, _ in pairs})
+            inserted = sorted(set(range(len(new.messages))) - {j for _, j in pairs})
+        last = len(old.messages) - 1
+        if last in removed and last in inserted and (last == 0 or (last - 1, last - 1) in found.equal):
+            again = role(old.messages[last]) == role(new.messages[last])  # the last one said anew
+            for left in (removed, inserted) if again else ():
+                left.remove(last)
+            pairs += [(last, last)] if again else []
+        pairs.sort()
+        end = max((j for _, j in pairs), default=-1)
+        tail = [i for i in removed if i > max((i for i, _ in pairs), default=-1)]
+        # What follows the last message that both have is appended; in the place of others it is put in.
+        appended = [j for j in inserted if j > end] if not tail or new.route is not Route.COMPLETIONS else []
+        items: list[Item] = []
+        for i, j in pairs:
+            one, other = old.messages[i], new.messages[j]
+            node: Node = Same(other) if key_of(one) == key_of(other) else self._message(one, other, i, j, new.route)
+            items.append(Item(i, j, node))
+        gone = [
+            Removed(
+                self._add(What.MESSAGE_REMOVED, ("messages", i), old=old.messages[i], old_path=("messages", i)),
+                i,
+                old.messages[i],
+            )
+            for i in removed
+        ]
+        more = [
+            Inserted(
+                None if j in appended else self._add(What.MESSAGE_INSERTED, ("messages", j), new=new.messages[j]),
+                j,
+                new.messages[j],
+            )
+            for j in inserted
+        ]
+        return List(tuple(items), tuple(gone), tuple(more)), tuple(pairs), tuple(appended)
+
+    def _message(self, old: dict[str, Any], new: dict[str, Any], i: int, j: int, route: Route) -> Node:
+        members: dict[str, Node] = {}
+        for key in dict.fromkeys([*new, *old]):
+            one, other = old.get(key, ABSENT), new.get(key, ABSENT)
+            path: Path = ("messages", j, key)
+            old_path: Path = ("messages", i, key)
+            if isinstance(one, list) and isinstance(other, list) and key in ("content", "tool_calls"):
+                members[key] = self._list(one, other, path, old_path, calls=key == "tool_calls")
+            elif key == "content" and isinstance(one, list) != isinstance(other, list) and one and other:
+                members[key] = self._reformed(one, other, path, old_path)
+            elif route is Route.COMPLETIONS and isinstance(one, str) and isinstance(other, str):
+                members[key] = self._text(one, other, path, old_path, grows=True)
+            else:
+                members[key] = self.value(one, other, path, old_path)
+        return Object(members)
+
+    def _reformed(self, old: Any, new: Any, path: Path, old_path: Path) -> Node:
+        """A text and a list of blocks: what differs in them, and only where nothing does their form."""
+        if not (isinstance(old, str | list) and isinstance(new, str | list)):
+            return self._whole(old, new, path, old_path)
+        before = len(self.changes)
+        node = self._list(_as_blocks(old), _as_blocks(new), path, old_path, calls=False)
+        changes = frozenset(change.id for change in self.changes[before:])
+        return Reformed(node, changes, old, new) if changes else self._whole(old, new, path, old_path)
+
+    def _list(self, old: list[Any], new: list[Any], path: Path, old_path: Path, *, calls: bool) -> Node:
+        """Blocks of a content, or tool calls."""
+        order = None
+        if calls and Counter(map(key_of, old)) == Counter(map(key_of, new)) and len(old) > 1:
+            pairs = _same_ones(old, new)
+            if [j for _, j in pairs] != sorted(j for _, j in pairs):
+                order = self._add(What.CALL_ORDER, path, old=old, new=new, old_path=old_path)
+            return List(tuple(Item(i, j, Same(new[j])) for i, j in pairs), order=order)
+        found = align(old, new, key_of, _call_likeness if calls else _block_likeness)
+        removed, inserted = (
+            (What.CALL_REMOVED, What.CALL_INSERTED) if calls else (What.BLOCK_REMOVED, What.BLOCK_INSERTED)
+        )
+        items = [Item(i, j, Same(new[j])) for i, j in found.equal]
+        for i, j in found.alike:
+            items.append(Item(i, j, self._deep(old[i], new[j], (*path, j), (*old_path, i))))
+        return List(
+            tuple(items),
+            tuple(
+                Removed(self._add(removed, (*old_path, i), old=old[i], old_path=(*old_path, i)), i, old[i])
+                for i in found.removed
+            ),
+            tuple(Inserted(self._add(inserted, (*path, j), new=new[j]), j, new[j]) for j in found.inserted),
+        )
+
+    def _deep(self, old: Any, new: Any, path: Path, old_path: Path) -> Node:
+        """Member by member, down to texts and lists."""
+        if not (isinstance(old, dict) and isinstance(new, dict)):
+            return self.value(old, new, path, old_path)
+        if ordered(old) == ordered(new):
+            return Same(new)
+        members: dict[str, Node] = {}
+        for key in dict.fromkeys([*new, *old]):
+            one, other = old.get(key, ABSENT), new.get(key, ABSENT)
+            if isinstance(one, dict) and isinstance(other, dict) and key == "function":
+                members[key] = self._deep(one, other, (*path, key), (*old_path, key))
+            else:
+                members[key] = self.value(one, other, (*path, key), (*old_path, key))
+        return Object(members)
+
+
+def _as_blocks(content: Any) -> list[Any]:
+    """A content as a list of blocks."""
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+def _same_ones(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int]]:
+    """Equal elements, the n-th with the n-th, of two lists that hold the same ones."""
+    places: dict[str, list[int]] = {}
+    for i, one in enumerate(old):
+        places.setdefault(key_of(one), []).append(i)
+    return sorted((places[key_of(one)].pop(0), j) for j, one in enumerate(new))
+
+
+def _by_name(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Tools of the same name, the n-th with the n-th; then those whose names differ in a random part alone."""
+
+    def places(tools: Iterable[tuple[int, Mapping[str, Any]]], *, mask: bool) -> dict[tuple[str, int], int]:
+        out: dict[tuple[str, int], int] = {}
+        seen: Counter[str] = Counter()
+        for i, tool in tools:
+            name = str(tool.get("name", ""))
+            name = masked(name) if mask else name
+            out[name, seen[name]] = i
+            seen[name] += 1
+        return out
+
+    ours, theirs = places(enumerate(old), mask=False), places(enumerate(new), mask=False)
+    pairs = [(i, theirs[name]) for name, i in ours.items() if name in theirs]
+    left = [(i, old[i]) for name, i in ours.items() if name not in theirs]
+    right = [(j, new[j]) for name, j in theirs.items() if name not in ours]
+    some, others = places(left, mask=True), places(right, mask=True)
+    return sorted([*pairs, *((i, others[name]) for name, i in some.items() if name in others)])
+
+
+def _another_way(
+    old: Sequence[Mapping[str, Any]],
+    new: Sequence[Mapping[str, Any]],
+    head: int,
+    alike: Sequence[tuple[int, int]],
+) -> bool:
+    """Whether all that follows an equal beginning is other talk, and not the same one edited."""
+    rest = len(old) - head
+    if rest < 3 or not alike:
+        return False
+    return sum(_message_likeness(old[i], new[j]) for i, j in alike) / rest < SAME_TALK
+
+
+def _message_likeness(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
+    same_call = old.get("tool_call_id") is not None and old.get("tool_call_id") == new.get("tool_call_id")
+    calls, others = old.get("tool_calls"), new.get("tool_calls")
+    if isinstance(calls, list) and isinstance(others, list):
+        alike = max((_call_likeness(a, b) for a in calls[:8] for b in others[:8]), default=0.0)
+        return max(alike, text_likeness(text_of(old), text_of(new))) * (role(old) == role(new))
+    if role(old) != role(new):
+        texts = text_of(old), text_of(new)
+        return 0.9 if texts[0] and texts[0] == texts[1] else 0.0
+    if same_call:
+        return 1.0
+    one, other = text_of(old), text_of(new)
+    if not one and not other:
+        return 0.5
+    if role(old) in SYSTEM:
+        return max(ALIKE, text_likeness(one, other))  # there is one, rarely more
+    # A block that moves on from message to message does not make two of them the same one.
+    return text_likeness(_BLOCK.sub("", one).strip() or one, _BLOCK.sub("", other).strip() or other)
+
+
+def _call_likeness(old: Any, new: Any) -> float:
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return 0.0
+    if old.get("id") is not None and old.get("id") == new.get("id"):
+        return 1.0
+    one, other = old.get("function"), new.get("function")
+    if not (isinstance(one, dict) and isinstance(other, dict)) or one.get("name") != other.get("name"):
+        return 0.0
+    return 0.5 + text_likeness(str(one.get("arguments")), str(other.get("arguments"))) / 2
+
+
+def _block_likeness(old: Any, new: Any) -> float:
+    if not (isinstance(old, dict) and isinstance(new, dict)) or old.get("type") != new.get("type"):
+        return 0.0
+    if is_text(old) and is_text(new):
+        return text_likeness(old["text"], new["text"])
+    return 0.4  # pictures, files: another one in its place

@@ -1,0 +1,78 @@
+"""The causes of a divergence, from two requests alone: what a template that prints everything would show."""
+
+from __future__ import annotations
+
+from kvtop.capture.api.canonical import decode
+from kvtop.capture.turn import Route
+from kvtop.triage.causes import RULES, Board
+from kvtop.triage.changes import Comparison, What, compare, ordered
+from kvtop.triage.convert import convert, render_inputs
+from kvtop.triage.prompt import Prompt, from_chat, pointer
+from kvtop.triage.render import excerpt, render
+from kvtop.triage.result import Cause, Diff, FirstDifference, Tokens
+from kvtop.triage.tree import ABSENT
+from kvtop.triage.windows import common_head
+
+
+def read(body: bytes, route: Route, version: str | None = None) -> Prompt:
+    """The prompt of a request's body, as a server of that version (None: the newest) makes it. Raises ValueError for
+    what is no JSON object."""
+    raw = decode(body)
+    if not isinstance(raw, dict):
+        raise ValueError("not an object")
+    made = convert(route, raw, version=version)
+    inputs = render_inputs(route, raw)
+    if made.chat is not None:
+        return from_chat(made.chat, inputs, route=route, at=made.pointer, notes=made.approximate)
+    prompt = made.prompt if isinstance(made.prompt, str) else ""
+    key = "input" if route is Route.EMBEDDINGS else "prompt"
+    return Prompt(
+        messages=({"role": "", "content": prompt},) if prompt else (),
+        inputs=inputs,
+        route=Route.COMPLETIONS,
+        at=lambda path, at=None: pointer(path[:1]) if path[:1] != ("messages",) else f"/{key}",
+        notes=made.approximate,
+    )
+
+
+def causes_of(comparison: Comparison, *, gateway: bool = False) -> tuple[Cause, ...]:
+    """All causes, in the order of the prompt. Every change is explained by one of them, or reaches no prompt."""
+    board = Board(comparison, gateway)
+    for rule in RULES:
+        rule(board)
+    return tuple(sorted(board.causes, key=board.order))
+
+
+def compare_bodies(old: bytes, new: bytes, route: Route) -> Diff:
+    """The text method: no server is asked, no token is counted. Raises ValueError for what is no JSON object."""
+    comparison = compare(read(old, route), read(new, route))
+    causes = causes_of(comparison)
+    return Diff(
+        old="old",
+        new="new",
+        method="text",
+        exact=False,
+        tokens=Tokens(),
+        causes=causes,
+        first=first_difference(comparison, causes),
+        append_only=not causes,
+        notes=(*comparison.old.notes, *comparison.new.notes),
+    )
+
+
+def first_difference(comparison: Comparison, causes: tuple[Cause, ...]) -> FirstDifference | None:
+    """Where the first cause stands, with the texts around it as a template that prints everything would show them."""
+    if not causes:
+        return None
+    first = causes[0]
+    inputs = [change for change in comparison.of(What.INPUT) if change.id in first.changes]
+    if inputs:
+        old, new = (_said(value) for value in (inputs[0].old, inputs[0].new))
+        return FirstDifference(section=first.section, pointer=first.pointer, old=old, new=new)
+    one, other = render(comparison.old).text, render(comparison.new).text
+    at = common_head(one, other)
+    return FirstDifference(section=first.section, pointer=first.pointer, old=excerpt(one, at), new=excerpt(other, at))
+
+
+def _said(value: object) -> str:
+    return "" if value is ABSENT else excerpt(value if isinstance(value, str) else ordered(value), 0)

@@ -1,0 +1,102 @@
+"""The same cause at the same place over a conversation: how often, and in what rhythm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+
+from kvtop.triage.kinds import Kind
+from kvtop.triage.result import Cause
+
+ENOUGH = 3
+"""Times from which on a rhythm is told."""
+STEADY = 0.15
+"""How far the gaps of a rhythm may be from its own length, as a share of it."""
+_ROUND_S = (5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn of a conversation, compared with the one it continues."""
+
+    at: float
+    """Unix time."""
+    causes: tuple[Cause, ...]
+
+
+def place(cause: Cause) -> Hashable:
+    """Equal for the same kind at the same place: of messages not which one, since they grow; of tools which one."""
+    pointer = re.sub(r"^/(messages|input)/\d+", r"/\1/*", cause.pointer)
+    if cause.kind in _ANY_TOOL:
+        pointer = "/tools"
+    return cause.kind, pointer
+
+
+_ANY_TOOL = frozenset(
+    {
+        Kind.TOOL_KEY_ORDER,
+        Kind.TOOL_ARRAY_ORDER,
+        Kind.TOOLS_REORDERED,
+        Kind.TOOL_ADDED,
+        Kind.TOOL_REMOVED,
+        Kind.TOOLS_CHANGED,
+    }
+)
+
+
+def told(steps: Sequence[Step]) -> tuple[Cause, ...]:
+    """The causes of the last step, each with how often it was seen in all of them."""
+    if not steps:
+        return ()
+    return tuple(replace(cause, seen=seen(place(cause), steps)) for cause in steps[-1].causes)
+
+
+def seen(what: Hashable, steps: Sequence[Step]) -> str | None:
+    """'8 % of 41 turns, every 10 minutes'; None where it was once."""
+    places = [n for n, step in enumerate(steps) if any(place(cause) == what for cause in step.causes)]
+    if len(places) < 2:
+        return None
+    n = len(steps)
+    if len(places) == n:
+        often = f"in each of the last {n} turns"
+    else:
+        share = 100 * len(places) / n
+        often = f"{len(places)} of the last {n} turns ({share:.0f} %)" if share >= 1 else f"{len(places)} of {n} turns"
+    rhythm = _in_time([steps[k].at for k in places]) or _in_turns(places, n)
+    return f"{often}, {rhythm}" if rhythm else often
+
+
+def _in_turns(places: Sequence[int], n: int) -> str:
+    if len(places) < ENOUGH or len(places) == n:
+        return ""
+    gaps = [b - a for a, b in pairwise(places)]
+    every = round(median(gaps))
+    if every > 1 and all(abs(gap - every) <= max(0, every // 8) for gap in gaps):
+        return f"every {every} turns"
+    return ""
+
+
+def _in_time(times: Sequence[float]) -> str:
+    """A rhythm of the clock: gaps are whole multiples of a round time, more often than chance has it."""
+    if len(times) < ENOUGH:
+        return ""
+    gaps = [b - a for a, b in pairwise(times)]
+    if min(gaps) <= 0:
+        return ""
+    base = min(_ROUND_S, key=lambda s: abs(s - min(gaps)))
+    if base < 20 or abs(base - min(gaps)) > STEADY * base:
+        return ""
+    if all(abs(gap - round(gap / base) * base) <= STEADY * base and round(gap / base) >= 1 for gap in gaps):
+        return f"at multiples of {_words(base)}" if max(gaps) > 1.5 * base else f"every {_words(base)}"
+    return ""
+
+
+def _words(seconds: int) -> str:
+    for size, word in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds % size == 0:
+            n = seconds // size
+            return f"{n} {word}s" if n > 1 else word if size != 60 else "1 minute"
+    return f"{seconds} s"

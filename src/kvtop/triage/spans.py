@@ -1,0 +1,138 @@
+"""What in a text is made anew each time: dates, ids, paths of one run, counters. Spans are claimed once, the most
+specific kind first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from kvtop.triage.kinds import Varies
+
+MOST_CHARS = 200_000
+"""Of a longer text nothing is claimed."""
+
+
+class Span(NamedTuple):
+    """A stretch of a text that varies."""
+
+    start: int
+    end: int
+    what: Varies
+    text: str
+
+
+_MONTH = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?"
+    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+)
+_DAY = r"(?:mon(?:day)?|tue(?:s(?:day)?)?|wed(?:nesday)?|thu(?:rs(?:day)?)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?)"
+_CLOCK = r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d{1,9})?)?"
+_ZONE = r"(?:\s?(?:z\b|utc|gmt|[+-]\d{2}:?\d{2}\b|\(?[a-z]{2,5}\)?(?=[\s.,;)]|$)))"
+_HALF = r"(?:\s?[ap]\.?m\.?\b)"
+
+_RULES: tuple[tuple[Varies, str], ...] = (
+    (Varies.UUID, r"(?<![0-9a-f])[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?![0-9a-f])"),
+    (Varies.TEMP_PATH, r"(?:/private)?/(?:tmp|var/tmp|var/folders|dev/shm)/[^\s\"'`<>|,;:)\]]*[^\s\"'`<>|,;:)\].]"),
+    (Varies.TEMP_PATH, r"[a-z]:\\(?:users\\[^\\\s]+\\appdata\\local\\temp|temp|tmp)\\[^\s\"'`<>|,;:)\]]+"),
+    (
+        Varies.DATE_TIME,
+        r"(?<![\d.-])(?:19|20)\d{2}[-/.](?:0?[1-9]|1[0-2])[-/.](?:0?[1-9]|[12]\d|3[01])(?!\d)"
+        rf"(?:t(?:[01]\d|2[0-3])(?![\d:])|(?:[t ]|,\s|\s(?:at\s)?){_CLOCK}{_HALF}?"
+        r"(?:\s?z\b|\s?(?:utc|gmt)\b|\s?[+-]\d{2}:?\d{2}\b)?)?",
+    ),
+    (
+        Varies.DATE_TIME,
+        rf"\b{_DAY},?\s(?:{_MONTH}\.?\s\d{{1,2}}(?:st|nd|rd|th)?|\d{{1,2}}(?:st|nd|rd|th)?\s{_MONTH}\.?),?(?:\s{_CLOCK})?"
+        rf"(?:\s\d{{4}}\b)?(?:,?\s(?:at\s)?{_CLOCK}{_HALF}?(?:\s(?:utc|gmt|[a-z]{{3,4}})\b)?)?",
+    ),
+    (
+        Varies.DATE_TIME,
+        rf"\b(?:{_MONTH}\.?\s\d{{1,2}}(?:st|nd|rd|th)?,?\s\d{{4}}|\d{{1,2}}(?:st|nd|rd|th)?\s{_MONTH}\.?,?\s\d{{4}})\b"
+        rf"(?:,?\s(?:at\s)?{_CLOCK}{_HALF}?(?:\s(?:utc|gmt)\b)?)?",
+    ),
+    (
+        Varies.DATE_TIME,
+        r"(?<![\d/.])(?:0?[1-9]|[12]\d|3[01])[/.](?:0?[1-9]|[12]\d|3[01])[/.](?:19|20)\d{2}(?![\d/])"
+        rf"(?:,?\s(?:at\s)?{_CLOCK}{_HALF}?)?",
+    ),
+    (Varies.DATE_TIME, rf"(?<![\d:.]){_CLOCK}{_HALF}(?:\s[a-z]{{2,4}}\b(?![ \w]))?"),
+    (
+        Varies.DATE_TIME,
+        r"(?<![\w:.])(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d{1,9})?)?(?![\d:])(?:\s?(?:utc|gmt)\b)?",
+    ),
+    (Varies.DATE_TIME, r"(?<![\d.])1[6-9]\d{8}(?:\.\d{1,9}|\d{3}|\d{6})?(?![\d.])"),
+    (Varies.DATE_TIME, r"(?:19|20)\d{2}年\d{1,2}月\d{1,2}日|(?:19|20)\d{2}년\s?\d{1,2}월\s?\d{1,2}일"),
+    (Varies.DATE_TIME, rf"\b(?<=is )(?:{_DAY})\b"),
+    (
+        Varies.RANDOM_ID,
+        r"\b(?:call|toolu|chatcmpl|cmpl|msg|resp|req|run|sess|session|thread|conv|task|agent|trace|span|fc|rs|ws|job"
+        r"|item|srv|evt|tmp)"
+        r"[_-](?=[0-9a-z_-]*\d)[0-9a-z_-]{5,}\b",
+    ),
+    (Varies.RANDOM_ID, r"\b01[0-9a-hjkmnp-tv-z]{24}\b"),  # ULID
+    (Varies.RANDOM_ID, r"(?<![0-9a-z])(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,}(?![0-9a-z])"),
+)
+_COUNTER = (
+    r"(?<![\w.])[$~]?\d[\d,]*(?:\.\d+)?\s?(?:%|k\b|m\b)?(?=[^\S\n]*(?:[a-z]+[^\S\n]+){0,2}"
+    r"(?:tokens?|left|remaining|used|elapsed|turns?|messages?|seconds?|secs?|ms\b|minutes?|steps?|requests?|calls?|usd)\b)",
+    r"(?:tokens?|context|usage|budget|cost|turns?|steps?|iterations?|count(?:er)?|remaining|left|used|elapsed|uptime"
+    r"|request|attempt|session|message|pid)"
+    r"(?:[^\S\n]+[a-z]+){0,2}[^\S\n]*(?:[:=#]|is|no\.?)?[^\S\n]*[$~#]?(?P<n>\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d[\d,]*)?%?)",
+)
+_PATTERNS = [(what, re.compile(pattern, re.IGNORECASE)) for what, pattern in _RULES]
+_COUNTERS = [re.compile(pattern, re.IGNORECASE) for pattern in _COUNTER]
+
+
+@lru_cache(maxsize=256)
+def spans(text: str) -> tuple[Span, ...]:
+    """Those of a text, in order, without overlaps."""
+    if len(text) > MOST_CHARS:
+        return ()
+    found: list[Span] = []
+    taken = bytearray(len(text))
+
+    def claim(start: int, end: int, what: Varies) -> None:
+        if end > start and not any(taken[start:end]):
+            taken[start:end] = b"\1" * (end - start)
+            found.append(Span(start, end, what, text[start:end]))
+
+    for what, pattern in _PATTERNS:
+        for match in pattern.finditer(text):
+            claim(match.start(), match.end(), what)
+    for counter in _COUNTERS:
+        for match in counter.finditer(text):
+            claim(*(match.span("n") if "n" in match.groupdict() else match.span()), Varies.COUNTER)
+    return tuple(sorted(found))
+
+
+def skeleton(text: str, kinds: Sequence[Varies] = tuple(Varies)) -> str:
+    """The text with a sign in the place of each span: equal for texts that differ in such spans alone."""
+    out: list[str] = []
+    at = 0
+    for span in spans(text):
+        if span.what in kinds:
+            out += [text[at : span.start], f"\0{span.what.value}\0"]
+            at = span.end
+    return "".join([*out, text[at:]])
+
+
+def varying(old: str, new: str) -> tuple[Varies, ...] | None:
+    """What varies between two texts of equal skeletons, sorted; None where they differ in more than that."""
+    if old == new or skeleton(old) != skeleton(new):
+        return None
+    pairs = zip(spans(old), spans(new), strict=True)
+    return tuple(sorted({one.what for one, other in pairs if one.text != other.text}))
+
+
+_RANDOM = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    r"|(?:(?<=[_.-])|^)(?=[0-9a-z]*\d)(?=[0-9a-z]*[a-z])[0-9a-z]{4,}(?=$|[_.-])|\d{4,}",
+    re.IGNORECASE,
+)
+
+
+def masked(name: str) -> str:
+    """A tool's name without what looks random in it; the name itself where nothing does."""
+    return _RANDOM.sub("\0", name)
