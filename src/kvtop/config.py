@@ -49,6 +49,8 @@ class Server(_Part, frozen=True):
     """Name of the environment variable that holds the API key."""
     api_key_file: str = ""
     """File whose first line is the API key."""
+    kv_events: str = ""
+    """Where it publishes KV events, for instance tcp://127.0.0.1:5557; empty: as the server itself tells."""
 
     def api_key(self) -> str | None:
         """The key, read anew at each call and never kept in the configuration."""

@@ -217,3 +217,34 @@ class Discovery:
     looked: tuple[tuple[str, str], ...] = field(default=())
     """(place, what was seen there), for instance ('processes', '412 seen, 0 are vLLM')."""
     at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KvPublisher:
+    """Where one engine publishes its KV events over ZMQ."""
+
+    rank: int
+    """Its data-parallel rank."""
+    endpoint: str
+    """Where to connect."""
+    replay: str | None = None
+    """Where to ask for what was published before."""
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KvMessage:
+    """One message of that stream, as it came. Its payload holds prompts: for memory alone."""
+
+    rank: int
+    seq: int
+    payload: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KvSilence:
+    """The connection to a publisher ended: what it sends from now on is missed."""
+
+    rank: int
+    at: float
+    """Unix time."""
