@@ -16,6 +16,8 @@ COMMANDS = {
     "snapshot": "two scrapes of a server, one document (or one line for a status bar)",
     "tap": "between agents and server: passes every byte on, records every turn",
     "turns": "single requests: captured by the tap, or told apart from the counters",
+    "why": "the verdict on one turn: prompt, engine, queue, long input or decode, with its evidence",
+    "diff": "where two turns part, every cause, what it costs and what mends it",
     "import": "captured traffic of other tools into the store of turns",
     "doctor": "what kvtop can and cannot see here, and what would let it",
 }

@@ -14,6 +14,7 @@ from kvtop.cli.stdio import tell
 from kvtop.cli.target import Target, key_for, settings
 from kvtop.config import Settings
 from kvtop.errors import KvtopError, UsageError, printable
+from kvtop.model.judge import Thresholds
 from kvtop.sources.url import normalise
 from kvtop.triage.asked import Asked
 from kvtop.triage.casebook import Casebook, Known
@@ -46,7 +47,7 @@ async def book(store: Store, turn: Captured | None, url: str | None) -> AsyncIte
     have = settings()
     place = url or (turn.upstream if turn is not None else "")
     if not place:
-        yield Casebook(store)
+        yield Casebook(store, limits=limits(have))
         return
     to = target(place, have)
     try:
@@ -55,10 +56,10 @@ async def book(store: Store, turn: Captured | None, url: str | None) -> AsyncIte
         if url is not None:
             raise
         tell(f"kvtop: {error.what}: texts are compared, and no tokens are counted")
-        yield Casebook(store)
+        yield Casebook(store, limits=limits(have))
         return
     async with tokens_of(to) as server:
-        yield Casebook(store, server, known)
+        yield Casebook(store, server, known, limits(have))
 
 
 @asynccontextmanager
@@ -79,6 +80,12 @@ async def _looked(to: Target, have: Settings, rate: float | None) -> Known:
         return await look(server, rate)
     finally:
         await server.aclose()
+
+
+def limits(have: Settings) -> Thresholds:
+    """What counts as slow."""
+    wanted = have.thresholds
+    return Thresholds(wanted.slow_factor, wanted.slow_extra_s, wanted.slow_ttft_s)
 
 
 def target(url: str, have: Settings) -> Target:

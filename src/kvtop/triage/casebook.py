@@ -9,19 +9,23 @@ from typing import Protocol
 
 from kvtop.capture.turn import Captured, Route
 from kvtop.errors import KvtopError
-from kvtop.triage import baseline
+from kvtop.model.judge import Thresholds
+from kvtop.triage import baseline, seen
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
 from kvtop.triage.engine import Engine, Layers
 from kvtop.triage.judge import read
 from kvtop.triage.recurrence import seen_before
-from kvtop.triage.result import Cause
+from kvtop.triage.result import Cause, Why
 from kvtop.triage.reuse import Expected, History
 from kvtop.triage.talk import Talk
+from kvtop.triage.verdict import why as judged
 
 LOOKED_AT = baseline.LOOKED_AT
 """Turns before one that may have left something in the cache for it."""
 NEAREST = 4
 """Of a model that keeps all of its past only the prompts that are most alike decide; of others each may."""
+AROUND = 64
+"""Turns before and after one that may have taken something from it."""
 TALK = 60
 """Turns of a conversation in which a cause is looked for again."""
 _PROXIES = ("via", "x-forwarded-for", "x-litellm-", "x-bifrost-", "x-portkey-", "x-openrouter-", "cf-ray")
@@ -48,8 +52,12 @@ class Known:
     engine: Engine | None = None
     rate: float | None = None
     """Prompt tokens that it computes in a second."""
-    version: str | None = None
-    """Of vLLM."""
+    server: seen.Server = seen.Server()
+
+    @property
+    def unit(self) -> int | None:
+        """Tokens that a prefix is matched in multiples of."""
+        return None if self.engine is None else self.engine.unit or self.engine.block
 
 
 NOTHING = Known()
@@ -64,8 +72,14 @@ class NotFound(KvtopError):
 class Casebook:
     """Over an open store, and the server that may be asked for tokens (None: the text method)."""
 
-    def __init__(self, store: Turns, server: Server | None = None, known: Known = NOTHING) -> None:
-        self._store, self.server, self._known = store, server, known
+    def __init__(
+        self,
+        store: Turns,
+        server: Server | None = None,
+        known: Known = NOTHING,
+        limits: Thresholds = Thresholds(),  # noqa: B008  frozen
+    ) -> None:
+        self._store, self.server, self._known, self._limits = store, server, known, limits
         self._sent: OrderedDict[int, Sent] = OrderedDict()
         self._counted: OrderedDict[int, Counted] = OrderedDict()
 
@@ -101,7 +115,7 @@ class Casebook:
         if body is None:
             raise NotFound(f"the body of turn {turn.id} is not kept any more")
         try:
-            prompt = read(body, turn.route, self._known.version)
+            prompt = read(body, turn.route, self._known.server.version)
         except ValueError:
             raise NotFound(f"the body of turn {turn.id} is no JSON object: it holds no prompt to compare") from None
         made = Sent(
@@ -130,8 +144,7 @@ class Casebook:
             best = by_outline.turn if by_outline and by_outline.common else None
             return (best if best is not None and parent is None else nearest), None
         expected, ids = await self._expected(turn, self._candidates(turn, old, nearest))
-        unit = self._known.engine.unit or self._known.engine.block or 1
-        found = baseline.by_ids(turn, ids[turn.id], ids, old, unit)
+        found = baseline.by_ids(turn, ids[turn.id], ids, old, self._known.unit or 1)
         return (found.turn if found is not None else nearest), expected
 
     def _candidates(self, turn: Captured, old: list[Captured], nearest: Captured | None) -> list[Captured]:
@@ -178,6 +191,29 @@ class Casebook:
         base = old or base
         if base is None:
             raise NotFound(f"turn {new.id} begins a conversation: there is no earlier turn to compare it with")
+        return await self._diverged(base, new, expected)
+
+    async def why(self, turn: Captured) -> Why:
+        """The verdict on it. Raises KvtopError."""
+        base, expected = await self.baseline(turn) if _has_prompt(turn) else (None, None)
+        found = await self._diverged(base, turn, expected) if base is not None else None
+        near = self._store.turns(last=AROUND, before_id=turn.id)
+        near += self._store.turns(last=AROUND, since_id=turn.id, before_id=turn.id + AROUND)
+        return judged(
+            seen.Seen(
+                turn=turn,
+                baseline=base,
+                others=tuple(one for one in near if one.upstream == turn.upstream),
+                expected=expected,
+                diff=None if found is None else found.diff,
+                server=self._known.server,
+                rate=self._known.rate,
+                limits=self._limits,
+                exact=found is None or found.diff.exact,
+            )
+        )
+
+    async def _diverged(self, base: Captured, new: Captured, expected: Expected | None) -> Divergence:
         made = await diverge(
             self.sent(base), self.sent(new), self.server, self.cache(expected), gateway=_through_proxy(new)
         )
@@ -185,9 +221,8 @@ class Casebook:
         return replace(made, diff=replace(made.diff, causes=causes))
 
     def cache(self, expected: Expected | None) -> Cache:
-        engine = self._known.engine
         return Cache(
-            unit=None if engine is None else engine.unit or engine.block,
+            unit=self._known.unit,
             rate=self._known.rate,
             expected=None if expected is None else expected.tokens,
             expected_exact=expected is not None and expected.exact,

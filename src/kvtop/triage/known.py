@@ -7,6 +7,7 @@ from typing import Protocol
 from kvtop.errors import KvtopError
 from kvtop.model.window import between
 from kvtop.readings import Scrape, ServerFacts, SourceDown
+from kvtop.triage import seen
 from kvtop.triage.casebook import Known
 from kvtop.triage.engine import engine_of
 
@@ -28,7 +29,26 @@ async def look(server: Looked, rate: float | None) -> Known:
     if isinstance(scrape, SourceDown):
         raise KvtopError(f"{server.url} does not answer: {scrape.cause}", "without a server only texts are compared")
     facts = await server.facts()
-    version = None if isinstance(facts, SourceDown) else facts.version
+    return known(scrape, None if isinstance(facts, SourceDown) else facts, rate)
+
+
+def known(scrape: Scrape, facts: ServerFacts | None, rate: float | None) -> Known:
+    """The same from what was read."""
+    version = None if facts is None else facts.version
     window = between(scrape, scrape, None)
-    connector = window.all.offload.supported if window.state.good else None
-    return Known(engine=engine_of(window.all.config, version=version, connector=connector), rate=rate, version=version)
+    box = window.all
+    tier = box.offload.supported if window.state.good else None
+    engine = engine_of(box.config, version=version, connector=tier)
+    return Known(
+        engine=engine,
+        rate=rate,
+        server=seen.Server(
+            unit=engine.unit or engine.block,
+            pool_tokens=box.config.kv_cache_tokens,
+            version=version,
+            engines=len(window.engines) or None,
+            layers=engine.layers,
+            offload=tier,
+            tier_bytes=box.config.cpu_tier_bytes,
+        ),
+    )
