@@ -155,6 +155,10 @@ async def test_prompts_are_remembered_by_what_reaches_them() -> None:
         assert tokenizer.calls == 3
         await tokenizer.ids(Route.CHAT, chat(), usage_tokens=first.count + 1)
         assert tokenizer.calls == 3, "a render is the server's last word"
+        await tokenizer.ids(Route.RESPONSES, b'{"model": "tiny", "input": "go"}')
+        calls = tokenizer.calls
+        await tokenizer.ids(Route.CHAT, b'{"model": "tiny", "messages": [{"role": "user", "content": "go"}]}')
+        assert tokenizer.calls > calls, "routes may render the same messages in different ways"
         other = Tokenizer(box.url.replace("127.0.0.1", "localhost"))
         await other.ids(Route.CHAT, chat())
         assert other.calls == 1
@@ -240,6 +244,14 @@ async def test_gpt_oss_through_tokenize_is_marked(version: str, exact: bool) -> 
         found = await tokenizer.ids(Route.CHAT, chat(model=server.model))
         assert found.exact is exact
         assert any("gpt-oss" in note for note in found.notes) is not exact
+
+
+async def test_gpt_oss_on_the_responses_route_is_marked_unless_its_own_render_is_open() -> None:
+    body = b'{"model": "gpt-oss-20b", "input": "go"}'
+    for renders in ({"chat"}, {"responses"}):
+        server = TokenServer(version="0.33.0", model="gpt-oss-20b", renders=renders)
+        async with asking(server) as (tokenizer, _):
+            assert (await tokenizer.ids(Route.RESPONSES, body)).exact is ("responses" in renders)
 
 
 @pytest.mark.parametrize("renders", [{"chat"}, set()])

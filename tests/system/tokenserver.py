@@ -79,7 +79,7 @@ class TokenServer:
         if route == "completions":
             ids = list(body["prompt"].encode())
             return 200, [{"prompt_token_ids": ids}] if self.older else [{"token_ids": ids}]
-        chat = body
+        chat = {"messages": [{"role": "user", "content": body["input"]}]} if route == "responses" else body
         if route == "messages":
             chat = merged(body) if self.merges else in_place(body)
         ids = list(self.prompt(chat))
