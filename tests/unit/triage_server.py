@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from kvtop.triage.changes import ordered, text_of
 from kvtop.triage.differ import Counted, Sent
 from kvtop.triage.ids import pack, unpack
 from kvtop.triage.prompt import Prompt
+from kvtop.triage.values import ordered, text_of
 
 WORD = re.compile(r"\s|[^\s\w]|\w{1,8}")
 Template = Callable[[Prompt], str]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from kvtop.capture.api.canonical import encode
 from kvtop.capture.turn import Route
 from kvtop.errors import KvtopError
-from kvtop.triage.changes import text_of
 from kvtop.triage.differ import Counted, Sent
 from kvtop.triage.ids import count
 from kvtop.triage.prompt import Prompt
+from kvtop.triage.values import text_of
 
 if TYPE_CHECKING:
     from kvtop.triage.tokens import Tokenizer

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvtop.triage.changes import Comparison, compare, key_of, role
+from kvtop.triage.changes import Comparison, compare
 from kvtop.triage.judge import causes_of
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.recurrence import Step, told
 from kvtop.triage.result import Cause
+from kvtop.triage.values import key_of, role
 
 _PLAIN = (Kind.TEXT_EDITED, Kind.PATH_CHANGED)
 ANCHOR = 24

@@ -11,9 +11,10 @@ from typing import Any
 from kvtop.capture.api.markers import marker
 from kvtop.triage.align import ALIKE, text_likeness
 from kvtop.triage.causes.board import Board
-from kvtop.triage.changes import Change, Comparison, What, is_text, key_of, role, text_of
+from kvtop.triage.changes import Change, Comparison, What
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.prompt import Path
+from kvtop.triage.values import is_text, key_of, role, text_of
 from kvtop.triage.windows import common_head
 
 SHRUNK = 0.3

@@ -6,11 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kvtop.triage.changes import Comparison, role, text_of
+from kvtop.triage.changes import Comparison
 from kvtop.triage.kinds import Kind, Varies, Who
 from kvtop.triage.prompt import Path, section
 from kvtop.triage.result import Cause
 from kvtop.triage.spans import varying
+from kvtop.triage.values import role, text_of
 
 HANDFUL = 16
 """Tokens: an old prompt ends with so many at most that only ask for an answer, and that the next one need not hold."""
