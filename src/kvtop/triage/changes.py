@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from kvtop.capture.turn import Route
-from kvtop.triage.align import align
+from kvtop.triage.align import Aligned, align
 from kvtop.triage.likeness import (
     another_way,
     as_blocks,
@@ -22,7 +22,7 @@ from kvtop.triage.likeness import (
 )
 from kvtop.triage.prompt import Path, Prompt
 from kvtop.triage.tree import ABSENT, Inserted, Item, List, Node, Object, Reformed, Removed, Replaced, Same, Text
-from kvtop.triage.values import SYSTEM, key_of, ordered, role
+from kvtop.triage.values import SYSTEM, is_text, key_of, ordered, role
 from kvtop.triage.windows import Region, common_head, stretches
 
 
@@ -276,6 +276,8 @@ class _Maker:
                 order = self._add(What.CALL_ORDER, path, old=old, new=new, old_path=old_path)
             return List(tuple(Item(i, j, Same(new[j])) for i, j in pairs), order=order)
         found = align(old, new, key_of, call_likeness if calls else block_likeness)
+        if not calls and len(old) == len(new) == 1 and not found.equal and is_text(old[0]) and is_text(new[0]):
+            found = Aligned((), ((0, 0),), (), ())  # all that it says, said otherwise
         removed, inserted = (
             (What.CALL_REMOVED, What.CALL_INSERTED) if calls else (What.BLOCK_REMOVED, What.BLOCK_INSERTED)
         )
