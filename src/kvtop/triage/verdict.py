@@ -28,6 +28,10 @@ _KEYS = (Kind.MODEL_CHANGED, Kind.CACHE_SALT_CHANGED)
 """Causes that are no tokens: nothing of the same tokens can be reused."""
 
 
+SMALL = 0.1
+"""Share of the dearest cause's tokens."""
+
+
 def why(seen: Seen) -> Why:
     """The verdict on a turn. Never raises."""
     found = (
@@ -201,9 +205,9 @@ def _prompt(seen: Seen) -> Why | None:
     anew = reread(seen, broken)
     if anew is None or not seen.counts(anew):
         return None
-    first = broken[0] if broken else None
+    first = _main(broken)
     cost = f", {secs(anew / seen.rate)}" if seen.rate else ""
-    name, at = f"{named(seen)} {waited(seen)}", _where(seen)
+    name, at = f"{named(seen)} {waited(seen)}", _where(seen, first)
     again = f"{exact(anew)} tokens were read again{cost}"
     if first is not None and first.kind in _KEYS:
         what = "cache salt" if first.kind is Kind.CACHE_SALT_CHANGED else "model"
@@ -254,8 +258,20 @@ def reread(seen: Seen, broken: Sequence[Cause]) -> int | None:
     return max(0, most - seen.cached)
 
 
-def _where(seen: Seen) -> str:
+def _main(broken: Sequence[Cause]) -> Cause | None:
+    """The dearest cause that somebody can mend, unless it is next to nothing beside what is so by design."""
+    dearest = broken[0] if broken else None
+    if dearest is None or dearest.who is not Who.NOBODY:
+        return dearest
+    most = dearest.lost_tokens or 0
+    mendable = (one for one in broken if one.who is not Who.NOBODY and (one.lost_tokens or 0) >= SMALL * most)
+    return next(mendable, dearest)
+
+
+def _where(seen: Seen, cause: Cause | None) -> str:
     first = seen.diff.first if seen.diff else None
+    if first is not None and cause is not None and cause.section and cause.section != first.section:
+        return f" in {section(cause.section)}"
     if first is None:
         common = seen.expected.common if seen.expected else 0
         return f" at token {exact(common)}" if common else ""
