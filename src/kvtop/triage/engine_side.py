@@ -107,7 +107,7 @@ def _restart(seen: Seen, source: Captured) -> Finding:
     if source.upstream != seen.turn.upstream:
         return Finding(Reason.RESTART, None)
     old = [one for one in source.samples if one.at >= (source.first_token_at or source.started_at)]
-    own = own_samples(seen, old[-1].at) if old else []
+    own = [one for one in own_samples(seen, old[-1].at) if one.at > old[-1].at] if old else []
     if not old or not own:
         return Finding(Reason.RESTART, None)
     a, b = old[-1], own[-1]
