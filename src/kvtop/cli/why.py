@@ -53,7 +53,7 @@ async def _why(wanted: int | None, url: str | None, *, as_json: bool) -> int:
 
     with Store.open(paths.turns_file()) as store:
         id = wanted if wanted is not None else latest_slow(store)
-        async with book(store, store.turn(id), url) as cases:
+        async with book(store, store.turn(id), url, events=True) as cases:
             found = await cases.why(cases.turn(id))
     if as_json:
         print(json.dumps(document.why(found), allow_nan=False))

@@ -14,10 +14,13 @@ from kvtop.triage import baseline, seen
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
 from kvtop.triage.engine import Engine, Layers
 from kvtop.triage.judge import read
+from kvtop.triage.kv_facts import facts
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.recurrence import Step, seen_before
+from kvtop.triage.residency import Residency
 from kvtop.triage.result import Cause, Why
 from kvtop.triage.reuse import Expected, History
+from kvtop.triage.seen import KvFacts
 from kvtop.triage.talk import Talk
 from kvtop.triage.verdict import why as judged
 
@@ -79,8 +82,11 @@ class Casebook:
         server: Server | None = None,
         known: Known = NOTHING,
         limits: Thresholds = Thresholds(),  # noqa: B008  frozen
+        events: Residency | None = None,
     ) -> None:
+        """`events`: what a server's KV events tell, where it publishes them and is one engine."""
         self._store, self.server, self._known, self._limits = store, server, known, limits
+        self._events = events
         self._sent: OrderedDict[int, Sent] = OrderedDict()
         self._counted: OrderedDict[int, Counted] = OrderedDict()
 
@@ -217,8 +223,15 @@ class Casebook:
                 rate=self._known.rate,
                 limits=self._limits,
                 exact=found is None or found.diff.exact,
+                events=await self._told(turn, base),
             )
         )
+
+    async def _told(self, turn: Captured, base: Captured | None) -> KvFacts | None:
+        """What KV events say of its prefix."""
+        if self._events is None or self.server is None or base is None:
+            return None
+        return facts(self._events, turn, self.sent(turn).prompt, (await self.counted(turn)).ids, base)
 
     async def _diverged(self, base: Captured, new: Captured, expected: Expected | None) -> Divergence:
         made = await diverge(
