@@ -97,6 +97,32 @@ def test_what_is_no_break(more: dict[str, Any]) -> None:
     assert why(scene(**values)).verdict is not Verdict.PROMPT_DIVERGED
 
 
+def test_two_conversations_are_no_broken_one() -> None:
+    """Another task's messages stand where the first one's stood; only what both should have said alike is a fault."""
+    other = with_(HALF, relation="first", parent=None, conversation="c14")
+    for kind in (Kind.COMPACTION, Kind.LAST_MESSAGE_REPLACED, Kind.TOOL_REMOVED, Kind.TEXT_EDITED):
+        found = why(scene(turn=other, expected=BROKE, diff=diff(replace(KEY_ORDER, kind=kind, lost_tokens=7_394))))
+        assert found.verdict is not Verdict.PROMPT_DIVERGED
+    edited = replace(KEY_ORDER, kind=Kind.TEXT_EDITED, section="messages[1].content", lost_tokens=5_394)
+    clock = replace(CLOCK, lost_tokens=2_000)
+    found = why(scene(turn=other, expected=BROKE, diff=diff(edited, clock)))
+    assert (found.verdict, found.reason) == (Verdict.PROMPT_DIVERGED, "volatile_text")
+    assert "2,000 tokens were read again" in found.sentence
+    assert found.evidence[:1] == (CLOCK.says,)
+    behind = replace(clock, section="messages[0].content")  # the two had parted before
+    assert why(scene(turn=other, expected=BROKE, diff=diff(edited, behind))).verdict is not Verdict.PROMPT_DIVERGED
+    summary = with_(HALF, relation="compaction", conversation="c1")
+    assert why(scene(turn=summary, expected=BROKE, diff=diff(COMPACTED))).reason == "compaction"
+
+
+def test_what_another_prompt_had_left_in_the_cache_was_not_read_again() -> None:
+    found = why(scene(turn=with_(HALF, cached_tokens=19_984), expected=BROKE, diff=diff(KEY_ORDER)))
+    assert found.verdict is not Verdict.PROMPT_DIVERGED
+    assert "19,984 came from the cache, more than the captured prompts explain" in found.evidence
+    some = why(scene(turn=with_(HALF, cached_tokens=16_000), expected=BROKE, diff=diff(KEY_ORDER)))
+    assert "4,016 tokens were read again" in some.sentence
+
+
 def test_a_break_whose_cached_tokens_nobody_told() -> None:
     found = why(scene(turn=with_(HALF, cached_tokens=None), expected=BROKE, diff=diff(KEY_ORDER)))
     assert (found.verdict, found.cached_tokens) == (Verdict.PROMPT_DIVERGED, None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvtop.triage.changes import Comparison, compare
+from kvtop.triage.changes import Change, Comparison, What, compare
 from kvtop.triage.judge import causes_of
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.recurrence import Step, told
 from kvtop.triage.result import Cause
-from kvtop.triage.values import key_of, role
+from kvtop.triage.values import SYSTEM, key_of, role
 
 _PLAIN = (Kind.TEXT_EDITED, Kind.PATH_CHANGED)
 _BEGINS = (Kind.OTHER_CONVERSATION, Kind.PER_AGENT_TEXT_FIRST, Kind.ROLLED_BACK)
@@ -65,8 +65,7 @@ class Talk:
         return tuple(self._refine(comparison, cause) for cause in causes)
 
     def _refine(self, comparison: Comparison, cause: Cause) -> Cause:
-        places = {change.message for change in comparison.changes if change.id in cause.changes}
-        head = any(j is not None and role(comparison.new.messages[j]) in ("system", "developer") for j in places)
+        head = any(_in_system(comparison, change) for change in comparison.changes if change.id in cause.changes)
         if not head or cause.kind not in (*_PLAIN, Kind.LIVE_STATUS, Kind.MEMORY_TEXT, Kind.VOLATILE_TEXT):
             return cause
         if self._flaps():
@@ -109,8 +108,17 @@ class Talk:
         return len(seen) >= 3 and seen[-1] != seen[-2] and seen[-1] in seen[-2 - BACK : -2]
 
 
+_REMOVED = (What.MESSAGE_REMOVED, What.BLOCK_REMOVED, What.CALL_REMOVED)
+"""Their place is one in the old prompt."""
+
+
+def _in_system(comparison: Comparison, change: Change) -> bool:
+    side = comparison.old if change.what in _REMOVED else comparison.new
+    return change.message is not None and role(side.messages[change.message]) in SYSTEM
+
+
 def _system(prompt: Prompt) -> str:
-    return key_of([message for message in prompt.messages if role(message) in ("system", "developer")][:1])
+    return key_of([message for message in prompt.messages if role(message) in SYSTEM][:1])
 
 
 def _edits(comparison: Comparison, causes: Sequence[Cause]) -> set[tuple[str, str]]:

@@ -16,7 +16,8 @@ from kvtop.errors import printable
 from kvtop.model.words import exact, pct, secs
 from kvtop.triage import decoding
 from kvtop.triage.between import own_samples
-from kvtop.triage.engine_side import Finding, decided, lost_by, never_had
+from kvtop.triage.engine_side import decided, lost_by, never_had
+from kvtop.triage.finding import Finding
 from kvtop.triage.kinds import Kind, Verdict, Who
 from kvtop.triage.result import Cause, Phases, Why
 from kvtop.triage.seen import Seen
@@ -26,6 +27,14 @@ SHORT_S = 2.0
 """A shorter time in the queue is no news."""
 _KEYS = (Kind.MODEL_CHANGED, Kind.CACHE_SALT_CHANGED)
 """Causes that are no tokens: nothing of the same tokens can be reused."""
+_OF_ITSELF = frozenset(
+    {
+        Kind.TOOL_KEY_ORDER, Kind.TOOL_ARRAY_ORDER, Kind.TOOLS_REORDERED, Kind.TOOL_RANDOM_NAME,
+        Kind.RENDER_NONDETERMINISTIC, Kind.CLIENT_HEADER, Kind.VOLATILE_TEXT, Kind.WHITESPACE, Kind.UNICODE_FORM,
+        Kind.SERVER_DATE, Kind.PER_AGENT_TEXT_FIRST,
+    }
+)  # fmt: skip
+"""What two conversations should have had in common, written in two ways. All else may well differ between them."""
 
 
 SMALL = 0.1
@@ -201,7 +210,7 @@ def _same_prompt(seen: Seen) -> tuple[str, ...]:
 
 def _prompt(seen: Seen) -> Why | None:
     """It left the prompt that it goes on from, and what stands behind was read anew."""
-    broken = [one for one in seen.diff.causes if one.kind is not Kind.OTHER_CONVERSATION] if seen.diff else []
+    broken = blamed(seen)
     anew = reread(seen, broken)
     if anew is None or not seen.counts(anew):
         return None
@@ -231,19 +240,37 @@ def _prompt(seen: Seen) -> Why | None:
     )
 
 
+def blamed(seen: Seen) -> list[Cause]:
+    """The causes that may be held against this prompt. Of two conversations only where they part already in what both
+    of them write, and only for that."""
+    diff = seen.diff
+    causes = [one for one in diff.causes if one.kind is not Kind.OTHER_CONVERSATION] if diff else []
+    if not seen.elsewhere or diff is None:
+        return causes
+    causes = [one for one in causes if one.kind in _OF_ITSELF]
+    parts = diff.first.section if diff.first is not None else None
+    return causes if any(one.section == parts for one in causes) else []
+
+
 def reread(seen: Seen, broken: Sequence[Cause]) -> int | None:
     """Tokens that a changed prompt made the server read again, in whole units; None: it did not change, or that is not
     known."""
-    diff, old = seen.diff, seen.baseline
+    anew, most = _changed(seen, broken), seen.most
+    if anew is None or most is None or seen.cached is None:
+        return anew
+    return max(0, min(anew, most - seen.cached))  # another prompt may have left it there
+
+
+def _changed(seen: Seen, broken: Sequence[Cause]) -> int | None:
+    """The same, whatever the server had of it."""
+    diff, most = seen.diff, seen.most
     if diff is not None and (diff.append_only or (not broken and (diff.causes or not seen.goes_on))):
         return None
-    before = diff.tokens.old if diff is not None and diff.tokens.old is not None else None
-    if before is None and old is not None:
-        before = old.prompt_tokens
-    prompt = seen.turn.prompt_tokens
-    most = None if before is None or prompt is None else max(0, min(before, prompt - 1)) // seen.unit * seen.unit
+    if seen.elsewhere and diff is not None:
+        known = [one.lost_tokens for one in broken]
+        return sum(lost for lost in known if lost is not None) // seen.unit * seen.unit
     if any(one.kind in _KEYS for one in broken):
-        return None if most is None else most - (seen.cached or 0)
+        return most
     if diff is not None and diff.tokens.reread is not None:
         return diff.tokens.reread
     if diff is None and not seen.goes_on:
