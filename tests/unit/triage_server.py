@@ -58,6 +58,9 @@ class WordServer:
     async def counted(self, sent: Sent) -> Counted:
         return Counted(self.encode(self.template(sent.prompt)), "server_tokens", True)
 
+    async def again(self, sent: Sent) -> bytes:
+        return self.encode(self.template(sent.prompt))
+
     async def of(self, prompt: Prompt) -> bytes:
         self.asked += 1
         return self.encode(self.template(prompt))

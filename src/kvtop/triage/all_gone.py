@@ -46,7 +46,7 @@ def _path(seen: Seen, source: Captured) -> list[Sample]:
     if source.upstream != seen.turn.upstream:
         return []
     old = [one for one in source.samples if one.at >= (source.first_token_at or source.started_at)]
-    own = own_samples(seen, old[-1].at) if old else []
+    own = [one for one in own_samples(seen, old[-1].at) if one.at > old[-1].at] if old else []
     if not old or not own:
         return []
     a, b = old[-1], own[-1]

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvtop.triage.changes import Change, Comparison, What
+from kvtop.triage.changes import Comparison, in_system
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.pricing import dearest_first
 from kvtop.triage.result import Cause
-from kvtop.triage.values import SYSTEM, role
-
-REMOVED = (What.MESSAGE_REMOVED, What.BLOCK_REMOVED, What.CALL_REMOVED)
-"""Changes whose place is one in the old prompt."""
 
 
 def two_conversations(causes: Sequence[Cause], comparison: Comparison) -> tuple[Cause, ...]:
@@ -38,12 +34,6 @@ def two_conversations(causes: Sequence[Cause], comparison: Comparison) -> tuple[
     first = list(causes).index(talk[0])
     found = [other if i == first else one for i, one in enumerate(causes) if i == first or one not in talk]
     return dearest_first(found)
-
-
-def in_system(comparison: Comparison, change: Change) -> bool:
-    """It is a change of a system message."""
-    side = comparison.old if change.what in REMOVED else comparison.new
-    return change.message is not None and role(side.messages[change.message]) in SYSTEM
 
 
 def _of_talk(cause: Cause, comparison: Comparison) -> bool:

@@ -39,6 +39,9 @@ class Asked:
         found = await self._tokenizer.ids(sent.route, sent.body, sent.answer, sent.prompt_tokens)
         return Counted(found.ids, found.method, found.exact, found.notes, found.reply)
 
+    async def again(self, sent: Sent) -> bytes:
+        return (await self._tokenizer.ids(sent.route, sent.body, usage_tokens=sent.prompt_tokens, fresh=True)).ids
+
     async def of(self, prompt: Prompt) -> bytes:
         route, document = Route.CHAT, prompt.chat()
         if prompt.route is Route.COMPLETIONS:

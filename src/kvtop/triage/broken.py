@@ -47,8 +47,9 @@ def _changed(seen: Seen, broken: Sequence[Cause]) -> int | None:
     if diff is not None and (diff.append_only or (not broken and (diff.causes or not seen.goes_on))):
         return None
     if seen.elsewhere and diff is not None and len(broken) < len(diff.causes):
-        known = [one.lost_tokens for one in broken]
-        return sum(lost for lost in known if lost is not None) // seen.unit * seen.unit
+        known = [one.lost_tokens for one in broken if one.lost_tokens is not None]
+        if known or not broken:
+            return sum(known) // seen.unit * seen.unit
     if any(one.kind in KEYS for one in broken):
         return most
     if diff is not None and diff.tokens.reread is not None:

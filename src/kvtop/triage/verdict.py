@@ -20,12 +20,14 @@ from kvtop.triage.broken import KEYS, blamed, reread
 from kvtop.triage.engine_side import decided, lost_by, never_had
 from kvtop.triage.finding import Finding
 from kvtop.triage.kinds import Because, Kind, Verdict, Who
-from kvtop.triage.result import Phases, Why
+from kvtop.triage.result import Cause, Phases, Why
 from kvtop.triage.seen import Seen
 from kvtop.triage.words import FIXES, LIMIT, because, cause, named, section, waited
 
 SHORT_S = 2.0
 """A shorter time in the queue is no news."""
+SMALL = 0.1
+"""Share of the dearest cause's tokens."""
 
 
 def why(seen: Seen) -> Why:
@@ -206,9 +208,9 @@ def _prompt(seen: Seen) -> Why | None:
     anew = reread(seen, broken)
     if anew is None or not seen.counts(anew):
         return None
-    first = broken[0] if broken else None
+    first = _main(broken)
     cost = f", {secs(anew / seen.rate)}" if seen.rate else ""
-    name, at = f"{named(seen)} {waited(seen)}", _where(seen)
+    name, at = f"{named(seen)} {waited(seen)}", _where(seen, first)
     again = f"{exact(anew)} tokens were read again{cost}"
     if first is not None and first.kind in KEYS:
         what = "cache salt" if first.kind is Kind.CACHE_SALT_CHANGED else "model"
@@ -232,8 +234,20 @@ def _prompt(seen: Seen) -> Why | None:
     )
 
 
-def _where(seen: Seen) -> str:
+def _main(broken: Sequence[Cause]) -> Cause | None:
+    """The dearest cause that somebody can mend, unless it is next to nothing beside what is so by design."""
+    dearest = broken[0] if broken else None
+    if dearest is None or dearest.who is not Who.NOBODY:
+        return dearest
+    most = dearest.lost_tokens or 0
+    mendable = (one for one in broken if one.who is not Who.NOBODY and (one.lost_tokens or 0) >= SMALL * most)
+    return next(mendable, dearest)
+
+
+def _where(seen: Seen, cause: Cause | None) -> str:
     first = seen.diff.first if seen.diff else None
+    if first is not None and cause is not None and cause.section and cause.section != first.section:
+        return f" in {section(cause.section)}"
     if first is None:
         common = seen.expected.common if seen.expected else 0
         return f" at token {exact(common)}" if common else ""

@@ -33,16 +33,16 @@ _BECAUSE = {
     Because.REPLY_NOT_SAVED: "a reply's states are not saved until it has come back in a prompt once",
 }
 FIXES = {
-    Reason.RESTART: "Nothing in the prompt: find out why the server was restarted.",
-    Reason.CACHE_RESET: "Find out who resets the cache, or puts the server to sleep.",
-    Reason.EVICTED: "More room for KV, fewer conversations at once, or an offload tier.",
-    Reason.STILL_RUNNING: "Send the next turn when the one before it has ended.",
-    Reason.PREVIOUS_ABORTED: "Give the prompt time to be read before giving up on it.",
-    Reason.REPLICA: "Route a conversation to the replica that served it before.",
-    Reason.OFFLOAD_NOT_LOADED: "Look into the log for failed KV loads, and check the connector's configuration.",
-    Reason.HASH_SEED: "Set PYTHONHASHSEED to a fixed number and prefix_caching_hash_algo to sha256.",
-    Reason.STUCK_CACHE: "Restart the server, and report it with its version.",
-    Reason.METRIC_WRONG: "Nothing was lost; report the number with the server's version.",
+    Reason.RESTART: "nothing in the prompt: find out why the server was restarted",
+    Reason.CACHE_RESET: "find out who resets the cache, or puts the server to sleep",
+    Reason.EVICTED: "more room for KV, fewer conversations at once, or an offload tier",
+    Reason.STILL_RUNNING: "send the next turn when the one before it has ended",
+    Reason.PREVIOUS_ABORTED: "give the prompt time to be read before giving up on it",
+    Reason.REPLICA: "route a conversation to the replica that served it before",
+    Reason.OFFLOAD_NOT_LOADED: "look into the log for failed KV loads, and check the connector's configuration",
+    Reason.HASH_SEED: "set PYTHONHASHSEED to a fixed number and prefix_caching_hash_algo to sha256",
+    Reason.STUCK_CACHE: "restart the server, and report it with its version",
+    Reason.METRIC_WRONG: "nothing was lost; report the number with the server's version",
 }
 _CAUSES = {
     Kind.TOOL_KEY_ORDER: "key order",
