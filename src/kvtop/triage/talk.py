@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvtop.triage.changes import Change, Comparison, What, compare
+from kvtop.triage.changes import Comparison, compare, in_system
 from kvtop.triage.judge import causes_of
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt
@@ -65,7 +65,7 @@ class Talk:
         return tuple(self._refine(comparison, cause) for cause in causes)
 
     def _refine(self, comparison: Comparison, cause: Cause) -> Cause:
-        head = any(_in_system(comparison, change) for change in comparison.changes if change.id in cause.changes)
+        head = any(in_system(comparison, change) for change in comparison.changes if change.id in cause.changes)
         if not head or cause.kind not in (*_PLAIN, Kind.LIVE_STATUS, Kind.MEMORY_TEXT, Kind.VOLATILE_TEXT):
             return cause
         if self._flaps():
@@ -106,15 +106,6 @@ class Talk:
         """The system prompt is one that stood there before, and another one between: A, B, A."""
         seen = self._systems
         return len(seen) >= 3 and seen[-1] != seen[-2] and seen[-1] in seen[-2 - BACK : -2]
-
-
-_REMOVED = (What.MESSAGE_REMOVED, What.BLOCK_REMOVED, What.CALL_REMOVED)
-"""Their place is one in the old prompt."""
-
-
-def _in_system(comparison: Comparison, change: Change) -> bool:
-    side = comparison.old if change.what in _REMOVED else comparison.new
-    return change.message is not None and role(side.messages[change.message]) in SYSTEM
 
 
 def _system(prompt: Prompt) -> str:
