@@ -18,9 +18,11 @@ class Passed:
 
 
 @asynccontextmanager
-async def gate(url: str, kept: list[Passed] | None = None) -> AsyncIterator[tuple[str, asyncio.Event]]:
+async def gate(
+    url: str, kept: list[Passed] | None = None, swap: tuple[bytes, bytes] = (b"", b"")
+) -> AsyncIterator[tuple[str, asyncio.Event]]:
     """The URL to ask instead, and an event: the first text with engine series has passed. `kept` is given each
-    connection."""
+    connection. `swap`: bytes of what is asked, and as many to put in their place."""
     target = urlsplit(url)
     passed = asyncio.Event()
     pipes: set[asyncio.Task[None]] = set()
@@ -30,6 +32,8 @@ async def gate(url: str, kept: list[Passed] | None = None) -> AsyncIterator[tupl
             with suppress(ConnectionError):
                 while data := await source.read(1 << 16):
                     into += data
+                    if not watch and swap[0]:
+                        data = data.replace(*swap)
                     sink.write(data)
                     await sink.drain()
                     if watch and b"vllm:" in data:

@@ -67,7 +67,7 @@ async def _files(old: str, new: str, *, url: str | None, as_json: bool) -> int:
     from kvtop.cli.triaging import target, tokens_of
     from kvtop.triage.differ import diverge
 
-    one, other = _sent(old), _sent(new)
+    one, other = request_of(old), request_of(new)
     if url is None:
         await _tell(await diverge(one, other, None), None, old, new, as_json=as_json)
         return 0
@@ -76,7 +76,7 @@ async def _files(old: str, new: str, *, url: str | None, as_json: bool) -> int:
     return 0
 
 
-def _sent(name: str) -> Sent:
+def request_of(name: str) -> Sent:
     """Raises UsageError for a file that holds no request."""
     from kvtop import files
     from kvtop.triage.differ import Sent

@@ -18,6 +18,7 @@ COMMANDS = {
     "turns": "single requests: captured by the tap, or told apart from the counters",
     "why": "the verdict on one turn: prompt, engine, queue, long input or decode, with its evidence",
     "diff": "where two turns part, every cause, what it costs and what mends it",
+    "replay": "two turns once more, to an idle server: did the prompt or the engine lose the cache",
     "import": "captured traffic of other tools into the store of turns",
     "doctor": "what kvtop can and cannot see here, and what would let it",
 }

@@ -188,10 +188,16 @@ class Casebook:
     async def diff(self, new: Captured, old: Captured | None = None) -> Divergence:
         """Its divergence from `old`, else from the turn to compare it with. Raises KvtopError."""
         base, expected = await self.baseline(new)
-        base = old or base
+        return await self._diverged(old or self._there(base, new), new, expected)
+
+    async def base(self, turn: Captured) -> Captured:
+        """The turn to compare it with. Raises NotFound where there is none."""
+        return self._there((await self.baseline(turn))[0], turn)
+
+    def _there(self, base: Captured | None, turn: Captured) -> Captured:
         if base is None:
-            raise NotFound(f"turn {new.id} begins a conversation: there is no earlier turn to compare it with")
-        return await self._diverged(base, new, expected)
+            raise NotFound(f"turn {turn.id} begins a conversation: there is no earlier turn to compare it with")
+        return base
 
     async def why(self, turn: Captured) -> Why:
         """The verdict on it. Raises KvtopError."""

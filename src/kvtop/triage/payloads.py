@@ -85,10 +85,11 @@ def tokenize_text(prompt: str, body: Mapping[str, Any]) -> bytes:
     return encode(asked | {"prompt": prompt})
 
 
-def digest(made: Converted, inputs: Mapping[str, Any]) -> bytes:
-    """Equal for requests whose prompts are: 16 bytes over what reaches a prompt. Raises ValueError."""
+def digest(route: Route, made: Converted, inputs: Mapping[str, Any]) -> bytes:
+    """Equal for requests of a route whose prompts are: 16 bytes over what reaches a prompt. Raises ValueError."""
     chat = made.chat or {}
-    parts = [made.prompt, [chat.get("messages"), chat.get("tools")], chat.get("reasoning_effort"), dict(inputs)]
+    said = [chat.get("messages"), chat.get("tools"), chat.get("reasoning_effort")]
+    parts = [route.value, made.prompt, said, dict(inputs)]
     hashed = hashlib.blake2b(digest_size=16)
     for part in parts:
         text = encode(part)

@@ -159,7 +159,8 @@ def judged(
 
 
 def _of_pair(warm: int, new: int, live: Live, unit: int) -> tuple[Verdict, str]:
-    diverged = warm - new >= unit
+    # The old prompt ends with what asks for the answer, which the new one need not hold: that may cost one unit.
+    diverged = warm - new > unit
     was = live.cached_tokens
     shares = f"right behind the old turn the new one gets {new:,} of {warm:,} tokens that could be reused"
     if was is not None and new - was >= unit:

@@ -28,6 +28,21 @@ _MONTH = (
     r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
 )
 _DAY = r"(?:mon(?:day)?|tue(?:s(?:day)?)?|wed(?:nesday)?|thu(?:rs(?:day)?)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?)"
+_MONTHS = (
+    r"(?:janvier|f[ée]vrier|mars|avril|mai|juin|juillet|ao[ûu]t|septembre|octobre|novembre|d[ée]cembre"
+    r"|januar|februar|m[äa]rz|april|juni|juli|august|oktober|dezember|jänner|januari|februari|maart|mei|augustus"
+    r"|enero|febrero|marzo|abril|mayo|junio|julio|agosto|sept?iembre|octubre|noviembre|diciembre"
+    r"|gennaio|febbraio|aprile|maggio|giugno|luglio|settembre|ottobre|dicembre"
+    r"|janeiro|fevereiro|março|maio|junho|julho|setembro|outubro|novembro|dezembro"
+    r"|января|февраля|марта|апреля|мая|июня|июля|августа|сентября|октября|ноября|декабря"
+    r"|stycznia|lutego|marca|kwietnia|maja|czerwca|lipca|sierpnia|września|października|listopada|grudnia)"
+)
+_DAYS = (
+    r"(?:lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche|montag|dienstag|mittwoch|donnerstag|freitag|samstag"
+    r"|sonntag|lunes|martes|mi[ée]rcoles|jueves|viernes|s[áa]bado|domingo|luned[ìi]|marted[ìi]|mercoled[ìi]"
+    r"|gioved[ìi]|venerd[ìi]|sabato|domenica|(?:segunda|terça|quarta|quinta|sexta)(?:-feira)?|maandag|dinsdag"
+    r"|woensdag|donderdag|vrijdag|zaterdag|zondag|понедельник|вторник|среда|четверг|пятница|суббота|воскресенье)"
+)
 _CLOCK = r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d{1,9})?)?"
 _ZONE = r"(?:\s?(?:z\b|utc|gmt|[+-]\d{2}:?\d{2}\b|\(?[a-z]{2,5}\)?(?=[\s.,;)]|$)))"
 _HALF = r"(?:\s?[ap]\.?m\.?\b)"
@@ -62,7 +77,13 @@ _RULES: tuple[tuple[Varies, str], ...] = (
         Varies.DATE_TIME,
         r"(?<![\w:.])(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d{1,9})?)?(?![\d:])(?:\s?(?:utc|gmt)\b)?",
     ),
-    (Varies.DATE_TIME, r"(?<![\d.])1[6-9]\d{8}(?:\.\d{1,9}|\d{3}|\d{6})?(?![\d.])"),
+    (Varies.DATE_TIME, r"(?<![\d.])1[6-9]\d{8}(?:\.\d{1,9}|\d{3}|\d{6})?(?!\d|\.\d)"),
+    (Varies.DATE_TIME, r"\b(?:19|20)\d{2}-?w(?:[0-4]\d|5[0-3])(?:-?[1-7])?\b"),
+    (
+        Varies.DATE_TIME,
+        rf"(?:\b{_DAYS},?\s)?\b\d{{1,2}}(?:er|º|\.)?\s(?:de\s|di\s)?{_MONTHS}\.?(?:\s(?:de\s|del\s)?\d{{4}})?\b",
+    ),
+    (Varies.DATE_TIME, r"\b(?:[01]?\d|2[0-3])\s?h\s?[0-5]\d\b|(?:[01]?\d|2[0-3])[時点시]\s?[0-5]?\d[分분]"),
     (Varies.DATE_TIME, r"(?:19|20)\d{2}年\d{1,2}月\d{1,2}日|(?:19|20)\d{2}년\s?\d{1,2}월\s?\d{1,2}일"),
     (Varies.DATE_TIME, rf"\b(?<=is )(?:{_DAY})\b"),
     (
@@ -70,6 +91,10 @@ _RULES: tuple[tuple[Varies, str], ...] = (
         r"\b(?:call|toolu|chatcmpl|cmpl|msg|resp|req|run|sess|session|thread|conv|task|agent|trace|span|fc|rs|ws|job"
         r"|item|srv|evt|tmp)"
         r"[_-](?=[0-9a-z_-]*\d)[0-9a-z_-]{5,}\b",
+    ),
+    (
+        Varies.RANDOM_ID,  # nanoid, base64url
+        r"(?-i:(?<![\w-])(?=[\w-]*\d)(?=[\w-]*[a-z])(?=[\w-]*[A-Z])(?=(?:[\w-]*\d){2})[A-Za-z0-9_-]{16,64}(?![\w-]))",
     ),
     (Varies.RANDOM_ID, r"\b01[0-9a-hjkmnp-tv-z]{24}\b"),  # ULID
     (Varies.RANDOM_ID, r"(?<![0-9a-z])(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,}(?![0-9a-z])"),

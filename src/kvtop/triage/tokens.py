@@ -36,7 +36,8 @@ __all__ = ["ASKED", "SERVED", "Media", "Memory", "Prompted", "Span", "Tokenizer"
 _T = TypeVar("_T")
 
 _FOREIGN = "approximate: the server has no model of that name, and its own was asked"
-_HARMONY = "approximate: before 0.33 /tokenize renders gpt-oss by a template, which the chat route does not"
+_BY_TEMPLATE = "approximate: before 0.33 /tokenize renders gpt-oss by a template, which the chat route does not"
+_ITEMS = "approximate: for gpt-oss the responses route renders its items otherwise than the chat route its messages"
 
 
 class Tokenizer:
@@ -104,7 +105,7 @@ class Tokenizer:
         try:
             document = decode(body)
             made = convert(route, document)
-            key = payloads.digest(made, render_inputs(route, document))
+            key = payloads.digest(route, made, render_inputs(route, document))
         except ValueError:
             raise KvtopError("the request's body is no JSON that can be read", "its prompt cannot be known") from None
         if isinstance(made.prompt, list):
@@ -145,7 +146,7 @@ class Tokenizer:
             found = await self._rendered(chat, payloads.render_chat(made.chat or {}))
             if found is None:
                 break
-            found = replace(found, doubts=made.approximate)
+            found = replace(found, doubts=(*made.approximate, *_harmony_items(request)))
             if usage in (None, found.count):
                 return found
             best = best or replace(found, settled=True)
@@ -180,7 +181,7 @@ class Tokenizer:
         for made in await self._ways(request):
             for chat in _with_and_without_tools(made.chat or {}):
                 found = await self._tokenized(payloads.tokenize_chat(chat, version))
-                doubts = (*found.doubts, *made.approximate, *_harmony(chat, version))
+                doubts = (*found.doubts, *made.approximate, *_harmony(request, version))
                 pictures = tuple(Media(digest.hex()) for _, digest in payloads.media(chat))
                 found = replace(found, doubts=doubts, media=pictures)
                 if usage in (None, found.count):
@@ -210,6 +211,8 @@ class Tokenizer:
         if request.route is Route.CHAT:
             return [request.made]
         version = await self._learned.version()
+        if not request.system_turns and not request.disabled and v.at_least(version, v.TOOL_CHANGES):
+            return [request.made]
         merge = await self._learned.merges_system(request.document.get("model")) if request.system_turns else None
         effort = await self._learned.disabled_effort() if request.disabled else "none"
         ways = [(merge, effort)]
@@ -272,6 +275,11 @@ class _Request:
         """Thinking, by name."""
         return self.route is Route.MESSAGES and object_of(self.document.get("thinking")).get("type") == "disabled"
 
+    @property
+    def is_oss(self) -> bool:
+        """It names a gpt-oss model: those are rendered by Harmony."""
+        return re.search(r"gpt[-_]?oss", str(self.document.get("model"))[:500], re.IGNORECASE) is not None
+
 
 def _with_and_without_tools(chat: dict[str, Any]) -> list[dict[str, Any]]:
     """Servers with --exclude-tools-when-tool-choice-none leave the tools out then."""
@@ -280,6 +288,11 @@ def _with_and_without_tools(chat: dict[str, Any]) -> list[dict[str, Any]]:
     return [chat, {key: value for key, value in chat.items() if key != "tools"}]
 
 
-def _harmony(chat: dict[str, Any], version: str | None) -> tuple[str, ...]:
-    is_oss = re.search(r"gpt[-_]?oss", str(chat.get("model"))[:500], re.IGNORECASE) is not None
-    return (_HARMONY,) if is_oss and not v.at_least(version, v.HARMONY_TOKENIZE) else ()
+def _harmony(request: _Request, version: str | None) -> tuple[str, ...]:
+    if request.is_oss and not v.at_least(version, v.HARMONY_TOKENIZE):
+        return (_BY_TEMPLATE,)
+    return _harmony_items(request)
+
+
+def _harmony_items(request: _Request) -> tuple[str, ...]:
+    return (_ITEMS,) if request.is_oss and request.route is Route.RESPONSES else ()

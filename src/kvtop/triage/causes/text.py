@@ -20,11 +20,13 @@ _STATUS = re.compile(
     re.IGNORECASE,
 )
 _STATE = re.compile(
-    r"(?:^|[ _-])(?:states?|info|now|live|active|session|environment|env|context)(?:$|[ _-])", re.IGNORECASE
+    r"(?:^|[ _-])(?:states?|info|now|current(?:ly)?|alerts?|live|active|session|environment|env|context)(?:$|[ _-])",
+    re.IGNORECASE,
 )
 """Names of blocks that hold a state, and as often something that stays: what only varies in them is volatile text."""
 _MEMORY = re.compile(
-    r"\bmemor(?:y|ies)\b|\brecall|retriev|relevant[ _-]|\bcontext[ _](?:docs|items)|knowledge", re.IGNORECASE
+    r"(?<![a-z])memor(?:y|ies)(?![a-z])|recall|retriev|relevant[ _-]|context[ _](?:docs|items)|knowledge",
+    re.IGNORECASE,
 )
 _TAG = re.compile(r"<(/?)([A-Za-z][\w-]{1,60})(?:\s[^<>]*)?>")
 _HEADING = re.compile(r"^(?:#{1,6}\s+(?P<mark>.+)|(?P<words>[A-Za-z][^\n:]{2,60}):)\s*$")
@@ -123,7 +125,7 @@ def path_changed(board: Board) -> None:
         around = _PATH.sub("\0", old)
         if not (_PATH.search(old) and _PATH.search(new) and around == _PATH.sub("\0", new)):
             continue
-        if varying(old, new):
+        if varying(old, new) or _in_url(change):
             continue
         if _LETTER.search(around) or not _in_list(change):  # of a list of paths it is the list that was edited
             changes.append(change)
@@ -134,6 +136,16 @@ def path_changed(board: Board) -> None:
             "a path in the text is another one",
             "go on with a conversation in the folder where it began",
         )
+
+
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'`<>]+", re.IGNORECASE)
+
+
+def _in_url(change: Change) -> bool:
+    region = change.region
+    return region is not None and any(
+        found.start() <= region.new_at < found.end() for found in _URL.finditer(change.new)
+    )
 
 
 def _in_list(change: Change) -> bool:
@@ -217,26 +229,33 @@ def _unescaped(text: str) -> str:
     return unicodedata.normalize("NFC", _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text))
 
 
-def block_of(text: str, at: int, inside: bool = True) -> str:
-    """The name of the tagged block or of the heading that a place of a text stands under; empty: of none."""
+def blocks_of(text: str, at: int) -> list[str]:
+    """The names of what a place of a text stands under, the nearest first: label, heading, tagged blocks."""
+    names: list[str] = []
+    line_start = text.rfind("\n", 0, at) + 1
+    label = text[line_start:at].partition(":")
+    if label[1] and len(label[0]) <= 60:
+        names.append(label[0].strip(" -*#\t"))
+    for line in reversed(text[max(0, line_start - 2_000) : line_start].splitlines()):
+        if found := _HEADING.match(line.strip()):
+            names.append((found["mark"] or found["words"]).strip())
+            break
+        if not line.strip():
+            break
     open_tags: list[str] = []
     for tag in _TAG.finditer(text, 0, at):
         if not tag[1]:
             open_tags.append(tag[2])
         elif tag[2] in open_tags:
             del open_tags[len(open_tags) - 1 - open_tags[::-1].index(tag[2]) :]
-    closed = {name for name in open_tags if text.find(f"</{name}>", at) >= 0}
-    for name in reversed(open_tags):
-        if name in closed:
-            return name
-    line_start = text.rfind("\n", 0, at) + 1
-    for line in reversed(text[max(0, line_start - 2_000) : line_start].splitlines()):
-        if found := _HEADING.match(line.strip()):
-            return (found["mark"] or found["words"]).strip()
-        if not line.strip():
-            break
-    label = text[line_start:at].partition(":")
-    return label[0].strip() if label[1] and len(label[0]) <= 60 else ""
+    names += [name for name in reversed(open_tags) if text.find(f"</{name}>", at) >= 0]
+    return names
+
+
+def _under(text: str, at: int, part: str) -> list[str]:
+    """Of a region's words, if it has any there."""
+    words = part.lstrip()
+    return blocks_of(text, at + len(part) - len(words)) if words else []
 
 
 def _is_status(board: Board, name: str, change: Change) -> bool:
@@ -254,8 +273,9 @@ def _in_block(board: Board, kind: Kind, fits: Callable[[str, Change], bool], ver
         region = change.region
         if region is None:
             continue
-        name = block_of(change.new, region.new_at) or block_of(change.old, region.old_at)
-        if name and fits(name, change):
+        sides = ((change.new, region.new_at, region.new), (change.old, region.old_at, region.old))
+        under = [name for side in sides for name in _under(*side)]
+        if name := next((name for name in under if fits(name, change)), ""):
             names[change.id] = name
             values[change.id] = varying(*_lines(change)) or ()
             found.append(change)

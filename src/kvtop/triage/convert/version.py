@@ -6,6 +6,7 @@ Versions were read in the wheels 0.12 to 0.33; "since X" is the first minor of t
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 THINKING = (0, 17)
 """Messages route: thinking blocks, tool results by tool_use_id with their texts joined, images of either source."""
@@ -35,9 +36,17 @@ HARMONY_TOKENIZE = (0, 33)
 """/tokenize renders gpt-oss with Harmony, as the chat route does."""
 
 
-def at_least(version: str | None, since: tuple[int, int]) -> bool:
-    """Whether a server of this version does what `since` began. None, or no version at all, is taken for the newest."""
+_NEWEST = (10**4, 0)
+
+
+@lru_cache(64)
+def _number(version: str | None) -> tuple[int, int]:
     found = re.match(r"v?(\d{1,4})\.(\d{1,4})", version or "")
     if found is None or (number := (int(found[1]), int(found[2]))) < (0, 2):
-        return True  # 0.1.dev is what a build from source without tags calls itself
-    return number >= since
+        return _NEWEST  # 0.1.dev is what a build from source without tags calls itself
+    return number
+
+
+def at_least(version: str | None, since: tuple[int, int]) -> bool:
+    """Whether a server of this version does what `since` began. None, or no version at all, is taken for the newest."""
+    return _number(version) >= since
