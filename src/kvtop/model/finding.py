@@ -25,6 +25,8 @@ class Finding:
     """Of a changed prompt its first cause, of a lost cache how it was lost."""
     fix: str = ""
     """What to do about it."""
+    reread_tokens: int | None = None
+    """Tokens of its prompt that were computed again."""
 
     @property
     def tells(self) -> bool:

@@ -68,12 +68,14 @@ def finding(why: Why, turn: Captured) -> Finding:
         sentence=printable(why.sentence, SENTENCE),
         reason=why.reason,
         fix=printable(why.fix or "", SENTENCE),
+        reread_tokens=why.reread_tokens,
     )
 
 
 def _no_fault(why: Why, turn: Captured) -> _Said:
-    told = [f"ok: {_OK[because]}" for because in why.expected_because if why.reread_tokens is None][:1]
-    return _Said((*told, "ok"), tone="ok")
+    told = [_OK[because] for because in why.expected_because][:1]
+    cells, clauses = [f"ok: {words}" for words in told], [f"nothing to mend: {words}" for words in told]
+    return _Said((*cells, "ok"), (*clauses, "nothing to mend"), "ok")
 
 
 def _new_tokens(why: Why, turn: Captured) -> _Said:
