@@ -217,6 +217,17 @@ class Captures:
         kept = self._kept.get(self._places.get(id, ""))
         return kept.ended.get(id) if kept is not None else None
 
+    def row(self, id: int) -> Turn | None:
+        """The same as it is shown, or was before it changed last; None: it was not shown yet."""
+        kept = self._kept.get(self._places.get(id, ""))
+        return kept.shown.get(id) if kept is not None else None
+
+    @property
+    def mark(self) -> object:
+        """Another one where `newest` may say something else."""
+        kept = self._kept.values()
+        return self.version, sum(one.now is not None for one in kept), sum(one.rated for one in kept)
+
     def told(self, url: str) -> Moment | None:
         """What the turns of this server were judged by last; None: they were not shown yet."""
         kept = self._kept.get(same_port_here(url))
@@ -249,6 +260,11 @@ class Captures:
         """The newest turn of this server that is in flight; 0 where none is."""
         kept = self._kept.get(same_port_here(url))
         return max(kept.flying, default=0) if kept is not None else 0
+
+    def in_hand(self, url: str, since: float) -> bool:
+        """One of this server that began since then (Unix time) is in flight."""
+        kept = self._kept.get(same_port_here(url))
+        return kept is not None and any(turn.started_at >= since for turn in kept.flying.values())
 
     def no_details(self, url: str) -> bool:
         """The last few turns that told their tokens said nothing about cached ones. As of the last `ended`."""

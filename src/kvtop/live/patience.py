@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from kvtop.triage.differ import Counted, Sent, Server
-from kvtop.triage.prompt import Prompt
+if TYPE_CHECKING:
+    from kvtop.triage.differ import Counted, Sent, Server
+    from kvtop.triage.prompt import Prompt
 
 TICK_S = 0.1
 QUIET_S = 0.6

@@ -15,20 +15,24 @@ from kvtop.clock import Clock, SystemClock
 from kvtop.config import Settings
 from kvtop.errors import UsageError
 from kvtop.live.captures import Captures
+from kvtop.live.casebooks import Casebooks
 from kvtop.live.desk import Desk
 from kvtop.live.endpoint import Endpoint, Sleep, Surroundings
 from kvtop.live.factories import Factories, FinderLike, ServerLike, real
+from kvtop.live.hook import Hook
 from kvtop.live.joined import Joined
 from kvtop.live.machine import GpuWatch, HostWatch
 from kvtop.live.named import Named
 from kvtop.live.taps import Taps
+from kvtop.live.upstreams import Upstreams
+from kvtop.live.verdicts import News, Verdicts
 from kvtop.model import fleet, sentence
 from kvtop.model.downs import Around
 from kvtop.model.here import server_of
 from kvtop.model.history import ServerHistory
 from kvtop.model.judge import Thresholds
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import BoxView, ServerView, TurnKey
+from kvtop.model.view import BoxView, TurnKey
 from kvtop.readings import Discovery, SourceDown, State
 from kvtop.sources.url import normalise, same_place
 
@@ -85,7 +89,16 @@ class Watch:
         self._taps = Taps(self._factories.taps, worker("taps"), sleep)
         limits = settings.thresholds
         judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
-        self.desk = Desk(self._factories.captures, self._taps, worker)
+        upstreams = Upstreams(
+            lambda: self._endpoints, self._named, self._taps, self._captures,
+            factories=self._factories, clock=self._clock,
+        )  # fmt: skip
+        self._hook = Hook("" if demo else settings.on_slow, worker("on_slow"), self._failed)
+        self._verdicts = Verdicts(
+            self._captures, Casebooks(self._factories.captures, judged), upstreams,
+            worker=worker, clock=self._clock, sleep=sleep, on_slow=self._hook.put,
+        )  # fmt: skip
+        self.desk = Desk(self._factories.captures, self._taps, worker, self._verdicts)
         """Captured turns in full, and taps: asked for one by one."""
         self._joined = Joined(self._captures, self._taps, judged, self._factories.recorded_since)
         self._begun: dict[str, int] = {}
@@ -209,6 +222,8 @@ class Watch:
                 self._watch_host(),
                 self._watch_captures(),
                 self._watch_taps(),
+                self._verdicts.run(self._tell),
+                self._hook.run(),
                 self._discover(),
             )
         ]
@@ -246,6 +261,14 @@ class Watch:
     async def _watch_taps(self) -> None:
         await self._head_start()
         await self._taps.run(self._taps_changed)
+
+    def news(self) -> tuple[News, ...]:
+        """What is to be said once since the last call: slow turns, and what kvtop could not do about them."""
+        return self._verdicts.news()
+
+    def _failed(self, words: str) -> None:
+        self._verdicts.say(News(words, bad=True))
+        self._tell()
 
     def _captures_changed(self) -> None:
         """A server that is asked seldom is asked at once when a turn begins at its tap."""
@@ -366,7 +389,7 @@ class Watch:
             servers=servers,
             selected=selected,
             lines=fleet.lines(servers, selected, now),
-            warning=_warning(servers, selected, limits.share_poor),
+            warning=fleet.warning(servers, selected, limits.share_poor),
             gpu=self._gpu.reading,
             host=host,
             discovery=self._discovery if not servers else None,
@@ -374,12 +397,3 @@ class Watch:
             window_key=window_key,
             looks=self._looks,
         )
-
-
-def _warning(servers: Sequence[ServerView], selected: int, share_poor: float) -> str:
-    if len(servers) > 1:
-        return fleet.suspicion(fleet.replicas(servers), share_poor)
-    if not servers:
-        return ""
-    view = servers[selected]
-    return fleet.suspicion(fleet.ranks(view.hour, view.models[0].id if view.models else "this model"), share_poor)
