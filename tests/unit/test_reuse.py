@@ -266,8 +266,12 @@ def test_a_reply_of_which_nobody_saw_the_ids(
 def test_a_prefill_that_did_not_end_promises_nothing() -> None:
     for engine in (FULL, replace(FULL, layers=Layers.HYBRID)):
         found = expect(engine, [replace(A, whole=False)], ids(0, 1300))
-        assert (found.tokens, found.exact) == (0, False)
+        assert (found.tokens, found.exact, found.unread, found.nearest) == (0, False, 1, None)
         assert found.at_most >= 900
+        short = Earlier(2, pack(ids(0, 500)), b"")
+        found = expect(engine, [short, replace(A, whole=False)], ids(0, 1300))
+        assert (found.nearest, found.unread) == (2, 1)
+        assert expect(engine, [A, replace(A, key=3, whole=False)], ids(0, 1300)).unread is None
 
 
 def test_what_an_engine_lost_leaves_no_junction_that_is_sure() -> None:

@@ -12,18 +12,21 @@ import pytest
 
 import triage_score
 from kvtop.capture.turn import Route
+from kvtop.triage.judge import compare_bodies
 from kvtop.triage.kinds import Kind, Varies
 from kvtop.triage.result import Cause, Diff, Tokens
 from triage_score import APPEND_ONLY, Expected, Judge, Outcome, Pair, Score
 
 FLOORS: dict[str, dict[str, int] | None] = {
-    "open": None,
-    "held": None,
-    "talks": None,
-    "talks-held": None,
+    "open": {"right": 182, "accused": 0, "innocent_accused": 0},
+    "held": {"right": 181, "accused": 0, "innocent_accused": 0},
+    "held2": {"right": 148, "accused": 0, "innocent_accused": 0},
+    "talks": {"right": 253, "accused": 0, "innocent_accused": 0},
+    "talks-held": {"right": 269, "accused": 0, "innocent_accused": 0},
+    "talks-held2": {"right": 97, "accused": 0, "innocent_accused": 0},
 }
 """At least so many pairs `right`, at most so many `accused`, and of the pairs that only append at most so many
-`innocent_accused`. None: not measured yet."""
+`innocent_accused`. What each held set scored before anybody had looked at it stands in docs/triage.md."""
 
 NOT_OF_TWO_BODIES = frozenset(
     {
@@ -60,8 +63,7 @@ def pairs(name: str) -> tuple[Pair, ...]:
 
 
 def judge() -> Judge:
-    compare: Judge = pytest.importorskip("kvtop.triage.judge").compare_bodies
-    return compare
+    return compare_bodies
 
 
 # What the judge makes of them.
@@ -85,7 +87,7 @@ def test_the_judge_keeps_its_floor(name: str) -> None:
 # That they are sound.
 
 
-@pytest.mark.parametrize("name", ["given", "open", "held"])
+@pytest.mark.parametrize("name", ["given", "open", "held", "held2"])
 def test_names_are_unique_and_bodies_are_requests(name: str) -> None:
     assert max(Counter(pair.name for pair in pairs(name)).values()) == 1
     for pair in pairs(name):
@@ -98,7 +100,7 @@ def test_no_pair_is_open_and_held() -> None:
     assert not {p.new for p in pairs("open")} & {p.new for p in pairs("held")}
 
 
-@pytest.mark.parametrize("name", ["open", "held", "talks", "talks-held"])
+@pytest.mark.parametrize("name", [*FLOORS])
 def test_places_exist_in_a_body(name: str) -> None:
     for pair in pairs(name):
         bodies = json.loads(pair.old), json.loads(pair.new)

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from triage_prompts import CHAT, TEXT, pairs
 
-from kvtop.triage.changes import What, compare, key_of
+from kvtop.triage.changes import What, compare
 from kvtop.triage.judge import causes_of
 from kvtop.triage.prompt import Prompt, from_chat
+from kvtop.triage.values import key_of
 from kvtop.triage.windows import stretches
 
 

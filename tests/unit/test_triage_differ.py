@@ -9,7 +9,7 @@ from hypothesis import given
 from triage_prompts import pairs
 from triage_server import Template, WordServer, sent, system_first, tools_first
 
-from kvtop.triage.differ import Cache, Divergence, diverge
+from kvtop.triage.differ import Cache, Divergence, Sent, diverge
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.prompt import Prompt, from_chat
 from kvtop.triage.sheets import of_tokens, of_words
@@ -140,6 +140,58 @@ async def test_a_date_that_only_the_template_prints() -> None:
     server = Dated(lambda prompt: f"Today Date: {server.day}\n{system_first(prompt)}")
     found = (await diverge(sent(prompt(talk())), sent(prompt([*talk(), *MORE])), server, Cache(unit=16))).diff
     assert [cause.kind for cause in found.causes] == [Kind.SERVER_DATE]
+
+
+async def test_a_request_that_is_rendered_otherwise_each_time() -> None:
+    turns = iter(range(99))
+
+    def shuffles(prompt: Prompt) -> str:
+        return system_first(prompt).replace("rule after", f"rule{next(turns)} after", 1)
+
+    found = (await diff(prompt(talk()), prompt([*talk(), *MORE]), shuffles)).diff
+    assert [(cause.kind, cause.who) for cause in found.causes] == [(Kind.RENDER_NONDETERMINISTIC, Who.SERVER)]
+
+
+async def test_tools_that_tool_choice_takes_out_of_the_prompt() -> None:
+    def excludes(prompt: Prompt) -> str:
+        none = prompt.inputs.get("tool_choice") == "none"
+        return system_first(Prompt(messages=prompt.messages) if none else prompt)
+
+    old, new = prompt(talk(), TOOLS), prompt([*talk(), *MORE], TOOLS, tool_choice="none")
+    found = (await diff(old, new, excludes)).diff
+    assert [(cause.kind, cause.who) for cause in found.causes] == [(Kind.TOOLS_NOT_RENDERED, Who.TEMPLATE)]
+    printed = (await diff(old, new)).diff
+    assert printed.causes == () and printed.append_only
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b'{"reasoning_content": 1}', Kind.REASONING_FIELD_IGNORED),
+        (b'{"reasoning": 1}', Kind.REASONING_DROPPED_BY_PROXY),
+    ],
+)
+async def test_reasoning_that_is_sent_and_not_counted(body: bytes, kind: Kind) -> None:
+    thinking = {"role": "assistant", "content": "found it", "reasoning": "first I look, then I decide"}
+    old, new = prompt([*talk(), thinking]), prompt([*talk(), thinking, *MORE])
+    server = WordServer()
+    counted = len(await server.of(prompt([*talk(), {**thinking, "reasoning": ""}, *MORE]))) // 4
+    told = Sent(name="2", route=new.route, prompt=new, body=body, prompt_tokens=counted)
+    found = (await diverge(sent(old), told, server, Cache(unit=16))).diff
+    assert [cause.kind for cause in found.causes] == [kind]
+    agrees = Sent(name="2", route=new.route, prompt=new, body=body, prompt_tokens=len(await server.of(new)) // 4)
+    assert (await diverge(sent(old), agrees, server, Cache(unit=16))).diff.causes == ()
+
+
+async def test_a_think_block_that_only_the_answer_s_head_holds() -> None:
+    def opens(prompt: Prompt) -> str:
+        return system_first(prompt) + "<think>\n\n</think>\n"
+
+    old, new = prompt(talk()), prompt([*talk(), *MORE])
+    small = (await diff(old, new, opens)).diff
+    assert small.causes == () and small.append_only
+    found = (await diverge(sent(old), sent(new), WordServer(opens), Cache(unit=2))).diff
+    assert [(cause.kind, cause.who) for cause in found.causes] == [(Kind.EMPTY_THINK, Who.TEMPLATE)]
 
 
 async def test_what_nothing_explains_is_said_and_not_blamed() -> None:

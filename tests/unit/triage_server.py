@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from kvtop.triage.changes import ordered, text_of
 from kvtop.triage.differ import Counted, Sent
 from kvtop.triage.ids import pack, unpack
 from kvtop.triage.prompt import Prompt
+from kvtop.triage.values import ordered, text_of
 
 WORD = re.compile(r"\s|[^\s\w]|\w{1,8}")
 Template = Callable[[Prompt], str]
@@ -57,6 +57,9 @@ class WordServer:
 
     async def counted(self, sent: Sent) -> Counted:
         return Counted(self.encode(self.template(sent.prompt)), "server_tokens", True)
+
+    async def again(self, sent: Sent) -> bytes:
+        return self.encode(self.template(sent.prompt))
 
     async def of(self, prompt: Prompt) -> bytes:
         self.asked += 1

@@ -14,11 +14,14 @@ from kvtop.cli.stdio import tell
 from kvtop.cli.target import Target, key_for, settings
 from kvtop.config import Settings
 from kvtop.errors import KvtopError, UsageError, printable
+from kvtop.live.kv_past import past
+from kvtop.model.here import is_local
 from kvtop.model.judge import Thresholds
 from kvtop.sources.url import normalise
 from kvtop.triage.asked import Asked
 from kvtop.triage.casebook import Casebook, Known
 from kvtop.triage.known import look
+from kvtop.triage.residency import Residency
 
 RATED = 1_000
 """Turns that the prefill rate is worked out from."""
@@ -41,9 +44,11 @@ def is_turn(text: str) -> bool:
 
 
 @asynccontextmanager
-async def book(store: Store, turn: Captured | None, url: str | None) -> AsyncIterator[Casebook]:
+async def book(
+    store: Store, turn: Captured | None, url: str | None, *, events: bool = False
+) -> AsyncIterator[Casebook]:
     """The captured turns, with the server that they went to, or that is named. One that was not named and does not
-    answer is said on stderr, and texts are compared."""
+    answer is said on stderr, and texts are compared. `events`: also what it still has of its KV events."""
     have = settings()
     place = url or (turn.upstream if turn is not None else "")
     if not place:
@@ -51,7 +56,7 @@ async def book(store: Store, turn: Captured | None, url: str | None) -> AsyncIte
         return
     to = target(place, have)
     try:
-        known = await _looked(to, have, rate_of(store, turn))
+        known, told = await _looked(to, have, rate_of(store, turn), events=events)
     except KvtopError as error:
         if url is not None:
             raise
@@ -59,7 +64,7 @@ async def book(store: Store, turn: Captured | None, url: str | None) -> AsyncIte
         yield Casebook(store, limits=limits(have))
         return
     async with tokens_of(to) as server:
-        yield Casebook(store, server, known, limits(have))
+        yield Casebook(store, server, known, limits(have), told)
 
 
 @asynccontextmanager
@@ -74,10 +79,14 @@ async def tokens_of(to: Target) -> AsyncIterator[Asked]:
         await server.aclose()
 
 
-async def _looked(to: Target, have: Settings, rate: float | None) -> Known:
+async def _looked(to: Target, have: Settings, rate: float | None, *, events: bool) -> tuple[Known, Residency | None]:
     server = source(to, have)
     try:
-        return await look(server, rate)
+        known = await look(server, rate)
+        if not events or known.server.engines not in (None, 1):
+            return known, None
+        configured = next((one.kv_events for one in have.server if normalise(one.url) == to.shown), "")
+        return known, await past(server.probe, configured=configured, here=is_local(to.shown))
     finally:
         await server.aclose()
 

@@ -12,6 +12,7 @@ from kvtop.cli.args import Parser
 from kvtop.errors import printable
 from kvtop.model.words import exact, secs
 from kvtop.triage.kinds import Because
+from kvtop.triage.places import in_words
 from kvtop.triage.result import Cause, Why
 
 WIDTH = 100
@@ -52,7 +53,7 @@ async def _why(wanted: int | None, url: str | None, *, as_json: bool) -> int:
 
     with Store.open(paths.turns_file()) as store:
         id = wanted if wanted is not None else latest_slow(store)
-        async with book(store, store.turn(id), url) as cases:
+        async with book(store, store.turn(id), url, events=True) as cases:
             found = await cases.why(cases.turn(id))
     if as_json:
         print(json.dumps(document.why(found), allow_nan=False))
@@ -67,7 +68,8 @@ def causes(found: Sequence[Cause]) -> Iterator[str]:
         price = [] if cause.lost_tokens is None else [f"{exact(cause.lost_tokens)} tokens"]
         price += [] if cause.lost_s is None else [secs(cause.lost_s)]
         values = f" ({', '.join(value.value for value in cause.values)})" if cause.values else ""
-        told = [f"{cause.kind.value}{values} in {cause.section}", *price, cause.who.value]
+        moved = f" -> {in_words(cause.pointer_new)}" if cause.pointer_new is not None else ""
+        told = [f"{cause.kind.value}{values} in {cause.section}{moved}", *price, cause.who.value]
         yield ", ".join([*told, cause.seen] if cause.seen else told)
         yield f"  {cause.says}; {cause.fix}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING
 
 from kvtop.clock import Clock, SystemClock
@@ -47,7 +47,7 @@ class KvEventSource:
     def __repr__(self) -> str:
         return f"KvEventSource({self.publisher.endpoint!r})"
 
-    async def stream(self) -> AsyncIterator[KvMessage | KvSilence]:
+    async def stream(self) -> AsyncGenerator[KvMessage | KvSilence, None]:
         """Messages in the order of their numbers, and the ends of the connection. After a new connection messages may
         come again, as a replay brings them. Ends never; raises OSError for an endpoint that ZMQ does not take, and
         ImportError."""

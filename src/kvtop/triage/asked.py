@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from kvtop.capture.api.canonical import encode
 from kvtop.capture.turn import Route
 from kvtop.errors import KvtopError
-from kvtop.triage.changes import text_of
 from kvtop.triage.differ import Counted, Sent
 from kvtop.triage.ids import count
 from kvtop.triage.prompt import Prompt
+from kvtop.triage.values import text_of
 
 if TYPE_CHECKING:
     from kvtop.triage.tokens import Tokenizer
@@ -38,6 +38,9 @@ class Asked:
     async def counted(self, sent: Sent) -> Counted:
         found = await self._tokenizer.ids(sent.route, sent.body, sent.answer, sent.prompt_tokens)
         return Counted(found.ids, found.method, found.exact, found.notes, found.reply)
+
+    async def again(self, sent: Sent) -> bytes:
+        return (await self._tokenizer.ids(sent.route, sent.body, usage_tokens=sent.prompt_tokens, fresh=True)).ids
 
     async def of(self, prompt: Prompt) -> bytes:
         route, document = Route.CHAT, prompt.chat()

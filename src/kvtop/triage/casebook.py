@@ -14,9 +14,13 @@ from kvtop.triage import baseline, seen
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
 from kvtop.triage.engine import Engine, Layers
 from kvtop.triage.judge import read
-from kvtop.triage.recurrence import seen_before
+from kvtop.triage.kv_facts import facts
+from kvtop.triage.prompt import Prompt
+from kvtop.triage.recurrence import Step, seen_before
+from kvtop.triage.residency import Residency
 from kvtop.triage.result import Cause, Why
 from kvtop.triage.reuse import Expected, History
+from kvtop.triage.seen import KvFacts
 from kvtop.triage.talk import Talk
 from kvtop.triage.verdict import why as judged
 
@@ -27,7 +31,7 @@ NEAREST = 4
 AROUND = 64
 """Turns before and after one that may have taken something from it."""
 TALK = 60
-"""Turns of a conversation in which a cause is looked for again."""
+"""Turns of an agent in which a cause is looked for again."""
 _PROXIES = ("via", "x-forwarded-for", "x-litellm-", "x-bifrost-", "x-portkey-", "x-openrouter-", "cf-ray")
 
 
@@ -78,8 +82,11 @@ class Casebook:
         server: Server | None = None,
         known: Known = NOTHING,
         limits: Thresholds = Thresholds(),  # noqa: B008  frozen
+        events: Residency | None = None,
     ) -> None:
+        """`events`: what a server's KV events tell, where it publishes them and is one engine."""
         self._store, self.server, self._known, self._limits = store, server, known, limits
+        self._events = events
         self._sent: OrderedDict[int, Sent] = OrderedDict()
         self._counted: OrderedDict[int, Counted] = OrderedDict()
 
@@ -216,8 +223,15 @@ class Casebook:
                 rate=self._known.rate,
                 limits=self._limits,
                 exact=found is None or found.diff.exact,
+                events=await self._told(turn, base),
             )
         )
+
+    async def _told(self, turn: Captured, base: Captured | None) -> KvFacts | None:
+        """What KV events say of its prefix."""
+        if self._events is None or self.server is None or base is None:
+            return None
+        return facts(self._events, turn, self.sent(turn).prompt, (await self.counted(turn)).ids, base)
 
     async def _diverged(self, base: Captured, new: Captured, expected: Expected | None) -> Divergence:
         made = await diverge(
@@ -235,16 +249,28 @@ class Casebook:
         )
 
     def talk(self, turn: Captured) -> tuple[Cause, ...]:
-        """The causes of a turn against the one before it in its conversation, with how often each was seen there."""
-        talk = Talk(gateway=_through_proxy(turn))
-        last: tuple[Cause, ...] = ()
-        if turn.conversation is None:
-            return ()
-        rows = self._store.turns(last=TALK, conversation=turn.conversation, before_id=turn.id + 1)
-        for row in reversed(rows):
-            if _has_prompt(row) and row.relation not in BESIDE:
-                last = talk.add(row.started_at, self.sent(row).prompt)
-        return last
+        """The causes of a turn against the one before it, with how often each was seen in the last turns of its agent:
+        each compared with the one before it in its conversation, a first one with the agent's turn before."""
+        steps: list[Step] = []
+        talks: dict[str | None, Talk] = {}
+        causes: tuple[Cause, ...] = ()
+        before: Prompt | None = None
+        for row in self._of_agent(turn):
+            prompt = self.sent(row).prompt
+            talk = talks.setdefault(row.conversation, Talk(steps, gateway=_through_proxy(turn)))
+            causes, before = talk.add(row.started_at, prompt, before), prompt
+        return causes
+
+    def _of_agent(self, turn: Captured) -> list[Captured]:
+        """Its last turns on that model and upstream, this one the last."""
+
+        def same(row: Captured) -> bool:
+            return (row.upstream, row.model, row.agent) == (turn.upstream, turn.model, turn.agent)
+
+        rows = self._store.turns(last=4 * TALK, before_id=turn.id + 1)
+        fit = [row for row in rows if same(row) and _has_prompt(row) and row.relation not in BESIDE]
+        mine = [row for row in fit if row.id != turn.id]
+        return [*reversed(mine[: TALK - 1]), turn]
 
 
 def _has_prompt(turn: Captured) -> bool:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import count
 from typing import Any
 
-from kvtop.capture.api.canonical import encode
 from kvtop.capture.turn import Route
-from kvtop.triage.align import ALIKE, align, text_likeness
+from kvtop.triage.align import Aligned, align
+from kvtop.triage.likeness import (
+    another_way,
+    as_blocks,
+    block_likeness,
+    by_name,
+    call_likeness,
+    message_likeness,
+    same_ones,
+)
 from kvtop.triage.prompt import Path, Prompt
-from kvtop.triage.spans import masked
 from kvtop.triage.tree import ABSENT, Inserted, Item, List, Node, Object, Reformed, Removed, Replaced, Same, Text
+from kvtop.triage.values import SYSTEM, is_text, key_of, ordered, role
 from kvtop.triage.windows import Region, common_head, stretches
-
-SYSTEM = ("system", "developer")
-"""Roles of what stands before the talk."""
 
 
 class What(StrEnum):
@@ -111,49 +115,6 @@ def compare(old: Prompt, new: Prompt) -> Comparison:
     return Comparison(old, new, tuple(changes), pairs, appended, inputs, tools, messages)
 
 
-_AS_THEY_COME = frozenset({"parameters", "arguments", "input"})
-"""Members whose keys a template prints in the order in which they stand."""
-
-
-def key_of(value: Any) -> str:
-    """Equal for what a template prints alike: the order of keys counts only where it does for templates."""
-    return ordered(_plain(value))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: value[key] if key in _AS_THEY_COME else _plain(value[key]) for key in sorted(value)}
-    return [_plain(one) for one in value] if isinstance(value, list) else value
-
-
-def ordered(value: Any) -> str:
-    """Equal only where the order of keys is, too."""
-    try:
-        return encode(value).decode("utf-8", "replace")
-    except ValueError:
-        return repr(value)
-
-
-def role(message: Mapping[str, Any]) -> str:
-    found = message.get("role")
-    return found if isinstance(found, str) else ""
-
-
-def text_of(message: Mapping[str, Any]) -> str:
-    """All words of its content."""
-    content = message.get("content")
-    if isinstance(content, list):
-        return "\n".join(block["text"] for block in content if is_text(block))
-    return content if isinstance(content, str) else ""
-
-
-def is_text(block: Any) -> bool:
-    return isinstance(block, dict) and isinstance(block.get("text"), str)
-
-
-SAME_TALK = 0.6
-"""Messages that share less than this, all in all, are not the same ones edited."""
-_BLOCK = re.compile(r"<([A-Za-z][\w-]{1,60})(?:\s[^<>]*)?>.{0,20000}?</\1>", re.DOTALL)
 _WHOLE = frozenset({"id", "tool_call_id", "role", "name", "type", "arguments", "url", "data", "media_type"})
 """Members whose texts are one word, or JSON: judged as a whole."""
 
@@ -205,7 +166,7 @@ class _Maker:
     # -- tools
 
     def tools(self, old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> List:
-        pairs = _by_name(old, new)
+        pairs = by_name(old, new)
         mine, theirs = dict(pairs), {j: i for i, j in pairs}
         items = [Item(i, j, self._tool(old[i], new[j], i, j)) for i, j in pairs]
         removed = [
@@ -239,11 +200,11 @@ class _Maker:
     # -- messages
 
     def messages(self, old: Prompt, new: Prompt) -> tuple[List, tuple[tuple[int, int], ...], tuple[int, ...]]:
-        found = align(old.messages, new.messages, key_of, _message_likeness)
+        found = align(old.messages, new.messages, key_of, message_likeness)
         pairs = [*found.equal, *found.alike]
         removed, inserted = list(found.removed), list(found.inserted)
         head = common_head(sorted(found.equal), [(i, i) for i in range(len(old.messages))])
-        if head == len(found.equal) and _another_way(old.messages, new.messages, head, found.alike):
+        if head == len(found.equal) and another_way(old.messages, new.messages, head, found.alike):
             pairs = [pair for pair in pairs if pair in found.equal or role(old.messages[pair[0]]) in SYSTEM]
             removed = sorted(set(range(len(old.messages))) - {i for i, _ in pairs})
             inserted = sorted(set(range(len(new.messages))) - {j for _, j in pairs})
@@ -302,7 +263,7 @@ class _Maker:
         if not (isinstance(old, str | list) and isinstance(new, str | list)):
             return self._whole(old, new, path, old_path)
         before = len(self.changes)
-        node = self._list(_as_blocks(old), _as_blocks(new), path, old_path, calls=False)
+        node = self._list(as_blocks(old), as_blocks(new), path, old_path, calls=False)
         changes = frozenset(change.id for change in self.changes[before:])
         return Reformed(node, changes, old, new) if changes else self._whole(old, new, path, old_path)
 
@@ -310,11 +271,13 @@ class _Maker:
         """Blocks of a content, or tool calls."""
         order = None
         if calls and Counter(map(key_of, old)) == Counter(map(key_of, new)) and len(old) > 1:
-            pairs = _same_ones(old, new)
+            pairs = same_ones(old, new)
             if [j for _, j in pairs] != sorted(j for _, j in pairs):
                 order = self._add(What.CALL_ORDER, path, old=old, new=new, old_path=old_path)
             return List(tuple(Item(i, j, Same(new[j])) for i, j in pairs), order=order)
-        found = align(old, new, key_of, _call_likeness if calls else _block_likeness)
+        found = align(old, new, key_of, call_likeness if calls else block_likeness)
+        if not calls and len(old) == len(new) == 1 and not found.equal and is_text(old[0]) and is_text(new[0]):
+            found = Aligned((), ((0, 0),), (), ())  # all that it says, said otherwise
         removed, inserted = (
             (What.CALL_REMOVED, What.CALL_INSERTED) if calls else (What.BLOCK_REMOVED, What.BLOCK_INSERTED)
         )
@@ -344,89 +307,3 @@ class _Maker:
             else:
                 members[key] = self.value(one, other, (*path, key), (*old_path, key))
         return Object(members)
-
-
-def _as_blocks(content: Any) -> list[Any]:
-    """A content as a list of blocks."""
-    return content if isinstance(content, list) else [{"type": "text", "text": content}]
-
-
-def _same_ones(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int]]:
-    """Equal elements, the n-th with the n-th, of two lists that hold the same ones."""
-    places: dict[str, list[int]] = {}
-    for i, one in enumerate(old):
-        places.setdefault(key_of(one), []).append(i)
-    return sorted((places[key_of(one)].pop(0), j) for j, one in enumerate(new))
-
-
-def _by_name(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Tools of the same name, the n-th with the n-th; then those whose names differ in a random part alone."""
-
-    def places(tools: Iterable[tuple[int, Mapping[str, Any]]], *, mask: bool) -> dict[tuple[str, int], int]:
-        out: dict[tuple[str, int], int] = {}
-        seen: Counter[str] = Counter()
-        for i, tool in tools:
-            name = str(tool.get("name", ""))
-            name = masked(name) if mask else name
-            out[name, seen[name]] = i
-            seen[name] += 1
-        return out
-
-    ours, theirs = places(enumerate(old), mask=False), places(enumerate(new), mask=False)
-    pairs = [(i, theirs[name]) for name, i in ours.items() if name in theirs]
-    left = [(i, old[i]) for name, i in ours.items() if name not in theirs]
-    right = [(j, new[j]) for name, j in theirs.items() if name not in ours]
-    some, others = places(left, mask=True), places(right, mask=True)
-    return sorted([*pairs, *((i, others[name]) for name, i in some.items() if name in others)])
-
-
-def _another_way(
-    old: Sequence[Mapping[str, Any]],
-    new: Sequence[Mapping[str, Any]],
-    head: int,
-    alike: Sequence[tuple[int, int]],
-) -> bool:
-    """Whether all that follows an equal beginning is other talk, and not the same one edited."""
-    rest = len(old) - head
-    if rest < 3 or not alike:
-        return False
-    return sum(_message_likeness(old[i], new[j]) for i, j in alike) / rest < SAME_TALK
-
-
-def _message_likeness(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
-    same_call = old.get("tool_call_id") is not None and old.get("tool_call_id") == new.get("tool_call_id")
-    calls, others = old.get("tool_calls"), new.get("tool_calls")
-    if isinstance(calls, list) and isinstance(others, list):
-        alike = max((_call_likeness(a, b) for a in calls[:8] for b in others[:8]), default=0.0)
-        return max(alike, text_likeness(text_of(old), text_of(new))) * (role(old) == role(new))
-    if role(old) != role(new):
-        texts = text_of(old), text_of(new)
-        return 0.9 if texts[0] and texts[0] == texts[1] else 0.0
-    if same_call:
-        return 1.0
-    one, other = text_of(old), text_of(new)
-    if not one and not other:
-        return 0.5
-    if role(old) in SYSTEM:
-        return max(ALIKE, text_likeness(one, other))  # there is one, rarely more
-    # A block that moves on from message to message does not make two of them the same one.
-    return text_likeness(_BLOCK.sub("", one).strip() or one, _BLOCK.sub("", other).strip() or other)
-
-
-def _call_likeness(old: Any, new: Any) -> float:
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return 0.0
-    if old.get("id") is not None and old.get("id") == new.get("id"):
-        return 1.0
-    one, other = old.get("function"), new.get("function")
-    if not (isinstance(one, dict) and isinstance(other, dict)) or one.get("name") != other.get("name"):
-        return 0.0
-    return 0.5 + text_likeness(str(one.get("arguments")), str(other.get("arguments"))) / 2
-
-
-def _block_likeness(old: Any, new: Any) -> float:
-    if not (isinstance(old, dict) and isinstance(new, dict)) or old.get("type") != new.get("type"):
-        return 0.0
-    if is_text(old) and is_text(new):
-        return text_likeness(old["text"], new["text"])
-    return 0.4  # pictures, files: another one in its place

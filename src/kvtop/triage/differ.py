@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kvtop.capture.turn import Route
-from kvtop.triage.causes.template import HANDFUL, Leftover, explain
+from kvtop.triage.causes.template import HANDFUL, Leftover, explain, not_printed
 from kvtop.triage.changes import Comparison, compare
 from kvtop.triage.ids import common, count
 from kvtop.triage.judge import causes_of, first_difference
-from kvtop.triage.kinds import Kind
+from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.pricing import dearest_first, in_seconds, price
-from kvtop.triage.prompt import Prompt
+from kvtop.triage.prompt import Prompt, section
 from kvtop.triage.render import AROUND
 from kvtop.triage.result import Cause, Diff, FirstDifference, Tokens
 from kvtop.triage.windows import common_head
@@ -58,6 +58,10 @@ class Server(Protocol):
 
     async def of(self, prompt: Prompt) -> bytes:
         """The ids of a prompt that was never sent."""
+        ...
+
+    async def again(self, sent: Sent) -> bytes:
+        """The ids of a request that was counted before, whatever is remembered."""
         ...
 
     async def text(self, ids: bytes, first: int, last: int) -> tuple[str, int]:
@@ -119,8 +123,10 @@ async def diverge(
     if server is None:
         return Divergence(replace(made, first=first_difference(comparison, causes)), comparison)
     one, other = await server.counted(old), await server.counted(new)
-    pair = _Pair(comparison, server, one.ids, other.ids)
+    pair = _Pair(comparison, server, one.ids, other.ids, new)
     found, notes, calls = await pair.causes(causes, cache.unit)
+    if (unread := await _unread(new, other, server)) is not None:
+        found.append(unread)
     tokens = pair.tokens(cache.unit)
     made = replace(
         made,
@@ -135,6 +141,30 @@ async def diverge(
     return Divergence(made, comparison, (one, other), calls)
 
 
+async def _unread(new: Sent, counted: Counted, server: Server) -> Cause | None:
+    """Reasoning that was sent, and that the server did not count: only without it the numbers agree.
+    https://github.com/QwenLM/qwen-code/issues/4285"""
+    thinks = [i for i, message in enumerate(new.prompt.messages) if message.get("reasoning")]
+    if not thinks or new.prompt_tokens is None or count(counted.ids) <= new.prompt_tokens:
+        return None
+    bare = tuple({k: v for k, v in message.items() if k != "reasoning"} for message in new.prompt.messages)
+    if count(await server.of(replace(new.prompt, messages=bare))) != new.prompt_tokens:
+        return None
+    old_name = b'"reasoning_content"' in new.body
+    kind = Kind.REASONING_FIELD_IGNORED if old_name else Kind.REASONING_DROPPED_BY_PROXY
+    path = ("messages", thinks[0], "reasoning")
+    return Cause(
+        kind=kind,
+        pointer=new.prompt.at(path),
+        section=section(path),
+        says=f"reasoning is sent with {len(thinks)} message{'' if len(thinks) == 1 else 's'}, and is not in the prompt",
+        fix="send it in the field that this server reads (reasoning)"
+        if old_name
+        else "let the proxy pass reasoning on",
+        who=Who.SERVER if old_name else Who.GATEWAY,
+    )
+
+
 _NO_TOKENS = frozenset({Kind.CACHE_SALT_CHANGED, Kind.MODEL_CHANGED, Kind.PROMPT_LOGPROBS_SET})
 """They change no token of the prompt, but its hash or who may read."""
 
@@ -147,6 +177,8 @@ class _Pair:
     server: Server
     old: bytes
     new: bytes
+    sent: Sent
+    """The new one."""
 
     def tokens(self, unit: int | None) -> Tokens:
         n, m, shared = count(self.old), count(self.new), common(self.old, self.new)
@@ -162,11 +194,11 @@ class _Pair:
         told = [cause for cause in guessed if cause.kind not in _NO_TOKENS]
         mine, theirs, notes = await self._rebuilt() if told else (self.old, self.new, [])
         priced = await price(self.comparison, told, mine, theirs, self.server.of)
-        found = list(priced.causes)
+        found = [await self._as_printed(cause) for cause in priced.causes]
         if priced.unexplained:
             restored = {id for cause in found for id in cause.changes}
             left = await self._leftover(priced.reached, restored)
-            if cause := explain(self.comparison, left, unit):
+            if cause := explain(self.comparison, left, unit) or await self._nondeterministic(left):
                 found.append(cause)
             elif priced.unexplained > max(HANDFUL, unit or 0):
                 notes.append(
@@ -176,6 +208,29 @@ class _Pair:
         # A key that is no token costs all that was cached under the other one.
         found += [replace(cause, lost_tokens=count(self.old)) for cause in keys]
         return found, notes, priced.calls
+
+    async def _as_printed(self, cause: Cause) -> Cause:
+        """A change of the template's inputs, named by what it did to the prompt."""
+        if cause.kind is not Kind.TEMPLATE_INPUTS_CHANGED:
+            return cause
+        at = max(0, common(self.old, self.new) - WINDOW)
+        old, _ = await self.server.text(self.old, at, min(count(self.old), at + 3 * WINDOW))
+        new, _ = await self.server.text(self.new, at, min(count(self.new), at + 3 * WINDOW))
+        return not_printed(self.comparison, cause, old, new)
+
+    async def _nondeterministic(self, left: Leftover) -> Cause | None:
+        """Whether the server makes other tokens of the same request. https://github.com/ollama/ollama/issues/18430"""
+        if left.lost <= HANDFUL or await self.server.again(self.sent) == self.new:
+            return None
+        return Cause(
+            kind=Kind.RENDER_NONDETERMINISTIC,
+            pointer="",
+            section="the template",
+            says="the server makes other tokens of the same request each time",
+            fix="report it with the server's version and its chat template",
+            who=Who.SERVER,
+            lost_tokens=left.lost,
+        )
 
     async def _rebuilt(self) -> tuple[bytes, bytes, list[str]]:
         """Both prompts as their parts make them, if that is not what was sent: prices are then measured on those."""

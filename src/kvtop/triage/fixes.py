@@ -14,13 +14,14 @@ from typing import Any
 from kvtop.capture.api.canonical import decode
 from kvtop.capture.turn import Route
 from kvtop.errors import UsageError
-from kvtop.triage.changes import SYSTEM, Change, Comparison, What, compare, role, text_of
+from kvtop.triage.changes import Change, Comparison, What, compare
 from kvtop.triage.convert import convert
 from kvtop.triage.convert.converted import object_of
 from kvtop.triage.judge import causes_of, read
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.result import Cause
+from kvtop.triage.values import SYSTEM, role, text_of
 
 Pair = tuple[Prompt, Prompt]
 """Old and new."""

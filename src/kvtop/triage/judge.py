@@ -5,12 +5,13 @@ from __future__ import annotations
 from kvtop.capture.api.canonical import decode
 from kvtop.capture.turn import Route
 from kvtop.triage.causes import RULES, Board
-from kvtop.triage.changes import Comparison, What, compare, ordered
+from kvtop.triage.changes import Comparison, What, compare
 from kvtop.triage.convert import convert, render_inputs
 from kvtop.triage.prompt import Prompt, from_chat, pointer
 from kvtop.triage.render import excerpt, render
 from kvtop.triage.result import Cause, Diff, FirstDifference, Tokens
 from kvtop.triage.tree import ABSENT
+from kvtop.triage.values import ordered
 from kvtop.triage.windows import common_head
 
 

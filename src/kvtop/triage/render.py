@@ -6,8 +6,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
-from kvtop.triage.changes import is_text, ordered
 from kvtop.triage.prompt import Path, Prompt
+from kvtop.triage.values import is_text, ordered
 
 AROUND = 40
 """Characters on each side of a difference that an excerpt holds."""

@@ -57,6 +57,10 @@ class Expected:
     """Key of the earlier one that gives it; None: nothing is expected."""
     nearest: int | None = None
     """Key of the one with the longest common prefix, the newest of those; None: it shares nothing with any."""
+    unread: int | None = None
+    """Key of one that shares more than that, but whose prefill had not ended: it makes `at_most` what it is."""
+    unread_common: int = 0
+    """What it shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,9 @@ class _Met:
     """How far the new prompt goes with one earlier one."""
 
     kept: _Kept
+    common: int
     low: int
+    """As far as it was read for certain."""
     high: int
 
 
@@ -132,6 +138,11 @@ class History:
         nearest = max(reversed(met), key=lambda one: one.low, default=None)
         length = nearest.low if nearest else 0
         told = nearest.kept.earlier.key if nearest and length else None
+        unread = max(
+            (one for one in reversed(met) if not one.kept.earlier.whole and one.common > length),
+            key=lambda one: one.common,
+            default=None,
+        )
         unit = engine.unit or engine.block
         plain = max(0, min(length, prompt - 1)) // unit * unit
         if not engine.caching:
@@ -150,6 +161,8 @@ class History:
             because=because,
             from_=by.kept.earlier.key if by and low else None,
             nearest=told,
+            unread=unread.kept.earlier.key if unread else None,
+            unread_common=unread.common if unread else 0,
         )
 
     # how far two prompts are the same
@@ -159,7 +172,7 @@ class History:
         found = []
         for kept, length in zip(self._kept, self._commons(prompt), strict=True):
             high = min(most, length + kept.more) if length == kept.length else length
-            found.append(_Met(kept, length if kept.earlier.whole else 0, high))
+            found.append(_Met(kept, length, length if kept.earlier.whole else 0, high))
         return found
 
     def _commons(self, ids: bytes) -> list[int]:

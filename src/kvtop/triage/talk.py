@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvtop.triage.changes import Comparison, compare, key_of, role
+from kvtop.triage.changes import Comparison, compare
 from kvtop.triage.judge import causes_of
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.recurrence import Step, told
 from kvtop.triage.result import Cause
+from kvtop.triage.values import key_of, role
 
 _PLAIN = (Kind.TEXT_EDITED, Kind.PATH_CHANGED)
+_BEGINS = (Kind.OTHER_CONVERSATION, Kind.PER_AGENT_TEXT_FIRST, Kind.ROLLED_BACK)
+"""What a first turn is that goes on with nothing."""
 ANCHOR = 24
 """Characters before a region that are the same where it is the same block."""
 BACK = 8
@@ -22,9 +25,10 @@ BACK = 8
 class Talk:
     """Takes the turns of a conversation in their order. Each is compared with the one before it."""
 
-    def __init__(self, *, gateway: bool = False) -> None:
-        self.steps: list[Step] = []
-        """One for each turn after the first."""
+    def __init__(self, steps: list[Step] | None = None, *, gateway: bool = False) -> None:
+        """`steps`: of an agent's other conversations, to be gone on with."""
+        self.steps: list[Step] = [] if steps is None else steps
+        """One for each turn that has one before it."""
         self._gateway = gateway
         self._last: Prompt | None = None
         self._systems: list[str] = []
@@ -34,13 +38,21 @@ class Talk:
         self._changed: list[bool] = []
         """And whether its system prompt is another one."""
 
-    def add(self, at: float, prompt: Prompt) -> tuple[Cause, ...]:
-        """The causes of this turn against the one before, with how often each was seen."""
+    def add(self, at: float, prompt: Prompt, before: Prompt | None = None) -> tuple[Cause, ...]:
+        """The causes of this turn against the one before, with how often each was seen. `before`: the agent's turn
+        before a first one, which this may go on with."""
         last, self._last = self._last, prompt
+        first = last is None
         self._systems.append(_system(prompt))
         if last is None:
-            return ()
+            if before is None:
+                return ()
+            last = before
+            self._systems.insert(0, _system(before))
         comparison = compare(last, prompt)
+        if first and any(cause.kind in _BEGINS for cause in causes_of(comparison)):
+            del self._systems[0]
+            return ()
         self._asked.append(any(role(prompt.messages[j]) == "user" for j in comparison.appended))
         self._changed.append(self._systems[-1] != self._systems[-2])
         causes = self.refined(comparison, causes_of(comparison, gateway=self._gateway))

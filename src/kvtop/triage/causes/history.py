@@ -11,9 +11,10 @@ from typing import Any
 from kvtop.capture.api.markers import marker
 from kvtop.triage.align import ALIKE, text_likeness
 from kvtop.triage.causes.board import Board
-from kvtop.triage.changes import Change, Comparison, What, is_text, key_of, role, text_of
+from kvtop.triage.changes import Change, Comparison, What
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.prompt import Path
+from kvtop.triage.values import is_text, key_of, role, text_of
 from kvtop.triage.windows import common_head
 
 SHRUNK = 0.3
@@ -72,7 +73,7 @@ def window_truncated(board: Board) -> None:
         return
     if places != list(range(start, start + len(places))) or places[-1] == len(c.old.messages) - 1:
         return
-    if kept_first and len(places) < len(c.old.messages) / 4:
+    if kept_first and len(places) < max(2, len(c.old.messages) / 4):
         return
     if len(places) < 2 and role(c.old.messages[start]) in ("tool", *_SYSTEM):
         return
@@ -96,8 +97,8 @@ def rolled_back(board: Board) -> None:
     end = len(c.old.messages)
     if not places or places != list(range(places[0], end)) or board.free(What.MESSAGE_INSERTED):
         return
-    if places[0] <= _system_head(c.old.messages):
-        return
+    if places[0] <= _system_head(c.old.messages) or (len(places) == 1 and _tag(_whole(removed[0].old))):
+        return  # a reminder at the end goes its own way
     board.claim(
         Kind.ROLLED_BACK,
         removed,
@@ -263,7 +264,7 @@ def _apart(c: Comparison) -> bool:
     """Whether one cannot be the other one, continued."""
     head = _system_head(c.old.messages), _system_head(c.new.messages)
     shared = [(i, j) for i, j in c.pairs if i >= head[0] and j >= head[1]]
-    changed = {change.message for change in c.changes}
+    changed = {change.message for change in c.changes if change.what is not What.MESSAGE_REMOVED}
     kept = sum(j not in changed for _, j in shared)
     asked = any(role(message) == "user" for message in c.old.messages[head[0] :])
     systems = [one.messages[:n] for one, n in zip((c.old, c.new), head, strict=True)]
@@ -279,8 +280,7 @@ def _apart(c: Comparison) -> bool:
 
 
 def _unlike(old: Any, new: Any) -> bool:
-    a, b = text_of(old), text_of(new)
-    return common_head(a, b) < min(len(a), len(b)) / 4
+    return text_likeness(text_of(old), text_of(new)) < ALIKE
 
 
 def _shared_stretch(a: str, b: str) -> int:
@@ -370,5 +370,5 @@ def _message_place(change: Change) -> Path:
 
 
 RULES_FIRST: tuple[Callable[[Board], None], ...] = (compaction, other_conversation, window_truncated)
-RULES_MOVES: tuple[Callable[[Board], None], ...] = (reminder_moved, message_moved)
-RULES_LAST: tuple[Callable[[Board], None], ...] = (rolled_back, message_inserted, message_removed)
+RULES_MOVES: tuple[Callable[[Board], None], ...] = (rolled_back, reminder_moved, message_moved)
+RULES_LAST: tuple[Callable[[Board], None], ...] = (message_inserted, message_removed)

@@ -8,9 +8,10 @@ from typing import Any
 
 from kvtop.capture.api.canonical import decode
 from kvtop.triage.causes.board import Board
-from kvtop.triage.changes import Change, What, is_text, key_of, role, text_of
+from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.tree import ABSENT
+from kvtop.triage.values import is_text, key_of, role, text_of
 from kvtop.triage.windows import common_head
 
 _CLEARED = re.compile(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kvtop.triage.changes import Comparison, role, text_of
+from kvtop.triage.changes import Comparison
 from kvtop.triage.kinds import Kind, Varies, Who
 from kvtop.triage.prompt import Path, section
 from kvtop.triage.result import Cause
 from kvtop.triage.spans import varying
+from kvtop.triage.values import role, text_of
 
 HANDFUL = 16
 """Tokens: an old prompt ends with so many at most that only ask for an answer, and that the next one need not hold."""
@@ -38,6 +39,23 @@ def explain(comparison: Comparison, left: Leftover, unit: int | None) -> Cause |
         if cause := rule(comparison, left):
             return cause
     return None
+
+
+def not_printed(comparison: Comparison, cause: Cause, old: str, new: str) -> Cause:
+    """A tool_choice from or to none that took the tools out of the prompt.
+    https://github.com/ai-dynamo/dynamo/pull/7391. `old`, `new`: the texts of both prompts behind the place."""
+    ids = {change.id for change in comparison.changes if change.path == ("tool_choice",)}
+    names = [str(tool.get("name")) for tool in comparison.new.tools[:1] if tool.get("name")]
+    if not (cause.changes & ids) or not names or (names[0] in old) == (names[0] in new):
+        return cause
+    gone = names[0] in old
+    return replace(
+        cause,
+        kind=Kind.TOOLS_NOT_RENDERED,
+        who=Who.TEMPLATE,
+        says=f"tool_choice {'took the tools out of' if gone else 'brought the tools into'} the prompt",
+        fix="keep one tool_choice, or start the server without --exclude-tools-when-tool-choice-none",
+    )
 
 
 def _empty_think(comparison: Comparison, left: Leftover, unit: int | None) -> Cause | None:

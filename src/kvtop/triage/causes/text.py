@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from kvtop.triage.causes.board import Board
-from kvtop.triage.changes import SYSTEM, Change, What, role
+from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Varies
 from kvtop.triage.spans import spans, varying
+from kvtop.triage.values import SYSTEM, role
 
 _HEADER = re.compile(r"x-anthropic-billing-header:[^\n]*", re.IGNORECASE)
 _STATUS = re.compile(
@@ -23,7 +24,7 @@ _STATE = re.compile(
     r"(?:^|[ _-])(?:states?|info|now|current(?:ly)?|alerts?|live|active|session|environment|env|context)(?:$|[ _-])",
     re.IGNORECASE,
 )
-"""Names of blocks that hold a state, and as often something that stays: what only varies in them is volatile text."""
+"""Names of tagged blocks that hold a state, or something that stays: what only varies there is volatile text."""
 _MEMORY = re.compile(
     r"(?<![a-z])memor(?:y|ies)(?![a-z])|recall|retriev|relevant[ _-]|context[ _](?:docs|items)|knowledge",
     re.IGNORECASE,
@@ -262,7 +263,8 @@ def _is_status(board: Board, name: str, change: Change) -> bool:
     varies = bool(varying(*_lines(change)))
     if role(board.comparison.new.messages[change.message or 0]) not in SYSTEM and varies:
         return f"<{name}" in change.new  # a tagged block of a message that was sent before
-    return bool(_STATUS.search(name)) or (bool(_STATE.search(name)) and not varies)
+    tagged = f"<{name}" in change.new or f"<{name}" in change.old
+    return bool(_STATUS.search(name)) or (tagged and bool(_STATE.search(name)) and not varies)
 
 
 def _in_block(board: Board, kind: Kind, fits: Callable[[str, Change], bool], verb: str, fix: str) -> None:

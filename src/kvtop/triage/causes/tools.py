@@ -7,10 +7,11 @@ from collections import Counter
 from typing import Any
 
 from kvtop.triage.causes.board import Board, quoted
-from kvtop.triage.changes import Change, What, ordered
+from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Varies, Who
 from kvtop.triage.spans import skeleton, spans, varying
 from kvtop.triage.tree import ABSENT
+from kvtop.triage.values import ordered
 
 _SORTED = "sort the keys of tool schemas in the program that writes them"
 _MCP = re.compile(r"^(?:mcp__)?([A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*?)__")

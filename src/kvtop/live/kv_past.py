@@ -1,0 +1,39 @@
+"""What a server still has of its KV events, read once: for a command that was not there when they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from kvtop.live.kv_events import places
+from kvtop.readings import KvMessage
+from kvtop.triage.kv_events import decode
+from kvtop.triage.residency import Residency
+
+ALL_S = 10.0
+SILENT_S = 1.0
+"""A replay that says nothing for so long is over."""
+
+
+async def past(
+    probe: Callable[[str], Awaitable[tuple[int, bytes]]], *, configured: str = "", here: bool = True
+) -> Residency | None:
+    """As `kvtop.live.kv_events.places`; None where nothing is published, nothing is kept, or pyzmq is missing."""
+    found = await places(probe, configured=configured, here=here)
+    publisher = next((one for one in found.publishers if one.replay is not None), None)
+    if publisher is None:
+        return None
+    from kvtop.sources.kv_events import KvEventSource
+
+    index, heard = Residency(), False
+    stream = KvEventSource(publisher).stream()
+    try:
+        async with asyncio.timeout(ALL_S):
+            while True:
+                item = await asyncio.wait_for(anext(stream), SILENT_S)
+                if isinstance(item, KvMessage):
+                    heard = index.feed(decode(item.seq, item.payload, item.rank)) or heard
+    except (TimeoutError, ValueError, OSError, ImportError, StopAsyncIteration):
+        return index if heard else None
+    finally:
+        await stream.aclose()

@@ -1,0 +1,117 @@
+"""What happened on a server between the turn that left a prefix in its cache and the one that came for it. Pure."""
+
+from __future__ import annotations
+
+from kvtop.capture.turn import Captured, Sample
+from kvtop.triage.baseline import was_read
+from kvtop.triage.seen import Seen
+
+
+def turns_between(seen: Seen, source: Captured) -> list[Captured]:
+    """Turns of its server whose prompt was read after the source had ended and before this one was taken in, by
+    number."""
+    since, until = seen.since(source), seen.admitted
+    found = [
+        one
+        for one in seen.others
+        if one.upstream == source.upstream
+        and one.id not in (source.id, seen.turn.id)
+        and since <= (one.first_token_at or one.ended_at or float("inf")) <= until
+    ]
+    return sorted(found, key=lambda one: one.id)
+
+
+def samples_between(seen: Seen, source: Captured) -> list[Sample]:
+    """The server's counters from the source's first token to the moment when this turn was taken in, in order. Empty
+    unless one of the source and one of this turn is among them: else nothing follows from them."""
+    if source.upstream != seen.turn.upstream:
+        return []
+    since, until = source.first_token_at or seen.since(source), seen.admitted
+    after = sorted((one for one in source.samples if one.at >= since), key=lambda one: one.at)
+    own = own_samples(seen, after[-1].at) if after else []
+    own = [one for one in own if one.at <= until] or own[:1]
+    if not own:
+        return []
+    inner = [
+        one
+        for turn in seen.others
+        if turn.upstream == source.upstream
+        for one in turn.samples
+        if after[-1].at < one.at < own[-1].at
+    ]
+    kept = {one.at: one for one in (*after, *inner, *own)}
+    return [kept[at] for at in sorted(kept)]
+
+
+def own_samples(seen: Seen, since: float) -> list[Sample]:
+    """Those of the turn itself since then, up to its first token; at least the first one."""
+    own = sorted((one for one in seen.turn.samples if one.at >= since), key=lambda one: one.at)
+    end = seen.turn.first_token_at
+    return own if end is None else [one for one in own if one.at < end] or own[:1]
+
+
+def computed_between(seen: Seen, source: Captured) -> float | None:
+    """Tokens that the server computed since the source ended, no less; None: nobody counted."""
+    told = [one.new_tokens for one in turns_between(seen, source) if one.new_tokens is not None]
+    by_turns = float(sum(max(0, one) for one in told)) if told else None
+    counted = counted_between(seen, source)
+    known = [one for one in (by_turns, counted) if one is not None]
+    return max(known, default=None)
+
+
+def counted_between(seen: Seen, source: Captured) -> float | None:
+    """The same by the counters alone, which see what went past the tap too; None where they do not tell."""
+    kept = samples_between(seen, source)
+    if len(kept) < 2:
+        return None
+    a = next((one for one in kept[:-1] if source.ended_at is not None and one.at >= source.ended_at), kept[0])
+    b = kept[-1]
+    if a.prompt_tokens is None or a.cached_tokens is None or a.generation_tokens is None:
+        return None
+    if b.prompt_tokens is None or b.cached_tokens is None or b.generation_tokens is None:
+        return None
+    prompt, cached = b.prompt_tokens - a.prompt_tokens, b.cached_tokens - a.cached_tokens
+    generated = b.generation_tokens - a.generation_tokens
+    return None if min(prompt, cached, generated) < 0 else max(0.0, prompt - cached) + generated
+
+
+def hit_elsewhere(seen: Seen, source: Captured) -> Captured | None:
+    """A turn of another conversation that came no sooner than this one, and found what had lain in the cache since
+    before the source ended: then the cache as a whole was not lost."""
+    for one in seen.others:
+        old = _goes_on(seen, one)
+        if old is None or one.conversation == seen.turn.conversation or not one.cached_tokens:
+            continue
+        lay = was_read(old) is True and seen.since(old) <= seen.since(source) and not _filled_anew(seen, old, one)
+        came = one.sent_at or one.started_at
+        if lay and came >= seen.arrived and 2 * one.cached_tokens >= (old.prompt_tokens or 0) > seen.unit:
+            return one
+    return None
+
+
+def all_cold(seen: Seen, source: Captured) -> list[Captured]:
+    """The first turn of each other conversation that went on since the source ended, if none of them found anything."""
+    first: dict[str, Captured] = {}
+    for one in sorted(seen.others, key=lambda one: one.id):
+        old = _goes_on(seen, one)
+        if old is None or not one.conversation or one.conversation == seen.turn.conversation:
+            continue
+        if (one.sent_at or one.started_at) > seen.since(source) >= seen.since(old) and seen.counts(
+            old.prompt_tokens or 0
+        ):
+            first.setdefault(one.conversation, one)
+    warm = any(one.cached_tokens is None or one.cached_tokens > seen.unit for one in first.values())
+    return [] if warm else list(first.values())
+
+
+def _goes_on(seen: Seen, one: Captured) -> Captured | None:
+    """The turn before it on the same server, where it goes on from that with the same beginning."""
+    old = seen.by_id(one.parent)
+    if one.relation != "next" or one.changed or old is None or old.prompt_tokens is None:
+        return None
+    return old if (one.upstream, one.model) == (old.upstream, old.model) == (seen.turn.upstream, old.model) else None
+
+
+def _filled_anew(seen: Seen, old: Captured, one: Captured) -> bool:
+    """Whether another turn of that conversation may have put it into the cache again meanwhile."""
+    return any(other.conversation == one.conversation and old.id < other.id < one.id for other in seen.others)

@@ -1,0 +1,371 @@
+"""How an engine lost what it should have had: for each reason whether there is evidence for it, or against it.
+
+A reason without positive evidence is never named; one that nothing rules out is a candidate.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kvtop.capture.turn import Captured, Sample, TurnState
+from kvtop.model.words import exact, secs, span
+from kvtop.triage.baseline import was_read
+from kvtop.triage.between import (
+    all_cold,
+    computed_between,
+    counted_between,
+    hit_elsewhere,
+    own_samples,
+    samples_between,
+    turns_between,
+)
+from kvtop.triage.engine import Layers
+from kvtop.triage.kinds import Reason
+from kvtop.triage.seen import Seen
+
+STEP_S = 0.5
+"""An engine's step takes no longer: what a turn leaves is there a step after its end."""
+TOO_FAST = 4.0
+"""A first token that came so many times faster than its new tokens can be read was not computed from them."""
+STUCK_AFTER = 3
+"""Prompts in a row that found nothing, one of them the same as one before."""
+_NEVER_FALL = ("prompt_tokens", "cached_tokens", "queries", "hits", "generation_tokens", "finished")
+_REPLICA_HEADERS = ("x-litellm-model-id", "x-litellm-model-api-base", "x-served-by", "x-backend", "x-upstream")
+"""By which gateways say who answered."""
+_BROKE = {TurnState.ABORTED: "was aborted", TurnState.CUT: "broke off", TurnState.FAILED: "failed"}
+_DOMINATES = {
+    Reason.PREVIOUS_ABORTED: {Reason.EVICTED, Reason.OFFLOAD_NOT_LOADED, Reason.STUCK_CACHE},
+    Reason.HASH_SEED: {Reason.RESTART, Reason.EVICTED, Reason.STUCK_CACHE, Reason.OFFLOAD_NOT_LOADED},
+    Reason.RESTART: {Reason.CACHE_RESET, Reason.EVICTED, Reason.STUCK_CACHE, Reason.OFFLOAD_NOT_LOADED},
+    Reason.CACHE_RESET: {Reason.EVICTED},
+    Reason.OFFLOAD_NOT_LOADED: {Reason.EVICTED},
+    Reason.REPLICA: {Reason.EVICTED, Reason.OFFLOAD_NOT_LOADED, Reason.STUCK_CACHE},
+    Reason.METRIC_WRONG: {Reason.STUCK_CACHE},
+}
+"""A reason that explains by itself what the others would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One reason looked into."""
+
+    reason: Reason
+    shown: bool | None
+    """True: there is positive evidence. False: it is ruled out. None: it cannot be told."""
+    says: str = ""
+    """What shows it, or rules it out; for a candidate what speaks for it."""
+    clause: str = ""
+    """Of one that is shown, for the sentence: 'evicted by turns 795–802'."""
+
+
+def lost_by(seen: Seen, source: Captured | None) -> list[Finding]:
+    """For what a turn did not get although the cache had held it. `source`: the turn that left it there; None: it is
+    not among those that were seen, and nothing can be looked into."""
+    if source is None:
+        return [Finding(reason, None) for reason in (Reason.CACHE_RESET, Reason.EVICTED)]
+    restart = _restart(seen, source)
+    evicted = _evicted(seen, source)
+    found = [
+        restart,
+        _reset(seen, source, restart),
+        evicted,
+        _aborted(seen, source),
+        _still_running(seen, source),
+        _replica(seen, source),
+        _not_loaded(seen, source, evicted),
+        _hash_seed(seen, source, restart),
+        _stuck(seen, source),
+        _metric(seen),
+    ]
+    return [one for one in found if one is not None]
+
+
+def never_had(seen: Seen) -> Finding | None:
+    """For what a turn would have had if the prompt of the one before it had been read to its end."""
+    source = seen.by_id(seen.expected.unread) if seen.expected else None
+    if source is None or was_read(source, seen.admitted) is not False:
+        return None
+    if source.ended_at is not None and source.ended_at <= seen.admitted:
+        return _aborted(seen, source)
+    return _still_running(seen, source) if source.state is not None else None
+
+
+def decided(found: Iterable[Finding]) -> list[Finding]:
+    """Those that are shown, without what another one of them explains by itself."""
+    shown = [one for one in found if one.shown]
+    reasons = {one.reason for one in shown}
+    over = set().union(*(_DOMINATES.get(reason, set()) for reason in reasons))
+    return [one for one in shown if one.reason not in over]
+
+
+# each reason
+
+
+def _restart(seen: Seen, source: Captured) -> Finding:
+    if source.upstream != seen.turn.upstream:
+        return Finding(Reason.RESTART, None)
+    old = [one for one in source.samples if one.at >= (source.first_token_at or source.started_at)]
+    own = [one for one in own_samples(seen, old[-1].at) if one.at > old[-1].at] if old else []
+    if not old or not own:
+        return Finding(Reason.RESTART, None)
+    a, b = old[-1], own[-1]
+    if a.started_at is not None and b.started_at is not None and a.started_at != b.started_at:
+        age = seen.arrived - b.started_at
+        when = f"{span(age)} before" if age > 0 else "meanwhile"
+        says = f"the server's process began {when}, after turn {source.id} had ended"
+        return Finding(Reason.RESTART, True, says, f"it was restarted {when}")
+    path = [a, *(one for one in samples_between(seen, source) if one.at > a.at), b]
+    fell = next((name for name in _NEVER_FALL if _falls(path, name)), None)
+    if fell is not None:
+        says = f"the server's counters fell since turn {source.id}: they began again"
+        return Finding(Reason.RESTART, True, says, "its counters began again")
+    if a.started_at is not None and b.started_at is not None:
+        return Finding(Reason.RESTART, False, f"a restart: the process start is unchanged since turn {source.id}")
+    if any(getattr(a, name) is not None and getattr(b, name) is not None for name in _NEVER_FALL):
+        return Finding(Reason.RESTART, False, f"a restart: no counter fell since turn {source.id}")
+    return Finding(Reason.RESTART, None)
+
+
+def _falls(path: list[Sample], name: str) -> bool:
+    values = [value for one in path if (value := getattr(one, name)) is not None]
+    return any(later < sooner for sooner, later in itertools.pairwise(values))
+
+
+def _reset(seen: Seen, source: Captured, restart: Finding) -> Finding:
+    since, until = seen.since(source), seen.admitted
+    known = (*seen.server.reset_at, *(seen.events.cleared_at if seen.events else ()))
+    times = [at for at in known if since <= at <= until]
+    if times:
+        when = f"{span(max(0.0, seen.arrived - max(times)))} before"
+        return Finding(
+            Reason.CACHE_RESET, True, f"the prefix cache was cleared {when}", f"its cache was cleared {when}"
+        )
+    hit = hit_elsewhere(seen, source)
+    if hit is not None:
+        share = f"{hit.cached_share:.0%}".replace("%", " %")
+        says = f"a reset of the cache: turn {hit.id} of another conversation hit {share} after it"
+        return Finding(Reason.CACHE_RESET, False, says)
+    if seen.events is not None and seen.events.complete:
+        return Finding(Reason.CACHE_RESET, False, "a reset of the cache: the KV events tell of none")
+    cold = all_cold(seen, source)
+    if len(cold) >= 2 and restart.shown is False and _much_read(seen, source) is False:
+        says = f"{len(cold)} other conversations that went on found nothing either: {_turns(cold)}"
+        return Finding(Reason.CACHE_RESET, True, says, "every conversation was cold at once: its cache was cleared")
+    return Finding(Reason.CACHE_RESET, None)
+
+
+def _much_read(seen: Seen, source: Captured) -> bool | None:
+    """Whether at least a pool full was computed since."""
+    pool, computed = seen.server.pool_tokens, computed_between(seen, source)
+    return None if pool is None or computed is None else computed >= pool
+
+
+def _evicted(seen: Seen, source: Captured) -> Finding:
+    reason, events, pool = Reason.EVICTED, seen.events, seen.server.pool_tokens
+    expected = seen.expected.tokens if seen.expected else 0
+    since, until = seen.since(source), seen.admitted
+    by = turns_between(seen, source)
+    clause = f"evicted by {_turns(by)}" if by else "evicted"
+    gone = [one for one in (events.gone if events else ()) if one.tier == "GPU" and since <= one.at <= until]
+    if any(one.end_tokens <= expected for one in gone):
+        says = f"KV events: {len(gone)} blocks of this prefix left the device since turn {source.id}"
+        return Finding(reason, True, says, clause)
+    computed = computed_between(seen, source)
+    if pool is not None and computed is not None and computed >= pool:
+        says = f"{exact(computed)} tokens were computed since turn {source.id}, the pool holds {exact(pool)}"
+        return Finding(reason, True, says, clause)
+    kept = samples_between(seen, source)
+    preempted = [one.preempted for one in kept if one.preempted is not None]
+    alone = seen.server.engines in (None, 1)
+    if alone and len(preempted) > 1 and preempted[-1] > preempted[0]:
+        n = preempted[-1] - preempted[0]
+        says = f"the pool was full since turn {source.id}: {exact(n)} requests were preempted"
+        return Finding(reason, True, says, clause)
+    usage = [one.kv_cache_usage_share for one in kept if one.at > since and one.kv_cache_usage_share is not None]
+    if pool is not None and usage and (1 - min(1.0, max(usage))) * pool < expected - seen.unit:
+        says = f"running requests held {max(usage):.0%} of the pool since turn {source.id}".replace("%", " %")
+        return Finding(reason, True, f"{says}: there was no room left for this prefix", clause)
+    if events is not None and events.complete and not gone:
+        return Finding(reason, False, "eviction: by the KV events none of its blocks left the device")
+    counted = counted_between(seen, source)
+    if counted == 0:
+        return Finding(reason, False, f"eviction: nothing was computed since turn {source.id}")
+    full = seen.server.layers is Layers.FULL  # on others its blocks may be taken while the pool has room
+    if full and counted is not None and pool is not None and usage and counted + max(usage) * pool + expected <= pool:
+        says = f"eviction: {exact(counted)} tokens were computed since turn {source.id}"
+        return Finding(reason, False, f"{says}, and the pool of {exact(pool)} had room")
+    return Finding(reason, None, "" if computed is None else f"{exact(computed)} tokens were computed in between")
+
+
+def _aborted(seen: Seen, source: Captured) -> Finding | None:
+    how = _BROKE.get(source.state) if source.state else None
+    if how is None:
+        return None
+    read = was_read(source)
+    if read is False:
+        clause = f"turn {source.id} {how} before its prompt had been read"
+        return Finding(Reason.PREVIOUS_ABORTED, True, clause, clause)
+    says = f"turn {source.id} {how}, and whether its prompt had been read is not known" if read is None else ""
+    return Finding(Reason.PREVIOUS_ABORTED, read and False, says or f"turn {source.id} {how}: its prompt had been read")
+
+
+def _still_running(seen: Seen, source: Captured) -> Finding:
+    reason, came = Reason.STILL_RUNNING, seen.admitted
+    running = source.state is not None and (source.ended_at is None or source.ended_at > came)
+    gap = 0.0 if source.ended_at is None else came - source.ended_at
+    if source.ended_at is None and not running:
+        return Finding(reason, None, f"nobody saw turn {source.id} end")
+    if not running and gap >= STEP_S:
+        return Finding(reason, False, f"turn {source.id} still running: it had ended {secs(gap)} before")
+    how = "was still writing when it came" if running else f"had ended {secs(gap)} before it came"
+    read = was_read(source, came)
+    if running and read is False:
+        clause = f"turn {source.id} was still being read when it came"
+        return Finding(reason, True, clause, clause)
+    if read and source.prompt_tokens is not None and (seen.cached or 0) + seen.unit >= source.prompt_tokens:
+        return Finding(
+            reason, True, f"turn {source.id} {how}, and only its reply is missing", f"turn {source.id} {how}"
+        )
+    if read and source.prompt_tokens is not None:
+        return Finding(reason, False, f"turn {source.id} still running: its prompt had been read, and is missing too")
+    return Finding(reason, None, f"turn {source.id} {how}")
+
+
+def _replica(seen: Seen, source: Captured) -> Finding:
+    reason = Reason.REPLICA
+    if source.upstream != seen.turn.upstream:
+        says = f"turn {source.id} went to another server"
+        return Finding(reason, True, says, f"turn {source.id} went to another server")
+    old, new = seen.ran_on.get(source.id), seen.ran_on.get(seen.turn.id)
+    if old is not None and new is not None and old != new:
+        says = f"turn {source.id} ran on engine {old}, this one on engine {new}"
+        return Finding(reason, True, says, f"turn {source.id} ran on another engine")
+    for name in _REPLICA_HEADERS:
+        one, other = _header(source, name), _header(seen.turn, name)
+        if one and other and one != other:
+            says = f"{name} of the answers is another: turn {source.id} went to another replica"
+            return Finding(reason, True, says, f"turn {source.id} went to another replica")
+    if seen.server.engines == 1:
+        return Finding(reason, False, "replicas: the same upstream, and it has one engine")
+    if old is not None and old == new:
+        return Finding(reason, False, f"replicas: both ran on engine {old}")
+    return Finding(reason, None)
+
+
+def _header(turn: Captured, name: str) -> str:
+    return next((value for key, value in turn.response_headers if key.lower() == name), "")
+
+
+def _not_loaded(seen: Seen, source: Captured, evicted: Finding) -> Finding | None:
+    """It left the device, a tier behind it held it, and nothing came back from there."""
+    reason, events = Reason.OFFLOAD_NOT_LOADED, seen.events
+    if seen.server.offload is False:
+        return Finding(reason, False, "a tier that was not read: none is configured")
+    if not seen.server.offload:
+        return None
+    flat = _flat_loads(seen)
+    if flat is False:
+        return Finding(reason, False, "a tier that was not read: KV was loaded while it waited")
+    held = _held_in_tier(seen, source)
+    if held and flat and evicted.shown:
+        there = f"{exact(events.anywhere)} tokens lay in a tier" if events and events.anywhere else "its KV was stored"
+        says = f"{there}, and no KV was loaded while it waited"
+        return Finding(reason, True, says, "evicted from the device, and its tier was not read")
+    return Finding(reason, None if held is not False else False, "a tier that was not read: it held none of this")
+
+
+def _flat_loads(seen: Seen) -> bool | None:
+    """Nothing was loaded while it waited for its first token."""
+    end = seen.turn.first_token_at or seen.turn.ended_at
+    kept = seen.turn.samples
+    if end is not None:
+        kept = [one for one in kept if one.at < end] + [one for one in kept if one.at >= end][:1]
+    if len(kept) < 2:
+        return None
+    a, b = kept[0], kept[-1]
+    pairs = [(a.load_bytes, b.load_bytes), (a.external_hits, b.external_hits)]
+    known = [x == y for x, y in pairs if x is not None and y is not None]
+    return all(known) if known else None
+
+
+def _held_in_tier(seen: Seen, source: Captured) -> bool | None:
+    """Whether a tier still held what was lost: by the events, or since less was stored than it can hold."""
+    events, expected = seen.events, seen.expected.tokens if seen.expected else 0
+    if events is not None and events.anywhere is not None:
+        if events.anywhere >= expected and (events.on_device or 0) < expected:
+            return True
+        return False if events.complete else None
+    kept = samples_between(seen, source)
+    first = min(source.samples, key=lambda one: one.at, default=None)
+    if not kept or first is None or first.store_bytes is None or kept[-1].store_bytes is None:
+        return None
+    stored = kept[-1].store_bytes - first.store_bytes
+    if stored <= 0:
+        return False if kept[-1].store_bytes == 0 else None
+    tier = seen.server.tier_bytes
+    return True if tier is not None and stored < tier else None
+
+
+def _hash_seed(seen: Seen, source: Captured, restart: Finding) -> Finding | None:
+    """The keys of a tier that outlived the process are others now."""
+    if not seen.server.lasting_tier or restart.shown is not True:
+        return None
+    if not _random_seed(seen):
+        return Finding(Reason.HASH_SEED, False, "another hash seed: it is fixed in this version")
+    now = [one for one in seen.turn.samples if one.external_hits is not None]
+    stored = any((one.store_bytes or 0) > 0 for one in source.samples)
+    before = any((one.external_hits or 0) > 0 for one in source.samples)
+    if now and now[-1].external_hits == 0 and (stored or before):
+        says = "the tier outlived the restart, held this prefix, and was never hit since"
+        return Finding(Reason.HASH_SEED, True, says, "the keys of its tier changed with the restart (hash seed)")
+    return Finding(Reason.HASH_SEED, None)
+
+
+def _random_seed(seen: Seen) -> bool:
+    """Whether hashes differ from process to process: xxhash always, sha256 before 0.29 (PYTHONHASHSEED)."""
+    if (seen.server.hash_algorithm or "").startswith("xxhash"):
+        return True
+    parts = (seen.server.version or "").split(".")
+    if len(parts) < 2 or not all(part.isascii() and part.isdigit() and len(part) < 6 for part in parts[:2]):
+        return False
+    return (int(parts[0]), int(parts[1])) < (0, 29)
+
+
+def _stuck(seen: Seen, source: Captured) -> Finding | None:
+    """The same prompt again, and it found nothing; nor did any other one since."""
+    prompt = seen.turn.prompt_tokens
+    same = prompt is not None and seen.expected is not None and seen.expected.common >= prompt
+    if not same or seen.cached != 0:
+        return None
+    since = [one for one in (*turns_between(seen, source), seen.turn) if one.cached_tokens is not None]
+    kept = samples_between(seen, source)
+    hits = {one.hits for one in kept if one.hits is not None}
+    asked = {one.queries for one in kept if one.queries is not None}
+    if len(since) >= STUCK_AFTER and not any(one.cached_tokens for one in since) and len(hits) == 1 and len(asked) > 1:
+        says = f"the same prompt again found nothing, nor did any of {len(since)} prompts since turn {source.id}"
+        return Finding(Reason.STUCK_CACHE, True, says, f"no prompt has hit since turn {source.id}")
+    return Finding(Reason.STUCK_CACHE, None)
+
+
+def _metric(seen: Seen) -> Finding | None:
+    """Its first token came too soon for what it is said to have computed."""
+    ttft, prompt, cached = seen.ttft, seen.turn.prompt_tokens, seen.cached
+    if ttft is None or not seen.rate or prompt is None or cached is None or seen.expected is None:
+        return None
+    computing = (prompt - cached) / seen.rate
+    reusing = (prompt - seen.expected.tokens) / seen.rate
+    if computing - reusing >= 1.0 and ttft * TOO_FAST < computing:
+        says = f"its first token came after {secs(ttft)}; what it is said to have computed takes {secs(computing)}"
+        return Finding(Reason.METRIC_WRONG, True, says, "its first token came as if it had it: the number is wrong")
+    if ttft * 2 >= computing:
+        return Finding(Reason.METRIC_WRONG, False, "a wrong number: its first token took as long as reading that anew")
+    return None
+
+
+def _turns(turns: list[Captured]) -> str:
+    """`turn 795`, `turns 795–802`."""
+    if len(turns) == 1:
+        return f"turn {turns[0].id}"
+    return f"turns {turns[0].id}–{turns[-1].id}"

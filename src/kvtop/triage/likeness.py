@@ -1,0 +1,102 @@
+"""How alike two messages, calls and blocks are, and which of two lists are the same ones."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kvtop.triage.align import ALIKE, text_likeness
+from kvtop.triage.spans import masked
+from kvtop.triage.values import SYSTEM, is_text, key_of, role, text_of
+
+SAME_TALK = 0.6
+"""Messages that share less than this, all in all, are not the same ones edited."""
+_BLOCK = re.compile(r"<([A-Za-z][\w-]{1,60})(?:\s[^<>]*)?>.{0,20000}?</\1>", re.DOTALL)
+
+
+def as_blocks(content: Any) -> list[Any]:
+    """A content as a list of blocks."""
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+def same_ones(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int]]:
+    """Equal elements, the n-th with the n-th, of two lists that hold the same ones."""
+    places: dict[str, list[int]] = {}
+    for i, one in enumerate(old):
+        places.setdefault(key_of(one), []).append(i)
+    return sorted((places[key_of(one)].pop(0), j) for j, one in enumerate(new))
+
+
+def by_name(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Tools of the same name, the n-th with the n-th; then those whose names differ in a random part alone."""
+
+    def places(tools: Iterable[tuple[int, Mapping[str, Any]]], *, mask: bool) -> dict[tuple[str, int], int]:
+        out: dict[tuple[str, int], int] = {}
+        seen: Counter[str] = Counter()
+        for i, tool in tools:
+            name = str(tool.get("name", ""))
+            name = masked(name) if mask else name
+            out[name, seen[name]] = i
+            seen[name] += 1
+        return out
+
+    ours, theirs = places(enumerate(old), mask=False), places(enumerate(new), mask=False)
+    pairs = [(i, theirs[name]) for name, i in ours.items() if name in theirs]
+    left = [(i, old[i]) for name, i in ours.items() if name not in theirs]
+    right = [(j, new[j]) for name, j in theirs.items() if name not in ours]
+    some, others = places(left, mask=True), places(right, mask=True)
+    return sorted([*pairs, *((i, others[name]) for name, i in some.items() if name in others)])
+
+
+def another_way(
+    old: Sequence[Mapping[str, Any]],
+    new: Sequence[Mapping[str, Any]],
+    head: int,
+    alike: Sequence[tuple[int, int]],
+) -> bool:
+    """Whether all that follows an equal beginning is other talk, and not the same one edited."""
+    rest = len(old) - head
+    if rest < 3 or not alike:
+        return False
+    return sum(message_likeness(old[i], new[j]) for i, j in alike) / rest < SAME_TALK
+
+
+def message_likeness(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
+    same_call = old.get("tool_call_id") is not None and old.get("tool_call_id") == new.get("tool_call_id")
+    calls, others = old.get("tool_calls"), new.get("tool_calls")
+    if isinstance(calls, list) and isinstance(others, list):
+        alike = max((call_likeness(a, b) for a in calls[:8] for b in others[:8]), default=0.0)
+        return max(alike, text_likeness(text_of(old), text_of(new))) * (role(old) == role(new))
+    if role(old) != role(new):
+        texts = text_of(old), text_of(new)
+        return 0.9 if texts[0] and texts[0] == texts[1] else 0.0
+    if same_call:
+        return 1.0
+    one, other = text_of(old), text_of(new)
+    if not one and not other:
+        return 0.5
+    if role(old) in SYSTEM:
+        return max(ALIKE, text_likeness(one, other))  # there is one, rarely more
+    # A block that moves on from message to message does not make two of them the same one.
+    return text_likeness(_BLOCK.sub("", one).strip() or one, _BLOCK.sub("", other).strip() or other)
+
+
+def call_likeness(old: Any, new: Any) -> float:
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return 0.0
+    if old.get("id") is not None and old.get("id") == new.get("id"):
+        return 1.0
+    one, other = old.get("function"), new.get("function")
+    if not (isinstance(one, dict) and isinstance(other, dict)) or one.get("name") != other.get("name"):
+        return 0.0
+    return 0.5 + text_likeness(str(one.get("arguments")), str(other.get("arguments"))) / 2
+
+
+def block_likeness(old: Any, new: Any) -> float:
+    if not (isinstance(old, dict) and isinstance(new, dict)) or old.get("type") != new.get("type"):
+        return 0.0
+    if is_text(old) and is_text(new):
+        return text_likeness(old["text"], new["text"])
+    return 0.4  # pictures, files: another one in its place

@@ -1,0 +1,375 @@
+"""Why one turn took its time. Pure.
+
+What the law expects decides, never what the turn before had. An engine is blamed only with less than expected in its
+answer and evidence for how it lost the rest; what fits without evidence is a candidate, and the verdict unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kvtop.capture.slow import lost as grew_too_much
+from kvtop.capture.slow import queued as stood_in_queue
+from kvtop.capture.turn import TurnState
+from kvtop.errors import printable
+from kvtop.model.words import exact, pct, secs
+from kvtop.triage import decoding
+from kvtop.triage.between import own_samples
+from kvtop.triage.engine_side import Finding, decided, lost_by, never_had
+from kvtop.triage.kinds import Kind, Verdict, Who
+from kvtop.triage.result import Cause, Phases, Why
+from kvtop.triage.seen import Seen
+from kvtop.triage.words import FIXES, LIMIT, because, cause, named, section, waited
+
+SHORT_S = 2.0
+"""A shorter time in the queue is no news."""
+_KEYS = (Kind.MODEL_CHANGED, Kind.CACHE_SALT_CHANGED)
+"""Causes that are no tokens: nothing of the same tokens can be reused."""
+
+
+SMALL = 0.1
+"""Share of the dearest cause's tokens."""
+
+
+def why(seen: Seen) -> Why:
+    """The verdict on a turn. Never raises."""
+    found = (
+        _ended_badly(seen)
+        or _queued(seen)
+        or _slow_decode(seen, first=True)
+        or _engine(seen)
+        or _prompt(seen)
+        or _new_tokens(seen)
+        or _slow_decode(seen, first=False)
+        or _rest(seen)
+    )
+    expected = found.expected_cached_tokens
+    if expected is None and seen.expected is not None:
+        expected = seen.expected.tokens
+    return replace(
+        found,
+        expected_cached_tokens=expected,
+        cached_tokens=seen.cached,
+        expected_because=seen.expected.because if seen.expected else (),
+        phases=phases(seen),
+        diff=seen.diff,
+        evidence=(*found.evidence, *_common_evidence(seen)),
+    )
+
+
+def phases(seen: Seen) -> Phases:
+    """Where its time went, as far as that is known."""
+    turn, ttft = seen.turn, seen.ttft
+    prefill = turn.prefill_s
+    if prefill is None and ttft is not None and turn.queue_s is not None:
+        prefill = max(0.0, ttft - turn.queue_s)
+    return Phases(turn.queue_s, prefill, decoding.decode_s(turn))
+
+
+def _why(seen: Seen, verdict: Verdict, sentence: str, **more: object) -> Why:
+    return Why(str(seen.turn.id), verdict, sentence, **more)  # type: ignore[arg-type]
+
+
+def _ended_badly(seen: Seen) -> Why | None:
+    turn, name = seen.turn, named(seen)
+    if turn.state in (TurnState.FAILED, TurnState.CUT):
+        status = f" {turn.status}" if turn.status is not None and turn.status >= 400 else ""
+        said = f" {printable(turn.error)[:LIMIT]}" if turn.error else ""
+        how = "failed:" if turn.state is TurnState.FAILED else "broke off on the server's side:"
+        sentence = f"{name} {how}{status}{said}" if status or said else f"{name} {how[:-1]}"
+        return _why(seen, Verdict.FAILED, sentence)
+    if turn.state is TurnState.ABORTED or turn.finish_reason == "abort":
+        by = "by its client" if turn.state is TurnState.ABORTED else "by the server"
+        took = f" after {secs(turn.duration_s)}" if turn.duration_s is not None else ""
+        when = ", before its first token" if turn.first_token_at is None and turn.stream else ""
+        return _why(seen, Verdict.ABORTED, f"{name} was aborted {by}{took}{when}")
+    if turn.state is TurnState.IN_FLIGHT:
+        return _why(seen, Verdict.UNKNOWN, f"{name} is still in flight")
+    return None
+
+
+def _queued(seen: Seen) -> Why | None:
+    """It stood in line for most of its wait. A KV load counts as queue time in vLLM, and is none."""
+    ttft, queue = seen.ttft, seen.turn.queue_s
+    if ttft is None or ttft < SHORT_S or _loaded(seen) is True:
+        return None
+    if queue is not None:
+        if queue < SHORT_S or queue * 2 <= ttft:
+            return None
+    elif not stood_in_queue(seen.turn):
+        return None
+    behind = _behind(seen)
+    after = f" behind turn {behind}" if behind else ""
+    long = f", {secs(queue)} of it in the queue{after}" if queue is not None else f", most of it in the queue{after}"
+    lines = []
+    held = [one for one in own_samples(seen, seen.arrived) if one.waiting is not None and one.running is not None]
+    if held:
+        most = max(held, key=lambda one: one.waiting or 0.0)
+        lines.append(f"{exact(most.running)} ran and {exact(most.waiting)} waited meanwhile")
+        pool = [one.kv_cache_usage_share for one in held if one.kv_cache_usage_share is not None]
+        lines += [f"the KV pool was {pct(max(pool))} full"] if pool else []
+    if seen.counts(seen.lost):
+        lines.append(f"it also got {exact(seen.lost)} tokens less from the cache than expected")
+    out = ["a KV load: none moved while it waited"] if _loaded(seen) is False else []
+    return _why(seen, Verdict.QUEUED, f"{named(seen)} {waited(seen)}{long}", evidence=(*lines,), rules_out=(*out,))
+
+
+def _loaded(seen: Seen) -> bool | None:
+    """Whether KV came back from a tier while it waited."""
+    end = seen.turn.first_token_at or seen.turn.ended_at or float("inf")
+    kept = [one for one in seen.turn.samples if one.at < end] + [one for one in seen.turn.samples if one.at >= end][:1]
+    pairs = []
+    for name in ("load_bytes", "external_hits"):
+        values = [value for one in kept if (value := getattr(one, name)) is not None]
+        pairs += [values[-1] > values[0]] if len(values) > 1 else []
+    return any(pairs) if pairs else None
+
+
+def _behind(seen: Seen) -> int | None:
+    """The turn with most to read of those that ran while it waited; None where none of them had much."""
+    came = seen.arrived
+    ran = [
+        (one.new_tokens, -one.id)
+        for one in seen.others
+        if one.upstream == seen.turn.upstream
+        and one.new_tokens is not None
+        and one.new_tokens >= seen.unit
+        and (one.sent_at or one.started_at) <= came < (one.ended_at or came)
+    ]
+    return -max(ran)[1] if ran else None
+
+
+def _slow_decode(seen: Seen, *, first: bool) -> Why | None:
+    """`first`: only where writing took more than all else that can be wrong with the turn."""
+    found = decoding.slow(seen)
+    if found is None:
+        return None
+    if first and (seen.ttft is None or found.extra_s <= seen.ttft):
+        return None
+    sentence = f"{named(seen)} wrote {found.words}"
+    return _why(seen, Verdict.SLOW_DECODE, sentence, evidence=found.evidence)
+
+
+def _engine(seen: Seen) -> Why | None:
+    """Less than the law expects."""
+    if seen.cached is None or seen.expected is None:
+        return None
+    if seen.counts(seen.lost):
+        return _lost(seen, seen.expected.tokens, lost_by(seen, seen.source))
+    unread = never_had(seen)
+    should = min(seen.expected.at_most, seen.expected.unread_common // seen.unit * seen.unit)
+    if unread is not None and seen.counts(should - seen.cached):
+        return _lost(seen, should, [unread])
+    return None
+
+
+def _lost(seen: Seen, expected: int, found: Sequence[Finding]) -> Why:
+    missing = expected - (seen.cached or 0)
+    cost = f", {secs(missing / seen.rate)}" if seen.rate else ""
+    shown, name = decided(found), named(seen)
+    lines = (
+        f"{exact(seen.cached)} of {exact(expected)} tokens came from the cache that should have",
+        *(one.says for one in found if one.shown),
+    )
+    out = (*(one.says for one in found if one.shown is False and one.says), *_same_prompt(seen))
+    if len(shown) == 1:
+        sentence = f"{name} {waited(seen)}: the engine lost {exact(missing)} tokens{cost}, {shown[0].clause}"
+        return _why(
+            seen, Verdict.ENGINE_LOST_CACHE, sentence, reason=shown[0].reason, evidence=lines, rules_out=out,
+            expected_cached_tokens=expected, fix=FIXES[shown[0].reason],
+        )  # fmt: skip
+    fits = [one for one in shown or found if one.shown is not False]
+    told = because([one.reason for one in fits])
+    if len(shown) > 1:
+        said = f"{told}, the evidence fits {'both' if len(shown) == 2 else 'each'}"
+    else:
+        said = f"nothing shows how; {told} would fit" if told else "nothing shows how"
+        lines = (*lines, *(one.says for one in fits if one.says))
+    sentence = f"{name} {waited(seen)}: it got {exact(missing)} tokens less than expected{cost}: {said}"
+    return _why(
+        seen, Verdict.UNKNOWN, sentence, candidates=tuple(one.reason for one in fits), evidence=lines, rules_out=out,
+        expected_cached_tokens=expected,
+    )  # fmt: skip
+
+
+def _same_prompt(seen: Seen) -> tuple[str, ...]:
+    if seen.expected is None or not seen.expected.common:
+        return ()
+    return (f"a changed prompt: {exact(seen.expected.common)} tokens are the same from the beginning on",)
+
+
+def _prompt(seen: Seen) -> Why | None:
+    """It left the prompt that it goes on from, and what stands behind was read anew."""
+    broken = [one for one in seen.diff.causes if one.kind is not Kind.OTHER_CONVERSATION] if seen.diff else []
+    anew = reread(seen, broken)
+    if anew is None or not seen.counts(anew):
+        return None
+    first = _main(broken)
+    cost = f", {secs(anew / seen.rate)}" if seen.rate else ""
+    name, at = f"{named(seen)} {waited(seen)}", _where(seen, first)
+    again = f"{exact(anew)} tokens were read again{cost}"
+    if first is not None and first.kind in _KEYS:
+        what = "cache salt" if first.kind is Kind.CACHE_SALT_CHANGED else "model"
+        sentence = f"{name}: it was sent with another {what} than the turn before; {again}"
+    elif first is not None and first.who is Who.NOBODY:
+        sentence = f"{name}: {cause(first.kind)}, by design; {again}"
+    else:
+        kind = f" ({cause(first.kind)})" if first is not None else ""
+        sentence = f"{name}: the prefix broke{at}{kind}; {again}"
+    lines = [printable(one.says) for one in broken]
+    if first is None and seen.turn.changed:
+        lines.append(f"other than in the turn before: {', '.join(seen.turn.changed).replace('_', ' ')}")
+    return _why(
+        seen,
+        Verdict.PROMPT_DIVERGED,
+        sentence,
+        reason=str(first.kind) if first is not None else None,
+        evidence=(*lines, *_agrees(seen)),
+        rules_out=_served(seen),
+        fix=printable(first.fix) if first is not None else None,
+    )
+
+
+def reread(seen: Seen, broken: Sequence[Cause]) -> int | None:
+    """Tokens that a changed prompt made the server read again, in whole units; None: it did not change, or that is not
+    known."""
+    diff, old = seen.diff, seen.baseline
+    if diff is not None and (diff.append_only or (not broken and (diff.causes or not seen.goes_on))):
+        return None
+    before = diff.tokens.old if diff is not None and diff.tokens.old is not None else None
+    if before is None and old is not None:
+        before = old.prompt_tokens
+    prompt = seen.turn.prompt_tokens
+    most = None if before is None or prompt is None else max(0, min(before, prompt - 1)) // seen.unit * seen.unit
+    if any(one.kind in _KEYS for one in broken):
+        return None if most is None else most - (seen.cached or 0)
+    if diff is not None and diff.tokens.reread is not None:
+        return diff.tokens.reread
+    if diff is None and not seen.goes_on:
+        return None
+    if most is None:
+        return None
+    if seen.expected is not None:
+        same = max(seen.expected.plain, seen.expected.unread_common // seen.unit * seen.unit)
+        return max(0, most - same)
+    if seen.cached is None or (diff is None and not seen.turn.changed):
+        return None
+    return max(0, most - seen.cached)
+
+
+def _main(broken: Sequence[Cause]) -> Cause | None:
+    """The dearest cause that somebody can mend, unless it is next to nothing beside what is so by design."""
+    dearest = broken[0] if broken else None
+    if dearest is None or dearest.who is not Who.NOBODY:
+        return dearest
+    most = dearest.lost_tokens or 0
+    mendable = (one for one in broken if one.who is not Who.NOBODY and (one.lost_tokens or 0) >= SMALL * most)
+    return next(mendable, dearest)
+
+
+def _where(seen: Seen, cause: Cause | None) -> str:
+    first = seen.diff.first if seen.diff else None
+    if first is not None and cause is not None and cause.section and cause.section != first.section:
+        return f" in {section(cause.section)}"
+    if first is None:
+        common = seen.expected.common if seen.expected else 0
+        return f" at token {exact(common)}" if common else ""
+    token = f" at token {exact(first.token)}" if first.token is not None else ""
+    return f"{token} in {section(first.section)}" if first.section else token
+
+
+def _agrees(seen: Seen) -> tuple[str, ...]:
+    """The server's number beside the prompt's."""
+    expected, cached = seen.expected, seen.cached
+    if cached is None:
+        return ("the server does not say what it had cached",)
+    if expected is None:
+        return ()
+    if expected.tokens <= cached <= expected.at_most:
+        return (f"the server reports {exact(cached)} cached, which is what the prompt allows: both agree",)
+    return ()
+
+
+def _served(seen: Seen) -> tuple[str, ...]:
+    if seen.expected is None or seen.cached is None or seen.lost:
+        return ()
+    return ("the engine: it gave all that this prompt could have had",)
+
+
+def _new_tokens(seen: Seen) -> Why | None:
+    """A long input, and nothing of it could have been cached."""
+    new, ttft = seen.turn.new_tokens, seen.ttft
+    if new is None or seen.cached is None or ttft is None or not seen.waited_long:
+        return None
+    if seen.expected is None and seen.goes_on and _grew_too_much(seen) is not False:
+        return None
+    took = new / seen.rate if seen.rate else None
+    queue = seen.turn.queue_s or 0.0
+    if new < seen.unit or queue * 2 > ttft or (took is not None and took * 2 < ttft):
+        return None
+    sentence = f"{named(seen)} {waited(seen)}: {exact(new)} new tokens, a long input; nothing to mend"
+    lines = [f"{exact(new)} tokens at {exact(seen.rate)} a second take {secs(took)}"] if took is not None else []
+    return _why(seen, Verdict.NEW_TOKENS, sentence, evidence=tuple(lines), rules_out=_served(seen))
+
+
+def _grew_too_much(seen: Seen) -> bool | None:
+    """It read more than it grew by, where nothing better is known of what it should have had."""
+    before = seen.baseline.prompt_tokens if seen.baseline is not None and seen.goes_on else None
+    return grew_too_much(seen.turn, before, seen.server.unit)
+
+
+def _rest(seen: Seen) -> Why:
+    name, turn = named(seen), seen.turn
+    puzzling = seen.expected is None and _grew_too_much(seen) is True
+    if not seen.slow and not puzzling:
+        share = (
+            f" {pct(turn.cached_share)} cached," if seen.cached is not None and turn.cached_share is not None else ""
+        )
+        first = f" TTFT {secs(seen.ttft)}" if seen.ttft is not None else " its TTFT is not known"
+        return _why(seen, Verdict.NO_FAULT, f"{name}:{share}{first}; nothing to mend", rules_out=_served(seen))
+    if _loaded(seen):
+        said = "KV came back from a tier meanwhile; how much of the wait that took is not told"
+    elif seen.cached is None:
+        said = "the server does not say what it had cached (--enable-prompt-tokens-details)"
+    elif seen.expected is None:
+        said = "what should have been cached is not known"
+    else:
+        said = "its new tokens, the cache and the queue do not explain it"
+    lines = []
+    reader = _read_meanwhile(seen)
+    if reader is not None:
+        lines.append(f"turn {reader[0]} was being read at the same time: {exact(reader[1])} new tokens")
+    return _why(seen, Verdict.UNKNOWN, f"{name} {waited(seen)}: {said}", evidence=tuple(lines), rules_out=_served(seen))
+
+
+def _read_meanwhile(seen: Seen) -> tuple[int, int] | None:
+    """Another turn whose prompt was read while this one waited, and its new tokens: the one with most of them."""
+    end = seen.turn.first_token_at
+    if end is None:
+        return None
+    found = [
+        (one.new_tokens, one.id)
+        for one in seen.others
+        if one.upstream == seen.turn.upstream
+        and one.id != seen.turn.id
+        and one.new_tokens is not None
+        and one.new_tokens >= seen.unit
+        and (one.sent_at or one.started_at) < end
+        and (one.first_token_at or one.ended_at or end) > seen.arrived
+    ]
+    if not found:
+        return None
+    new, id = max(found)
+    return id, new
+
+
+def _common_evidence(seen: Seen) -> tuple[str, ...]:
+    expected, found = seen.expected, []
+    if expected is None:
+        return ()
+    if expected.because:
+        found.append(f"{exact(expected.tokens)} were expected: {because(expected.because)}")
+    if seen.cached is not None and seen.cached > expected.at_most:
+        found.append(f"{exact(seen.cached)} came from the cache, more than the captured prompts explain")
+    return tuple(found)

@@ -1,0 +1,82 @@
+"""What triage says, in the words of the screens: short, present, no adjectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kvtop.errors import printable
+from kvtop.model.words import secs
+from kvtop.triage.kinds import Because, Kind, Reason
+from kvtop.triage.seen import Seen
+
+LIMIT = 200
+"""Characters of a text from outside."""
+
+_REASONS = {
+    Reason.RESTART: "restarted",
+    Reason.CACHE_RESET: "cleared",
+    Reason.EVICTED: "evicted",
+    Reason.STILL_RUNNING: "still running",
+    Reason.PREVIOUS_ABORTED: "aborted before it was read",
+    Reason.REPLICA: "another replica",
+    Reason.OFFLOAD_NOT_LOADED: "its tier not read",
+    Reason.HASH_SEED: "another hash seed",
+    Reason.STUCK_CACHE: "stuck",
+    Reason.METRIC_WRONG: "a wrong number",
+}
+_BECAUSE = {
+    Because.BELOW_MATCH_UNIT: "what is the same is less than one match unit",
+    Because.HYBRID_BOUNDARY: "no state was saved where the two prompts part; this one saves it, and the next one hits",
+    Because.SPECULATION: "the speculator costs the last block",
+    Because.RETOKENISED_REPLY: "the reply came back in other tokens than it was written in",
+    Because.PREFIX_CACHING_OFF: "prefix caching is off",
+    Because.REPLY_NOT_SAVED: "a reply's states are not saved until it has come back in a prompt once",
+}
+FIXES = {
+    Reason.RESTART: "nothing in the prompt: find out why the server was restarted",
+    Reason.CACHE_RESET: "find out who resets the cache, or puts the server to sleep",
+    Reason.EVICTED: "more room for KV, fewer conversations at once, or an offload tier",
+    Reason.STILL_RUNNING: "send the next turn when the one before it has ended",
+    Reason.PREVIOUS_ABORTED: "give the prompt time to be read before giving up on it",
+    Reason.REPLICA: "route a conversation to the replica that served it before",
+    Reason.OFFLOAD_NOT_LOADED: "look into the log for failed KV loads, and check the connector's configuration",
+    Reason.HASH_SEED: "set PYTHONHASHSEED to a fixed number and prefix_caching_hash_algo to sha256",
+    Reason.STUCK_CACHE: "restart the server, and report it with its version",
+    Reason.METRIC_WRONG: "nothing was lost; report the number with the server's version",
+}
+_CAUSES = {
+    Kind.TOOL_KEY_ORDER: "key order",
+    Kind.TOOL_ARRAY_ORDER: "array order",
+    Kind.COMPACTION: "its history was compacted",
+    Kind.WINDOW_TRUNCATED: "its oldest messages were dropped",
+    Kind.ROLLED_BACK: "it was rolled back to an earlier message",
+    Kind.LAST_MESSAGE_REPLACED: "its last message was replaced",
+}
+
+
+def named(seen: Seen) -> str:
+    return f"Turn {seen.turn.id}"
+
+
+def waited(seen: Seen) -> str:
+    """`waited 92 s`."""
+    return f"waited {secs(seen.ttft)}" if seen.ttft is not None else "came"
+
+
+def because(all_: Iterable[Because | Reason]) -> str:
+    """The names of several, joined by 'or' where they are reasons, by 'and' where all of them hold."""
+    known = list(all_)
+    words = [_REASONS[one] if isinstance(one, Reason) else _BECAUSE[one] for one in known]
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} {'or' if isinstance(known[0], Reason) else 'and'} {words[-1]}"
+
+
+def cause(kind: Kind) -> str:
+    """`key order`, `tool added`."""
+    return _CAUSES.get(kind) or str(kind).replace("_", " ")
+
+
+def section(text: str) -> str:
+    """`tools[4]` of `tools[4].function.parameters`, fit for a terminal."""
+    return printable(text.partition(".")[0])[:LIMIT]

@@ -1,0 +1,276 @@
+"""The verdict on one turn: each kind, and what keeps it from being named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace as with_
+from triage_scenes import LAW, NEW, SERVER, T, diff, sample, scene, turn
+
+from kvtop.capture.turn import TurnState
+from kvtop.triage.kinds import Because, Kind, Varies, Verdict, Who
+from kvtop.triage.result import Cause, Phases
+from kvtop.triage.reuse import Expected
+from kvtop.triage.seen import Seen
+from kvtop.triage.verdict import why
+
+KEY_ORDER = Cause(
+    Kind.TOOL_KEY_ORDER, "/tools/4/function/parameters", "tools[4].function.parameters",
+    "tools[4] “edit” has the same keys in another order", "Sort the keys of tool schemas in the gateway.", Who.GATEWAY,
+)  # fmt: skip
+COMPACTED = Cause(Kind.COMPACTION, "/messages", "messages", "The history was compacted.", "Nothing.", Who.NOBODY)
+SALT = Cause(Kind.CACHE_SALT_CHANGED, "/cache_salt", "cache_salt", "Another cache_salt.", "Keep one.", Who.CLIENT)
+OTHER = Cause(Kind.OTHER_CONVERSATION, "", "", "Another conversation.", "Nothing.", Who.NOBODY)
+CLOCK = replace(KEY_ORDER, kind=Kind.VOLATILE_TEXT, who=Who.CLIENT, values=(Varies.DATE_TIME,))
+
+BROKE = Expected(12_608, True, 12_608, 12_608, 12_622, (), 10, 10)
+"""What the law expects of a prompt that leaves the old one at token 12,622."""
+WELL = with_(NEW, cached_tokens=20_000, first_token_at=T + 61.2, ended_at=T + 71)
+"""It had what it should have had, and read 1,016 tokens in 1.2 s."""
+HALF = with_(NEW, cached_tokens=12_608, first_token_at=T + 68.6, ended_at=T + 78)
+
+
+LOADED = [sample(60, load_bytes=0), sample(76, load_bytes=3e9)]
+HIT_A_TIER = [sample(60, external_hits=0), sample(76, external_hits=9)]
+
+
+def test_the_prefix_broke() -> None:
+    found = why(scene(turn=HALF, expected=BROKE, diff=diff(KEY_ORDER)))
+    assert (found.verdict, found.reason) == (Verdict.PROMPT_DIVERGED, "tool_key_order")
+    assert found.sentence == (
+        "Turn 14 waited 8.6 s: the prefix broke at token 12,622 in tools[4] (key order); 7,376 tokens were read again, "
+        "7.4 s"
+    )
+    assert found.fix == KEY_ORDER.fix
+    assert found.evidence[0] == KEY_ORDER.says
+    assert "12,608 cached, which is what the prompt allows" in found.evidence[1]
+    assert found.rules_out == ("the engine: it gave all that this prompt could have had",)
+    assert (found.expected_cached_tokens, found.cached_tokens, found.diff is None) == (12_608, 12_608, False)
+
+
+def test_two_causes_are_both_told() -> None:
+    found = why(scene(turn=HALF, expected=BROKE, diff=diff(KEY_ORDER, replace(CLOCK, says="A clock."))))
+    assert found.evidence[:2] == (KEY_ORDER.says, "A clock.")
+    assert found.reason == "tool_key_order"
+
+
+def test_by_design_is_said_so() -> None:
+    found = why(scene(turn=HALF, expected=BROKE, diff=diff(COMPACTED)))
+    assert (found.verdict, found.reason) == (Verdict.PROMPT_DIVERGED, "compaction")
+    assert found.sentence.endswith("its history was compacted, by design; 7,376 tokens were read again, 7.4 s")
+
+
+def test_another_salt_is_a_changed_prompt_whose_tokens_are_the_same() -> None:
+    cold = Expected(0, True, 0, 0, 0)
+    found = why(scene(expected=cold, diff=diff(SALT, common=20_015, reread=0)))
+    assert (found.verdict, found.reason) == (Verdict.PROMPT_DIVERGED, "cache_salt_changed")
+    assert "it was sent with another cache salt than the turn before; 20,016 tokens were read again" in found.sentence
+
+
+def test_a_break_without_a_diff_is_told_by_the_ids_alone() -> None:
+    found = why(scene(turn=HALF, expected=BROKE))
+    assert (found.verdict, found.reason) == (Verdict.PROMPT_DIVERGED, None)
+    assert "the prefix broke at token 12,622; 7,408 tokens were read again" in found.sentence
+    other = with_(HALF, relation="first", parent=None, conversation="c14")
+    assert why(scene(turn=other, expected=BROKE)).verdict is not Verdict.PROMPT_DIVERGED
+
+
+def test_a_break_that_only_structure_tells() -> None:
+    changed = with_(HALF, changed=["tools"], first_token_at=T + 75)
+    found = why(scene(turn=changed, expected=None))
+    assert (found.verdict, found.evidence[0]) == (Verdict.PROMPT_DIVERGED, "other than in the turn before: tools")
+    assert why(scene(turn=with_(changed, changed=[]), expected=None)).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"diff": diff(KEY_ORDER, reread=496), "expected": replace(BROKE, plain=19_520)},  # no news
+        {"diff": diff(append_only=True), "expected": replace(BROKE, plain=20_000)},
+        {"diff": diff(OTHER), "turn": with_(HALF, relation="first", conversation="c14")},  # another conversation
+    ],
+)
+def test_what_is_no_break(more: dict[str, Any]) -> None:
+    values = {"turn": HALF, "expected": BROKE, **more}
+    assert why(scene(**values)).verdict is not Verdict.PROMPT_DIVERGED
+
+
+def test_a_break_whose_cached_tokens_nobody_told() -> None:
+    found = why(scene(turn=with_(HALF, cached_tokens=None), expected=BROKE, diff=diff(KEY_ORDER)))
+    assert (found.verdict, found.cached_tokens) == (Verdict.PROMPT_DIVERGED, None)
+    assert "the server does not say what it had cached" in found.evidence
+
+
+def test_a_lost_cache_goes_before_a_prompt_that_broke_too() -> None:
+    """It broke at 12,622, and even of what was left it got nothing."""
+    found = why(scene(expected=BROKE, diff=diff(KEY_ORDER)))
+    assert (found.verdict, found.reason) == (Verdict.UNKNOWN, None)
+    assert found.candidates
+
+
+def test_new_tokens() -> None:
+    first = with_(NEW, relation="first", parent=None, conversation="c14", prompt_tokens=18_240)
+    cold = Expected(0, True, 0, 0, 4, (Because.BELOW_MATCH_UNIT,))
+    found = why(scene(turn=first, baseline=None, expected=cold))
+    assert (found.verdict, found.reason, found.fix) == (Verdict.NEW_TOKENS, None, None)
+    assert found.sentence == "Turn 14 waited 22 s: 18,240 new tokens, a long input; nothing to mend"
+    assert found.expected_because == (Because.BELOW_MATCH_UNIT,)
+    unknown = why(scene(turn=first, baseline=None, expected=None, rate=None))
+    assert unknown.verdict is Verdict.NEW_TOKENS
+    slower = with_(first, first_token_at=T + 150, ended_at=T + 160)
+    assert why(scene(turn=slower, baseline=None, expected=cold)).verdict is Verdict.UNKNOWN, "18 s do not explain 90"
+
+
+def test_no_fault() -> None:
+    found = why(scene(turn=WELL))
+    assert (found.verdict, found.reason, found.fix, found.candidates) == (Verdict.NO_FAULT, None, None, ())
+    assert found.sentence == "Turn 14: 95 % cached, TTFT 1.2 s; nothing to mend"
+    assert found.phases == Phases(None, None, pytest.approx(9.8))
+
+
+@pytest.mark.parametrize("because", list(Because))
+def test_what_the_law_explains_is_no_fault(because: Because) -> None:
+    """A first divergence on a hybrid got nothing, and nothing was expected: never an engine's fault."""
+    short = with_(NEW, prompt_tokens=2_900, first_token_at=T + 63)
+    expected = Expected(0, True, 0, 0, 874, (because,), None, 10)
+    found = why(scene(turn=with_(short, relation="first", conversation="c14"), expected=expected))
+    assert (found.verdict, found.expected_because) == (Verdict.NO_FAULT, (because,))
+    assert any("0 were expected" in line for line in found.evidence)
+
+
+def test_queued() -> None:
+    waits = with_(WELL, queue_s=7.4, first_token_at=T + 74, ended_at=T + 80)
+    before = turn(12, 55, prompt_tokens=123_180, cached_tokens=11_792, first_token_at=T + 150, ended_at=T + 160)
+    found = why(scene(turn=waits, others=(before,)))
+    assert found.verdict is Verdict.QUEUED
+    assert found.sentence == "Turn 14 waited 14 s, 7.4 s of it in the queue behind turn 12"
+    assert found.phases == Phases(7.4, pytest.approx(6.6), pytest.approx(6.0))
+    assert why(scene(turn=waits)).sentence == "Turn 14 waited 14 s, 7.4 s of it in the queue"
+
+
+def test_queued_by_the_samples_alone() -> None:
+    line = [sample(60 + i, running=8, waiting=3, kv_cache_usage_share=0.97, load_bytes=5.0) for i in range(9)]
+    found = why(scene(turn=with_(WELL, samples=line, first_token_at=T + 69.1, ended_at=T + 75)))
+    assert (found.verdict, found.rules_out) == (Verdict.QUEUED, ("a KV load: none moved while it waited",))
+    assert found.evidence == ("8 ran and 3 waited meanwhile", "the KV pool was 97 % full")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"queue_s": 1.9, "first_token_at": T + 63},
+        {"queue_s": 7.0, "first_token_at": T + 75},
+        {"queue_s": 14.0, "first_token_at": T + 75, "samples": LOADED},
+        {"queue_s": 14.0, "first_token_at": T + 75, "samples": HIT_A_TIER},
+    ],
+)
+def test_what_is_no_queue(more: dict[str, Any]) -> None:
+    """Short, not most of the wait, or a KV load, which counts as queue time too."""
+    assert why(scene(turn=with_(WELL, **more))).verdict is not Verdict.QUEUED
+
+
+def test_a_load_is_told_where_it_may_be_the_reason() -> None:
+    found = why(scene(turn=with_(WELL, queue_s=14.0, first_token_at=T + 75, samples=LOADED)))
+    assert found.verdict is Verdict.UNKNOWN
+    assert "KV came back from a tier meanwhile" in found.sentence
+
+
+def test_slow_decode() -> None:
+    slow = with_(WELL, completion_tokens=301, ended_at=T + 161.2)
+    others = tuple(turn(20 + i, 200 + 20 * i, completion_tokens=305) for i in range(3))
+    found = why(scene(turn=slow, others=others))
+    assert found.verdict is Verdict.SLOW_DECODE
+    assert found.sentence == "Turn 14 wrote 3.0 tokens a second for 100 s; turns of this server write 38"
+    alone = why(scene(turn=slow))
+    assert (alone.verdict, alone.sentence) == (Verdict.SLOW_DECODE, "Turn 14 wrote 3.0 tokens a second for 100 s")
+
+
+@pytest.mark.parametrize(
+    ("ended", "tokens", "known"),
+    [(161.2, 2_001, True), (161.2, 15, True), (64.0, 20, True), (161.2, 401, False), (None, 301, True)],
+)
+def test_what_is_no_slow_decode(ended: float | None, tokens: int, known: bool) -> None:
+    others = tuple(turn(20 + i, 200 + 20 * i, completion_tokens=305) for i in range(3)) if known else ()
+    writes = with_(WELL, completion_tokens=tokens, ended_at=None if ended is None else T + ended)
+    assert why(scene(turn=writes, others=others)).verdict is Verdict.NO_FAULT
+
+
+def test_writing_goes_first_where_it_took_longer_than_all_else() -> None:
+    others = tuple(turn(20 + i, 200 + 20 * i, completion_tokens=305) for i in range(3))
+    slow = with_(NEW, completion_tokens=301, ended_at=T + 400)
+    assert why(scene(turn=slow, others=others)).verdict is Verdict.SLOW_DECODE
+    assert why(scene(turn=with_(slow, ended_at=T + 95), others=others)).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("more", "verdict", "sentence"),
+    [
+        ({"state": TurnState.FAILED, "status": 400, "error": "prompt too long"}, Verdict.FAILED,
+         "Turn 14 failed: 400 prompt too long"),
+        ({"state": TurnState.FAILED, "status": None, "error": None}, Verdict.FAILED, "Turn 14 failed"),
+        ({"state": TurnState.CUT, "status": 200, "error": None}, Verdict.FAILED,
+         "Turn 14 broke off on the server's side"),
+        ({"state": TurnState.FAILED, "status": 500, "error": "\x1b[31mred"}, Verdict.FAILED,
+         "Turn 14 failed: 500 \\x1b[31mred"),
+        ({"state": TurnState.ABORTED, "first_token_at": None, "ended_at": T + 72}, Verdict.ABORTED,
+         "Turn 14 was aborted by its client after 12 s, before its first token"),
+        ({"state": TurnState.ABORTED}, Verdict.ABORTED, "Turn 14 was aborted by its client after 32 s"),
+        ({"finish_reason": "abort"}, Verdict.ABORTED, "Turn 14 was aborted by the server after 32 s"),
+        ({"state": TurnState.IN_FLIGHT, "ended_at": None}, Verdict.UNKNOWN, "Turn 14 is still in flight"),
+    ],
+)  # fmt: skip
+def test_one_that_did_not_end_well(more: dict[str, Any], verdict: Verdict, sentence: str) -> None:
+    found = why(scene(turn=with_(NEW, **more)))
+    assert (found.verdict, found.sentence) == (verdict, sentence)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"turn": with_(NEW, cached_tokens=None)}, "the server does not say what it had cached"),
+        ({"expected": None}, "what should have been cached is not known"),
+        ({"turn": with_(WELL, first_token_at=T + 82)}, "its new tokens, the cache and the queue do not explain it"),
+    ],
+)
+def test_what_cannot_be_told_is_said_so(more: dict[str, Any], says: str) -> None:
+    found = why(scene(**more))
+    assert (found.verdict, found.reason) == (Verdict.UNKNOWN, None)
+    assert says in found.sentence
+
+
+def test_what_was_read_meanwhile_is_evidence() -> None:
+    reads = turn(12, 59, prompt_tokens=120_000, cached_tokens=0, first_token_at=T + 81)
+    found = why(scene(turn=with_(WELL, first_token_at=T + 82), others=(reads,)))
+    assert "turn 12 was being read at the same time: 120,000 new tokens" in found.evidence
+
+
+def test_more_than_expected_is_no_negative_loss() -> None:
+    found = why(scene(turn=with_(WELL, cached_tokens=20_992)))
+    assert found.verdict is Verdict.NO_FAULT
+    assert "20,992 came from the cache, more than the captured prompts explain" in found.evidence
+
+
+def test_a_number_that_cannot_be_true_is_not_known() -> None:
+    for told in (-5, 21_017):
+        assert why(scene(turn=with_(NEW, cached_tokens=told))).cached_tokens is None
+
+
+def test_an_answer_in_one_piece_has_no_ttft() -> None:
+    whole = with_(WELL, stream=False, first_token_at=None)
+    assert why(scene(turn=whole)).sentence == "Turn 14: 95 % cached, its TTFT is not known; nothing to mend"
+    lost = with_(NEW, stream=False, first_token_at=None, samples=[sample(60, started_at=T + 30)])
+    assert why(scene(turn=lost)).verdict is Verdict.ENGINE_LOST_CACHE
+
+
+def test_a_turn_of_which_nothing_is_known() -> None:
+    found = why(Seen(turn=turn(1, 0, first_token_at=None, ended_at=None, state=None, completion_tokens=None)))
+    assert (found.verdict, found.phases, found.expected_cached_tokens) == (Verdict.NO_FAULT, Phases(), None)
+
+
+def test_ids_that_may_be_wrong_are_given_one_unit() -> None:
+    server = replace(SERVER, unit=1_072)
+    less = with_(NEW, cached_tokens=LAW.tokens - 1_072, samples=[sample(60, started_at=T + 30)])
+    assert why(scene(turn=less, server=server)).verdict is Verdict.ENGINE_LOST_CACHE
+    assert why(scene(turn=less, server=server, exact=False)).verdict is not Verdict.ENGINE_LOST_CACHE
