@@ -42,6 +42,10 @@ class Patient:
         await self._quiet()
         return await self._server.of(prompt)
 
+    async def again(self, sent: Sent) -> bytes:
+        await self._quiet()
+        return await self._server.again(sent)
+
     async def text(self, ids: bytes, first: int, last: int) -> tuple[str, int]:
         await self._quiet()
         return await self._server.text(ids, first, last)
