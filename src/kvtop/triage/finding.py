@@ -103,9 +103,8 @@ def _diverged(why: Why, turn: Captured) -> _Said:
     at = f" at {token}" if token else ""
     into = f" in {where}" if where else ""
     cells = [f"prefix broke{at}{into}: {kind}"] if kind else []
-    cells += [f"broke at {token}, {where}"] if where and token else [f"broke{at}{into}"]
-    cells += [f"broke{into}: {kind}"] if kind and not token else []
-    cells += [f"broke{into}", "broke"]
+    cells += [f"broke at {token}, {where}"] if where and token else [f"broke{at}{into}: {kind}"] if kind else []
+    cells += [f"broke{into}" if where else f"broke{at}", "broke"]
     at = f" at {nb(f'token {token}')}" if token else ""
     of = f" ({kind})" if kind else ""
     clauses = [f"prefix broke{at}{into}{of}{again}", f"prefix broke{into}{of}{again}", f"prefix broke{into}{again}"]
