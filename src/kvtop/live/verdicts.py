@@ -4,7 +4,6 @@ one whose page is open."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections import OrderedDict, deque
@@ -230,8 +229,7 @@ class Verdicts:
             wrong = f"kvtop's own triage failed ({type(error).__name__})"
         finally:
             ticking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await ticking
+            await asyncio.gather(ticking, return_exceptions=True)
         before = self._done.pop(key, None)
         self._done[key] = _Done(turn, 1 if before is None else before.tries + 1, place is not None)
         _bound(self._done, DONE)

@@ -88,7 +88,11 @@ def speed(turn: Turn) -> float | None:
 
 
 def tokens_bar(turn: Turn, w: int) -> Line:
-    return stack([(turn.cached_tokens, "cached-device"), (turn.new_tokens, "computed")], w)
+    again = turn.finding.reread_tokens if turn.finding is not None else None
+    if again is None or turn.new_tokens is None:
+        return stack([(turn.cached_tokens, "cached-device"), (turn.new_tokens, "computed")], w)
+    parts = [(turn.cached_tokens, "cached-device"), (min(again, turn.new_tokens), "lost")]
+    return stack([*parts, (max(0, turn.new_tokens - again), "computed")], w)
 
 
 def phases_bar(turn: Turn, w: int) -> Line:

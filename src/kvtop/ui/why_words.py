@@ -26,6 +26,8 @@ CAUSES = 4
 """That are listed; the diff lists all."""
 MOST = 400
 """Characters of a line of evidence that are shown."""
+NAMES = 10
+"""Cells before a line of evidence."""
 OTHER = "other_conversation"
 """Of two prompts that have nothing to do with each other: no cause of this one."""
 _HOW = {
@@ -203,7 +205,8 @@ def evidence(why: Why, w: int) -> Block:
     for name, text in listed:
         head = "" if name == last else name
         last = name
-        rows += wrap([(head.ljust(10), "d"), (safe(text[:MOST]), "t")], w, 10)
+        said = wrap([(safe(text[:MOST]), "t")], max(1, w - NAMES))
+        rows += [[((head if i == 0 else "").ljust(NAMES), "d"), *row] for i, row in enumerate(said)]
     if not rows:
         rows = [[("none", "d")]]
     how = _HOW.get((why.diff.method, why.diff.exact), _TEXT) if why.diff is not None else []
