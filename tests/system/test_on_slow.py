@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -14,7 +16,24 @@ from kvtop.live import hook
 from kvtop.live.hook import WAITING, Hook, ran
 from kvtop.worker import Worker
 
+T = TypeVar("T")
+
 DOCUMENT = json.dumps({"turn": "812", "sentence": "it broke", "evidence": ["x" * 200_000]}).encode()
+
+
+class Counting(Worker):
+    """Tells how many commands were begun and how many have ended."""
+
+    def __init__(self) -> None:
+        super().__init__("on_slow")
+        self.begun, self.ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+    async def call(self, read: Callable[[], T], timeout_s: float) -> T:
+        self.begun.release()
+        try:
+            return await super().call(read, timeout_s)
+        finally:
+            self.ended.release()
 
 
 def script(tmp_path: Path, text: str) -> list[str]:
@@ -82,19 +101,19 @@ async def test_one_at_a_time_in_order_and_the_oldest_of_too_many_go(tmp_path: Pa
     go = tmp_path / "go"
     command = f"while [ ! -e {go} ]; do sleep 0.02; done; cat >> {told}; echo >> {told}"
     failures: list[str] = []
-    made = Hook(command, Worker("on_slow"), failures.append)
+    worker = Counting()
+    made = Hook(command, worker, failures.append)
     running = asyncio.create_task(made.run())
     try:
         made.put(b"first")
-        while made._waiting:
-            await asyncio.sleep(0.01)
+        await worker.begun.acquire()
         for n in range(WAITING + 3):
             made.put(b"%d" % n)
         wanted = ["first", *map(str, range(3, WAITING + 3))]
         go.touch()
         async with asyncio.timeout(20):
-            while len(told.read_text().split() if told.exists() else ()) < len(wanted):
-                await asyncio.sleep(0.02)
+            for _ in wanted:
+                await worker.ended.acquire()
         assert told.read_text().split() == wanted
         assert failures == []
     finally:
@@ -104,14 +123,16 @@ async def test_one_at_a_time_in_order_and_the_oldest_of_too_many_go(tmp_path: Pa
 
 async def test_a_failure_is_told_once_and_all_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     failures: list[str] = []
-    made = Hook("exit 7", Worker("on_slow"), failures.append)
+    worker = Counting()
+    made = Hook("exit 7", worker, failures.append)
     running = asyncio.create_task(made.run())
     try:
         for _ in range(3):
             made.put(b"{}")
         async with asyncio.timeout(20):
-            while len(caplog.messages) < 3:
-                await asyncio.sleep(0.02)
+            for _ in range(3):
+                await worker.ended.acquire()
+            await asyncio.sleep(0)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
