@@ -4,7 +4,7 @@ of what causes, and what shows it. Pure."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kvtop.model.view import ServerView, Turn
@@ -20,7 +20,7 @@ Block = tuple[str, list[str], list[Line]]
 
 BESIDE = 116
 """From so many cells on the time stands beside the tokens."""
-TABLE = 56
+TABLE = 58
 """Cells of the table of tokens there."""
 CAUSES = 4
 """That are listed; the diff lists all."""
@@ -85,7 +85,7 @@ def broke_at(turn: Turn, why: Why, w: int) -> Line:
     first = why.diff.first if why.diff is not None and not why.diff.append_only else None
     if first is None or first.token is None or not turn.prompt_tokens or not _broke(why):
         return []
-    section = safe(first.section)
+    section = safe(first.section[:MOST])
     number = f"token {exact(first.token)}"
     says = [f"{number}: {one}" for one in (section, section.partition(".")[0]) if one]
     return pointer(first.token / turn.prompt_tokens, [*says, number], w, "bad")
@@ -166,7 +166,7 @@ def block_of_causes(why: Why, w: int) -> Block | None:
     if not listed and not why.fix:
         return None
     priced = any(cause.lost_tokens is not None for cause in listed)
-    rows = cause_rows(listed[:CAUSES], w, priced)
+    rows = cause_rows([_brief(cause) for cause in listed[:CAUSES]], w, priced)
     if more := listed[CAUSES:]:
         rows.append([(f"and {len(more)} more: the diff lists them", "d")])
     seen = next((cause.seen for cause in listed[:1] if cause.seen), None)
@@ -178,6 +178,12 @@ def block_of_causes(why: Why, w: int) -> Block | None:
     return "Causes", notes if listed else [], rows
 
 
+def _brief(cause: Cause) -> Cause:
+    """Names in a prompt may be as long as the prompt."""
+    moved = cause.pointer_new[:MOST] if cause.pointer_new is not None else None
+    return replace(cause, section=cause.section[:MOST], fix=cause.fix[:MOST], pointer_new=moved)
+
+
 def block_of_break(why: Why, w: int, key: str) -> Block | None:
     """Both prompts where they part. `key`: what opens the diff."""
     first = why.diff.first if why.diff is not None and not why.diff.append_only else None
@@ -186,7 +192,7 @@ def block_of_break(why: Why, w: int, key: str) -> Block | None:
     number = exact(first.token) if first.token is not None else ""
     head = max(len(number) + 1, 1)
     rows: list[Line] = [
-        [(number.rjust(head - 1), "d"), (f" {mark} ", style), (clip(safe(text), max(1, w - head - 2)), "t")]
+        [(number.rjust(head - 1), "d"), (f" {mark} ", style), (clip(safe(text[:MOST]), max(1, w - head - 2)), "t")]
         for mark, style, text in (("-", "bad", first.old), ("+", "ok", first.new))
     ]
     return "The break", [f"{key} shows all of it", ""] if key else [], rows
