@@ -30,7 +30,7 @@ class Flowed:
 
 
 def flow(
-    pieces: Sequence[str], span: range, w: int, show: Show, cells: Cells, most: int | None = None
+    pieces: Sequence[str], span: range, w: int, show: Show, cells: Cells, *, most: int | None = None
 ) -> list[Flowed]:
     """The text of these pieces in rows of at most w cells; a newline ends a row. `most`: about so many rows are
     enough."""

@@ -175,7 +175,7 @@ def _flowed(
 ) -> list[tuple[int, str]]:
     """Rows with the piece that each begins in."""
     pieces = sheet.new if new else sheet.old
-    rows = flow(pieces, span, w, show or _shown, _cells, most)
+    rows = flow(pieces, span, w, show or _shown, _cells, most=most)
     before = pieces[span.start - 1] if span.start < span.stop and span.start else "\n"
     if len(rows) > 1 and not rows[0].parts[0] and not before.endswith("\n"):
         del rows[0]
