@@ -52,6 +52,8 @@ FLAT = with_(
     ],
 )
 COUNTED = tuple(with_(one, resets=0) for one in OLD.samples)
+NO_LOADS = old(*[with_(one, external_hits=0) for one in OLD.samples])
+LOADED = with_(NEW, samples=[with_(one, external_hits=199_984) for one in NEW.samples])
 UNREAD = Expected(0, False, 20_000, 0, 4, (), None, None, 10, 20_015)
 """Where the turn before was never read to its end, only that one has the prefix."""
 COLD = (
@@ -163,6 +165,17 @@ NAMED: list[tuple[Reason, dict[str, Any], str, str]] = [
         {"server": replace(TIER, tier_bytes=None), "turn": FLAT,
          "events": KvFacts(complete=True, gone=(Gone(T + 30, "GPU", 16),), on_device=0, anywhere=20_000)},
         "evicted from the device, and its tier was not read", "20,000 tokens lay in a tier",
+    ),
+    (
+        Reason.OFFLOAD_NOT_LOADED,  # the recorder's only look at this turn came after it
+        {"server": TIER, "baseline": STORED, "turn": with_(FLAT, samples=FLAT.samples[1:]),
+         "others": (with_(FILLERS[0], samples=[with_(FLAT.samples[0], at=T + 40)]), *FILLERS[1:])},
+        "evicted from the device, and its tier was not read", "its KV was stored, and no KV was loaded while it waited",
+    ),
+    (
+        Reason.EVICTED,  # what comes from a tier takes room too
+        {"server": replace(TIER, tier_bytes=None), "baseline": NO_LOADS, "turn": LOADED},
+        "evicted", "199,984 tokens were loaded or computed since turn 10: the pool of 200,000 could not hold",
     ),
     (
         Reason.HASH_SEED,

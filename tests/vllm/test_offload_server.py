@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 from vllm_agent import BLOCK_BYTES_A_TOKEN, TEXT, TOOLS, Agent, Book, Message, Server, opening, shuffled, tool_turn
+from vllm_tap import tapping
+from vllm_why import Asked, Talk, assert_clean, assert_lost
 
 from kvtop.model.window import between
 
@@ -93,3 +96,22 @@ async def test_a_broken_prefix_loads_nothing(agent: Agent) -> None:
     assert (window.cached.prompt_tokens, window.cached.cached_tokens) == (book.prompt, book.cached)
     assert window.offload.load_bytes == 0
     assert window.offload.store_bytes == (book.prompt // BLOCK - book.cached // BLOCK) * BLOCK_BYTES
+
+
+async def test_why_of_a_conversation_that_was_evicted(server: Server, tmp_path: Path) -> None:
+    """What comes back from the tier is no loss; where the tier is not read, that is told, and not the eviction."""
+    with tapping(server.url, tmp_path / "tap") as tap:
+        asked, found = Asked(tap), []
+        async with Talk(tap.url, "Why, with a tier. ") as talk:
+            await talk.next()
+            await talk.next()
+            await asked.rows(2)
+            for more in ({}, {"kv_transfer_params": {"max_load_tokens": 0}}):
+                for n in range(5):
+                    await talk.ask(filler(n))
+                await asked.rows(5)
+                await talk.next(**more)
+                found += await asked.why(1)
+    back, lost = found
+    assert_clean(back)
+    assert_lost(lost, "offload_not_loaded")

@@ -9,7 +9,7 @@ from pathlib import Path
 from kvtop.capture.slow import prefill_rates
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured
-from kvtop.cli.once import source
+from kvtop.cli.once import host_now, source
 from kvtop.cli.stdio import tell
 from kvtop.cli.target import Target, key_for, settings
 from kvtop.config import Settings
@@ -20,7 +20,7 @@ from kvtop.model.judge import Thresholds
 from kvtop.sources.url import normalise
 from kvtop.triage.asked import Asked
 from kvtop.triage.casebook import Casebook, Known
-from kvtop.triage.known import look
+from kvtop.triage.known import look, sized
 from kvtop.triage.residency import Residency
 
 RATED = 1_000
@@ -83,6 +83,8 @@ async def _looked(to: Target, have: Settings, rate: float | None, *, events: boo
     server = source(to, have)
     try:
         known = await look(server, rate)
+        if known.server.offload and known.server.tier_bytes is None and is_local(to.shown):
+            known = sized(known, to.shown, await host_now())
         if not events or known.server.engines not in (None, 1):
             return known, None
         configured = next((one.kv_events for one in have.server if normalise(one.url) == to.shown), "")

@@ -50,8 +50,15 @@ def own_samples(seen: Seen, since: float) -> list[Sample]:
     return own if end is None else [one for one in own if one.at < end] or own[:1]
 
 
+def last_look(seen: Seen, at: float) -> Sample | None:
+    """The last sample of any turn of its server by then."""
+    around = (*seen.others, *([seen.baseline] if seen.baseline is not None else []))
+    kept = [one for turn in around if turn.upstream == seen.turn.upstream for one in turn.samples if one.at <= at]
+    return max(kept, key=lambda one: one.at, default=None)
+
+
 def computed_between(seen: Seen, source: Captured) -> float | None:
-    """Tokens that the server computed since the source ended, no less; None: nobody counted."""
+    """Tokens that the server computed, or loaded from a tier, since the source ended, no less; None: nobody counted."""
     told = [one.new_tokens for one in turns_between(seen, source) if one.new_tokens is not None]
     by_turns = float(sum(max(0, one) for one in told)) if told else None
     counted = counted_between(seen, source)
@@ -70,9 +77,9 @@ def counted_between(seen: Seen, source: Captured) -> float | None:
 
 
 def most_between(seen: Seen, source: Captured) -> float | None:
-    """Tokens that the server computed in between, no more: what its counters grew by from before the source's first
-    token to after this turn's, less these two turns' own. None: they do not tell, or a prompt that was being read at
-    the end of it is not in them yet."""
+    """Tokens that the server computed or loaded in between, no more: what its counters grew by from before the
+    source's first token to after this turn's, less these two turns' own. None: they do not tell, or a prompt that was
+    being read at the end of it is not in them yet."""
     turn, read = seen.turn, seen.turn.first_token_at or seen.turn.ended_at
     first = source.first_token_at
     if source.upstream != turn.upstream or first is None or read is None:
@@ -113,14 +120,16 @@ def _unread_at(seen: Seen, source: Captured, b: Sample) -> bool:
 
 
 def _computed(a: Sample, b: Sample) -> float | None:
-    """Tokens computed from one sample to another; None where they do not tell, or began again in between."""
+    """Tokens that took room in the pool from one sample to another, since they were computed or loaded from a tier;
+    None where the samples do not tell, or began again in between."""
     if a.prompt_tokens is None or a.cached_tokens is None or a.generation_tokens is None:
         return None
     if b.prompt_tokens is None or b.cached_tokens is None or b.generation_tokens is None:
         return None
     prompt, cached = b.prompt_tokens - a.prompt_tokens, b.cached_tokens - a.cached_tokens
     generated = b.generation_tokens - a.generation_tokens
-    return None if min(prompt, cached, generated) < 0 else max(0.0, prompt - cached) + generated
+    loaded = (b.external_hits or 0.0) - (a.external_hits or 0.0)
+    return None if min(prompt, cached, generated, loaded) < 0 else max(0.0, prompt - cached) + generated + loaded
 
 
 def hit_elsewhere(seen: Seen, source: Captured) -> Captured | None:

@@ -213,13 +213,11 @@ class Casebook:
         """The verdict on it. Raises KvtopError."""
         base, expected = await self.baseline(turn) if _has_prompt(turn) else (None, None)
         found = await self._diverged(base, turn, expected) if base is not None else None
-        near = self._store.turns(last=AROUND, before_id=turn.id)
-        near += self._store.turns(last=AROUND, since_id=turn.id, before_id=turn.id + AROUND)
         return judged(
             seen.Seen(
                 turn=turn,
                 baseline=base,
-                others=tuple(one for one in near if one.upstream == turn.upstream),
+                others=tuple(self._around(turn, base, expected)),
                 expected=expected,
                 diff=None if found is None else found.diff,
                 server=self._known.server,
@@ -229,6 +227,16 @@ class Casebook:
                 events=await self._told(turn, base),
             )
         )
+
+    def _around(self, turn: Captured, base: Captured | None, expected: Expected | None) -> list[Captured]:
+        """Others of its upstream by number; those from before the turns that it goes back to on with their samples."""
+        rows = self._store.turns(last=AROUND, before_id=turn.id)
+        rows += self._store.turns(last=AROUND, since_id=turn.id, before_id=turn.id + AROUND)
+        near = sorted((row for row in rows if row.upstream == turn.upstream), key=lambda row: row.id)
+        told = (base.id if base is not None else None, *((expected.from_, expected.unread) if expected else ()))
+        first = min((id for id in told if id is not None), default=turn.id)
+        known = sum(row.id < first for row in near) - 1  # the last look before it is one turn's more
+        return [(self._store.turn(row.id) or row) if i >= known else row for i, row in enumerate(near)]
 
     async def _told(self, turn: Captured, base: Captured | None) -> KvFacts | None:
         """What KV events say of its prefix."""

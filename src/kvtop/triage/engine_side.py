@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kvtop.capture.turn import Captured, TurnState
+from kvtop.capture.turn import Captured, Sample, TurnState
 from kvtop.model.words import exact, secs
 from kvtop.triage.all_gone import older_process, reset, restarted
 from kvtop.triage.baseline import was_read
-from kvtop.triage.between import computed_between, counted_between, most_between, samples_between, turns_between
+from kvtop.triage.between import (
+    computed_between,
+    counted_between,
+    last_look,
+    most_between,
+    samples_between,
+    turns_between,
+)
 from kvtop.triage.engine import Layers
 from kvtop.triage.finding import Finding, names_of
 from kvtop.triage.kinds import Reason
@@ -91,16 +98,14 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
     if any(one.end_tokens <= expected for one in gone):
         says = f"KV events: {len(gone)} blocks of this prefix left the device since turn {source.id}"
         return Finding(reason, True, says, clause)
-    computed = computed_between(seen, source)
+    computed, came = computed_between(seen, source), "loaded or computed" if seen.server.offload else "computed"
     if pool is not None and computed is not None and computed >= pool:
-        says = f"{exact(computed)} tokens were computed since turn {source.id}, the pool holds {exact(pool)}"
+        says = f"{exact(computed)} tokens were {came} since turn {source.id}, the pool holds {exact(pool)}"
         return Finding(reason, True, says, clause)
     kept = samples_between(seen, source)
     over = expected + computed - pool if pool is not None and computed is not None else 0.0
     if over > 0 and seen.server.engines in (None, 1) and _explained(seen, source, over):
-        says = (
-            f"{exact(computed)} tokens were computed since turn {source.id}: the pool of {exact(pool)} could not hold"
-        )
+        says = f"{exact(computed)} tokens were {came} since turn {source.id}: the pool of {exact(pool)} could not hold"
         return Finding(reason, True, f"{says} these {exact(expected)} as well", clause)
     preempted = [one.preempted for one in kept if one.preempted is not None]
     alone = seen.server.engines in (None, 1)
@@ -121,9 +126,9 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
         return Finding(reason, False, f"eviction: nothing was computed since turn {source.id}")
     full = seen.server.layers is Layers.FULL  # on others its blocks may be taken while the pool has room
     if full and most is not None and pool is not None and usage and most + max(usage) * pool + expected <= pool:
-        says = f"eviction: no more than {exact(most)} tokens were computed since turn {source.id}"
+        says = f"eviction: no more than {exact(most)} tokens were {came} since turn {source.id}"
         return Finding(reason, False, f"{says}, and the pool of {exact(pool)} had room")
-    return Finding(reason, None, f"{exact(computed)} tokens were computed in between" if computed else "")
+    return Finding(reason, None, f"{exact(computed)} tokens were {came} in between" if computed else "")
 
 
 def _explained(seen: Seen, source: Captured, over: float) -> bool:
@@ -213,7 +218,9 @@ def _not_loaded(seen: Seen, source: Captured, evicted: Finding) -> Finding | Non
         there = f"{exact(events.anywhere)} tokens lay in a tier" if events and events.anywhere else "its KV was stored"
         says = f"{there}, and no KV was loaded while it waited"
         return Finding(reason, True, says, "evicted from the device, and its tier was not read")
-    return Finding(reason, None if held is not False else False, "a tier that was not read: it held none of this")
+    if held is False:
+        return Finding(reason, False, "a tier that was not read: it held none of this")
+    return Finding(reason, None, "no KV was loaded from the tier while it waited" if flat else "")
 
 
 def _flat_loads(seen: Seen) -> bool | None:
@@ -222,9 +229,14 @@ def _flat_loads(seen: Seen) -> bool | None:
     kept = seen.turn.samples
     if end is not None:
         kept = [one for one in kept if one.at < end] + [one for one in kept if one.at >= end][:1]
-    if len(kept) < 2:
-        return None
-    a, b = kept[0], kept[-1]
+    if len(kept) > 1:
+        return _same_loads(kept[0], kept[-1])
+    earlier = last_look(seen, seen.arrived)
+    flat = _same_loads(earlier, kept[0]) if kept and earlier is not None else None
+    return flat or None  # what was loaded before it came was loaded for others
+
+
+def _same_loads(a: Sample, b: Sample) -> bool | None:
     pairs = [(a.load_bytes, b.load_bytes), (a.external_hits, b.external_hits)]
     known = [x == y for x, y in pairs if x is not None and y is not None]
     return all(known) if known else None
@@ -238,7 +250,7 @@ def _held_in_tier(seen: Seen, source: Captured) -> bool | None:
             return True
         return False if events.complete else None
     kept = samples_between(seen, source)
-    first = min(source.samples, key=lambda one: one.at, default=None)
+    first = last_look(seen, source.started_at) or min(source.samples, key=lambda one: one.at, default=None)
     if not kept or first is None or first.store_bytes is None or kept[-1].store_bytes is None:
         return None
     stored = kept[-1].store_bytes - first.store_bytes

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 from kvtop.errors import KvtopError
 from kvtop.model import metrics as m
 from kvtop.model.growth import Growth
+from kvtop.model.here import server_of
 from kvtop.model.samples import samples
 from kvtop.model.window import between
-from kvtop.readings import Scrape, ServerFacts, SourceDown
+from kvtop.readings import HostReading, Scrape, ServerFacts, SourceDown
 from kvtop.triage import seen
 from kvtop.triage.casebook import Known
 from kvtop.triage.engine import engine_of
@@ -60,6 +62,14 @@ def known(scrape: Scrape, facts: ServerFacts | None, rate: float | None) -> Know
             hash_algorithm=box.config.hash_algorithm,
         ),
     )
+
+
+def sized(found: Known, url: str, host: HostReading) -> Known:
+    """The same with the size of the tier from the command line of the server, which is one of this machine."""
+    process = server_of(url, host)
+    if process is None or process.tier_bytes is None:
+        return found
+    return replace(found, server=replace(found.server, tier_bytes=process.tier_bytes))
 
 
 def _tier(scrape: Scrape, told: bool | None) -> bool | None:
