@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+HTTP_REQUESTS = "http_requests_total"
+CLEARING = ("/pause", "/release_kv_cache_memory", "/reset_prefix_cache", "/sleep")
+"""Routes of vLLM's development mode that clear the prefix cache (read in 0.32): of the web server's own counter the
+rows of these handlers are kept."""
+
 
 class State(StrEnum):
     """What a vLLM endpoint is. Each value is a word of the JSON contract."""
@@ -63,7 +68,8 @@ class Scrape:
     """One /metrics text, read whole. Values may be NaN or infinite: the model decides what that means."""
 
     values: Mapping[SeriesKey, float]
-    """Only the series of families that the vocabulary names, plus process_start_time_seconds."""
+    """Only the series of families that the vocabulary names, process_start_time_seconds, and HTTP_REQUESTS of the
+    handlers in CLEARING."""
     types: Mapping[str, str]
     """Family -> type, from the `# TYPE` lines; a family with a type and no sample is 'present, nothing yet'."""
     at: float | None = None

@@ -34,6 +34,11 @@ def old(*samples: Sample, **more: Any) -> Captured:
     return with_(OLD, samples=list(samples) or OLD.samples, **more)
 
 
+def later(computed: float, **more: Any) -> Sample:
+    """The look after the turn's end, where the server computed so much besides the two turns."""
+    return with_(NEW.samples[1], prompt_tokens=NEW.samples[1].prompt_tokens + computed, **more)  # type: ignore[operator]
+
+
 FILLERS = (filler(11, 15), filler(12, 25), filler(13, 35))
 BETWEEN = {"computed": 301_008, "cached": 19_008, "generated": 300}
 """What the counters say where 300,000 tokens were computed meanwhile, past the tap."""
@@ -46,6 +51,7 @@ FLAT = with_(
         sample(92.2, computed=322_024, cached=19_008, generated=600, store_bytes=6e6, load_bytes=0),
     ],
 )
+COUNTED = tuple(with_(one, resets=0) for one in OLD.samples)
 UNREAD = Expected(0, False, 20_000, 0, 4, (), None, None, 10, 20_015)
 """Where the turn before was never read to its end, only that one has the prefix."""
 COLD = (
@@ -69,8 +75,8 @@ NAMED: list[tuple[Reason, dict[str, Any], str, str]] = [
         "its counters began again", "the server's counters fell since turn 10: they began again",
     ),
     (
-        Reason.CACHE_RESET, {"server": replace(SERVER, reset_at=(T + 40,))},
-        "its cache was cleared 20 s before", "the prefix cache was cleared 20 s before",
+        Reason.CACHE_RESET, {"baseline": old(*COUNTED), "turn": before(resets=1)},
+        "its cache was cleared by request", "/reset_prefix_cache or /sleep was called once since turn 10",
     ),
     (
         Reason.CACHE_RESET, {"events": KvFacts(complete=True, cleared_at=(T + 40,))},
@@ -125,6 +131,14 @@ NAMED: list[tuple[Reason, dict[str, Any], str, str]] = [
         Reason.PREVIOUS_ABORTED,
         {"baseline": old(state=TurnState.FAILED, first_token_at=None, completion_tokens=None)},
         "turn 10 failed before its prompt had been read", "turn 10 failed before its prompt had been read",
+    ),
+    (
+        Reason.REPLICA, {"turn": before(started_at=STARTED - 900)},
+        "turn 10 went to another process behind the same address", "and it ran already then: the address has several",
+    ),
+    (
+        Reason.REPLICA, {"turn": before(started_at=T - 900)},
+        "turn 10 went to another process behind the same address", "and it ran already then: the address has several",
     ),
     (
         Reason.REPLICA, {"baseline": old(upstream="http://other:8000")},
@@ -184,7 +198,8 @@ def test_a_reason_is_named_by_its_evidence(reason: Reason, more: dict[str, Any],
 UNNAMED: list[dict[str, Any]] = [
     {},  # nothing was seen but the loss
     {"turn": before(started_at=STARTED)},
-    {"server": replace(SERVER, reset_at=(T - 5, T + 61))},  # before the source had ended, and after it was taken in
+    {"baseline": old(*COUNTED), "turn": before(resets=0)},
+    {"baseline": old(*COUNTED), "turn": with_(NEW, samples=[NEW.samples[0], with_(NEW.samples[1], resets=2)])},  # later
     {"others": COLD[:3]},  # one cold conversation is no reset
     {"others": (*COLD[:3], with_(COLD[3], cached_tokens=8_900))},
     {"others": COLD, "server": replace(SERVER, pool_tokens=None)},  # or they were all evicted
@@ -242,7 +257,7 @@ def test_where_the_evidence_fits_several_none_is_named(reasons: set[Reason], mor
 
 STRONGER: list[tuple[Reason, dict[str, Any]]] = [
     (Reason.RESTART, {"turn": before(started_at=T + 30), "others": FILLERS}),
-    (Reason.CACHE_RESET, {"server": replace(SERVER, reset_at=(T + 40,)), "others": FILLERS}),
+    (Reason.CACHE_RESET, {"baseline": old(*COUNTED), "turn": before(resets=1), "others": FILLERS}),
     (Reason.REPLICA, {"baseline": old(upstream="http://other:8000"), "others": FILLERS}),
     (Reason.HASH_SEED, {
         "server": replace(TIER, lasting_tier=True, hash_algorithm="xxhash"), "baseline": STORED,
@@ -265,8 +280,7 @@ def test_a_reason_that_explains_the_others_is_named_alone(reason: Reason, more: 
 
 def test_what_is_ruled_out_is_said() -> None:
     other = turn(20, 70, conversation="c2", parent=2, relation="next", prompt_tokens=9_500, cached_tokens=8_992)
-    rested = with_(NEW, samples=[with_(NEW.samples[0], generation_tokens=30_300.0), NEW.samples[1]])
-    found = why(scene(turn=rested, others=(COLD[0], other)))
+    found = why(scene(others=(COLD[0], other)))
     assert found.rules_out == (
         "a restart: the process start is unchanged since turn 10",
         "a reset of the cache: turn 20 of another conversation hit 95 % after it",
@@ -281,14 +295,52 @@ def test_what_is_ruled_out_is_said() -> None:
 
 
 def test_a_pool_with_room_rules_eviction_out_for_full_attention_alone() -> None:
-    reads = with_(NEW, samples=[sample(60, computed=11_008, cached=19_008, generated=300), NEW.samples[1]])
+    reads = with_(NEW, samples=[NEW.samples[0], later(10_000)])
     found = why(scene(turn=reads))
-    assert "eviction: 10,000 tokens were computed since turn 10, and the pool of 200,000 had room" in found.rules_out
+    assert "eviction: no more than 10,000 tokens were computed since turn 10, and the pool of 200,000 had room" in (
+        found.rules_out
+    )
     for layers in (Layers.SLIDING, Layers.HYBRID, None):
         found = why(scene(turn=reads, server=replace(SERVER, layers=layers)))
         assert Reason.EVICTED in found.candidates
     found = why(scene(turn=reads, server=replace(SERVER, layers=None), events=KvFacts(complete=True)))
     assert "eviction: by the KV events none of its blocks left the device" in found.rules_out
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"turn": with_(NEW, samples=[NEW.samples[0], later(10_000)])},  # after the last look before it was read
+        {"turn": with_(NEW, samples=[NEW.samples[0], later(0, running=1)])},  # a prompt that is not counted yet
+        {"turn": with_(NEW, samples=NEW.samples[:1])},
+        {"baseline": old(OLD.samples[1])},
+        {"others": (filler(11, 15, state=TurnState.ABORTED, first_token_at=None),)},  # which no counter holds
+    ],
+)
+def test_what_may_have_been_computed_unseen_rules_no_eviction_out(more: dict[str, Any]) -> None:
+    found = why(scene(server=replace(SERVER, layers=Layers.HYBRID), **more))
+    assert Reason.EVICTED in found.candidates
+    assert not any("eviction" in line for line in found.rules_out)
+
+
+@pytest.mark.parametrize(
+    ("pool", "cached", "named"), [(110_000, 9_984, True), (110_000, 0, False), (121_000, 0, False)]
+)
+def test_what_the_pool_cannot_hold_beside_the_prefix_is_evicted(pool: int, cached: int, named: bool) -> None:
+    """100,000 tokens and these 20,000: of 110,000 no more than 10,000 of the older ones are left."""
+    found = why(
+        scene(others=(filler(11, 15),), server=replace(SERVER, pool_tokens=pool), turn=with_(NEW, cached_tokens=cached))
+    )
+    assert (found.reason == Reason.EVICTED) is named
+    assert named or Reason.EVICTED in found.candidates
+    line = "100,000 tokens were computed since turn 10: the pool of 110,000 could not hold these 20,000 as well"
+    assert (line in found.evidence) is named
+
+
+def test_a_hit_that_a_tier_may_have_given_rules_no_reset_out() -> None:
+    other = turn(20, 70, conversation="c2", parent=2, relation="next", prompt_tokens=9_500, cached_tokens=8_992)
+    found = why(scene(others=(COLD[0], other), server=TIER))
+    assert Reason.CACHE_RESET in found.candidates
 
 
 # rules that hold whatever was seen
@@ -305,6 +357,7 @@ def some_samples(draw: st.DrawFn) -> list[Sample]:
         names = ("prompt_tokens", "cached_tokens", "hits", "queries", "generation_tokens", "preempted", "load_bytes")
         more = {name: draw(_counts) for name in names} if draw(st.booleans()) else {}
         more |= {"external_hits": draw(_counts), "store_bytes": draw(_counts)} if draw(st.booleans()) else {}
+        more |= {"resets": draw(st.sampled_from([0.0, 0.0, 0.0, 1.0]))} if draw(st.booleans()) else {}
         started = draw(st.sampled_from([None, STARTED, STARTED, STARTED, STARTED, STARTED, T + 30]))
         share = draw(st.sampled_from([None, 0.2, 0.97, 1.0]))
         found.append(sample(at, **more, started_at=started, kv_cache_usage_share=share))
@@ -352,7 +405,6 @@ def anything(draw: st.DrawFn) -> Seen:
         offload=draw(st.sampled_from([None, True, False])),
         tier_bytes=draw(st.sampled_from([None, 10, 10**9])),
         lasting_tier=draw(st.sampled_from([None, True, False])),
-        reset_at=draw(st.lists(_moments.filter(bool), max_size=1).map(tuple)),
     )
     others = draw(st.lists(some_turn(filler(11, 15)), max_size=2)) + draw(st.lists(st.sampled_from(COLD), max_size=4))
     mostly = draw(some_turn(NEW))
@@ -416,7 +468,7 @@ EVIDENCE: dict[Reason, Callable[[Seen], bool]] = {
     Reason.RESTART: _restarted,
     Reason.HASH_SEED: lambda seen: bool(seen.server.lasting_tier) and _restarted(seen),
     Reason.CACHE_RESET: lambda seen: bool(
-        seen.server.reset_at
+        max((one.resets or 0 for one in _samples(seen)), default=0)
         or (seen.events and seen.events.cleared_at)
         or len({one.conversation for one in seen.others if not one.cached_tokens}) >= 2
     ),

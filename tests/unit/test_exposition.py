@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kvtop.model import metrics
 from kvtop.model.window import between
-from kvtop.readings import SeriesKey
+from kvtop.readings import CLEARING, HTTP_REQUESTS, SeriesKey
 from kvtop.sources import exposition
 from kvtop.sources.exposition import Reader
 
@@ -25,13 +25,15 @@ FOLDERS = ("vllm-0.32.0", "vllm-0.28.0", "odd", "old", "dp2", "pd", "spec-ngram"
 
 
 def official(text: str) -> dict[SeriesKey, float]:
-    """What the official parser reads of a text, as the reader keeps it: vllm: without creation times, and the start."""
+    """What the official parser reads of a text, as the reader keeps it: vllm: without creation times, the start, and
+    the requests that clear the cache."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): float(sample.value)
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.name == exposition.START_TIME
         or (sample.name.startswith("vllm:") and not sample.name.endswith("_created"))
+        or (sample.name == HTTP_REQUESTS and sample.labels.get("handler") in CLEARING)
     }
 
 
@@ -187,6 +189,23 @@ def test_what_a_text_is() -> None:
     assert read("").values == {} and not read("").truncated
 
 
+def test_requests_that_clear_the_cache_are_kept_and_no_others() -> None:
+    lines = [
+        f'{HTTP_REQUESTS}{{handler="{path}",method="POST",status="2xx"}} {n}.0'
+        for n, path in enumerate(["/v1/chat/completions", "/sleepy", *CLEARING, "/sleep/2"])
+    ]
+    reader, text = Reader(metrics.wanted), "\n".join([f"# TYPE {HTTP_REQUESTS} counter", *lines]) + "\n"
+    for more, found in ((text, 2.0), (text.replace("} 2.0", "} 7.0"), 7.0), (text, 2.0)):
+        scrape = reader.read(more)
+        assert dict(scrape.values) == official(more)
+        assert scrape.values[HTTP_REQUESTS, (("handler", CLEARING[0]), ("method", "POST"), ("status", "2xx"))] == found
+        assert scrape.has_http and not scrape.has_vllm
+    assert len(scrape.values) == len(CLEARING)
+    for odd in (lines[2].replace(" 2.0", " two"), lines[2].replace(",", ";")):
+        scrape = reader.read(f"{odd}\n")
+        assert (scrape.values, scrape.has_http, scrape.has_vllm) == ({}, True, False)
+
+
 def test_only_what_is_wanted_is_kept(captures: Callable[[str], Path]) -> None:
     text = raw(captures("vllm-0.32.0") / "05-append4.txt")
     everything, wanted = Reader().read(text), Reader(metrics.wanted).read(text)
@@ -293,6 +312,7 @@ PIECES = (
     "python_info 1",
     "python_info 2",
     "http_requests_total 3",
+    'http_requests_total{handler="/sleep",method="POST"} 3',
     "process_start_time_seconds 17",
     "process_start_time_seconds now",
     "",

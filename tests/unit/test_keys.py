@@ -153,8 +153,8 @@ def test_the_footer_gives_way_in_order() -> None:
             seen.append(labels)
     full = seen[0]
     assert full == [
-        "turn", "other URL", "tap", "window", "history", "filter", "freeze", "export", "panels", "server", "help",
-        "quit",
+        "turn", "diff", "other URL", "tap", "window", "history", "filter", "freeze", "export", "panels", "server",
+        "help", "quit",
     ]  # fmt: skip
     gone = [next(iter(set(a) - set(b))) for a, b in pairwise(seen)]
     assert gone == [
@@ -168,6 +168,7 @@ def test_the_footer_gives_way_in_order() -> None:
         "quit",
         "window",
         "help",
+        "diff",
         "other URL",
         "turn",
     ]

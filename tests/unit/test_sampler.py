@@ -58,7 +58,23 @@ def test_a_sample_of_a_real_text() -> None:
     }  # fmt: skip
     assert (sample.running, sample.waiting, sample.preempted, sample.at) == (0, 0, 0, 1_000)
     assert sample.started_at is not None
+    assert sample.resets == 0
     assert sample.load_bytes is None
+
+
+def test_requests_that_clear_the_cache_are_counted() -> None:
+    def told(*lines: str) -> float | None:
+        http = [f'http_requests_total{{handler="{line}\n' for line in lines]
+        sample = sample_of(scrape("vllm:prompt_tokens_total 3\n" + "".join(http)))
+        assert sample is not None
+        return sample.resets
+
+    reset = '/reset_prefix_cache",method="POST",status="2xx"}'
+    assert told(f"{reset} 2.0", '/sleep",method="POST",status="2xx"} 1.0') == 3
+    assert told(f"{reset} 2.0", '/reset_prefix_cache",method="POST",status="5xx"} 1.0') == 2
+    assert told('/v1/models",method="GET",status="2xx"} 9.0') == 0
+    assert told(f"{reset} NaN") is None
+    assert told() is None, "nobody counts them"
 
 
 def test_what_is_no_text_of_vllm_is_no_sample() -> None:

@@ -97,6 +97,35 @@ def test_what_is_no_break(more: dict[str, Any]) -> None:
     assert why(scene(**values)).verdict is not Verdict.PROMPT_DIVERGED
 
 
+def test_two_conversations_are_no_broken_one() -> None:
+    """Another task's messages stand where the first one's stood; only what both should have said alike is a fault."""
+    other = with_(HALF, relation="first", parent=None, conversation="c14")
+    for kind in (Kind.TOOL_REMOVED, Kind.TEXT_EDITED):
+        head = replace(KEY_ORDER, kind=kind, lost_tokens=1_394)
+        found = why(scene(turn=other, expected=BROKE, diff=diff(replace(OTHER, lost_tokens=6_000), head)))
+        assert found.verdict is not Verdict.PROMPT_DIVERGED
+        found = why(scene(turn=other, expected=BROKE, diff=diff(head)))  # it says what the other one says
+        assert (found.verdict, found.reason) == (Verdict.PROMPT_DIVERGED, str(kind))
+    talk = replace(OTHER, section="messages[1]", lost_tokens=5_394)
+    clock = replace(CLOCK, lost_tokens=2_000)
+    found = why(scene(turn=other, expected=BROKE, diff=diff(talk, clock)))
+    assert (found.verdict, found.reason) == (Verdict.PROMPT_DIVERGED, "volatile_text")
+    assert "2,000 tokens were read again" in found.sentence
+    assert found.evidence[:1] == (CLOCK.says,)
+    behind = replace(clock, section="messages[9].content")  # the two had parted before
+    assert why(scene(turn=other, expected=BROKE, diff=diff(talk, behind))).verdict is not Verdict.PROMPT_DIVERGED
+    summary = with_(HALF, relation="compaction", conversation="c1")
+    assert why(scene(turn=summary, expected=BROKE, diff=diff(COMPACTED))).reason == "compaction"
+
+
+def test_what_another_prompt_had_left_in_the_cache_was_not_read_again() -> None:
+    found = why(scene(turn=with_(HALF, cached_tokens=19_984), expected=BROKE, diff=diff(KEY_ORDER)))
+    assert found.verdict is not Verdict.PROMPT_DIVERGED
+    assert "19,984 came from the cache, more than the captured prompts explain" in found.evidence
+    some = why(scene(turn=with_(HALF, cached_tokens=16_000), expected=BROKE, diff=diff(KEY_ORDER)))
+    assert "4,016 tokens were read again" in some.sentence
+
+
 def test_a_break_whose_cached_tokens_nobody_told() -> None:
     found = why(scene(turn=with_(HALF, cached_tokens=None), expected=BROKE, diff=diff(KEY_ORDER)))
     assert (found.verdict, found.cached_tokens) == (Verdict.PROMPT_DIVERGED, None)
@@ -138,6 +167,22 @@ def test_what_the_law_explains_is_no_fault(because: Because) -> None:
     found = why(scene(turn=with_(short, relation="first", conversation="c14"), expected=expected))
     assert (found.verdict, found.expected_because) == (Verdict.NO_FAULT, (because,))
     assert any("0 were expected" in line for line in found.evidence)
+
+
+def test_a_first_divergence_that_gets_nothing_of_what_it_shares() -> None:
+    """On a hybrid: no fault of anybody, however long it took."""
+    law = Expected(0, True, 0, 19_984, 20_000, (Because.HYBRID_BOUNDARY,), None, 10)
+    other = with_(NEW, relation="first", parent=None, conversation="c14")
+    found = why(scene(turn=other, expected=law))
+    assert (found.verdict, found.reason, found.fix) == (Verdict.NO_FAULT, None, None)
+    assert found.sentence == (
+        "Turn 14 waited 22 s: 19,984 tokens that it shares with an earlier prompt were read again; "
+        "expected on this model, the next one hits"
+    )
+    long = with_(other, prompt_tokens=90_000, first_token_at=T + 151, ended_at=T + 160)
+    assert why(scene(turn=long, expected=law)).verdict is Verdict.NEW_TOKENS
+    slow = with_(other, first_token_at=T + 151, ended_at=T + 160)
+    assert why(scene(turn=slow, expected=law)).verdict is Verdict.UNKNOWN, "21,000 tokens do not explain 91 s"
 
 
 def test_queued() -> None:

@@ -54,7 +54,7 @@ NEW = turn(
     first_token_at=T + 82, ended_at=T + 92,
     samples=[
         sample(60, computed=1_008, cached=19_008, generated=300),
-        sample(92.2, computed=22_024, cached=19_008, generated=600),
+        sample(92.2, computed=22_024, cached=19_008, generated=600, running=0),
     ],
 )  # fmt: skip
 """It should have had 20,000 tokens, got none, and took 22 s to read them at 1,000 a second."""

@@ -93,6 +93,8 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     kv_cache_usage_share: float | None = None
     load_bytes: float | None = None
     store_bytes: float | None = None
+    resets: float | None = None
+    """Requests that clear the prefix cache, answered so far (`kvtop.readings.CLEARING`)."""
 
 
 class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -12,12 +12,20 @@ from kvtop.cli.target import settings
 from kvtop.cli.triaging import book, is_turn, rate_of, target
 from kvtop.errors import UsageError, printable
 from kvtop.model.here import is_local
+from kvtop.sources.url import normalise
 from kvtop.triage.differ import Sent as Request
 from kvtop.triage.fixes import FIXES, Repaired, repair
 from kvtop.triage.kinds import Kind
 from kvtop.triage.replay import Replay, Sent
 from kvtop.triage.replay_server import ReplayServer
 from kvtop.triage.replayed import Live
+
+
+def _allowed(url: str, *, remote: bool) -> None:
+    """Raises UsageError for a server that is not this machine, unless that is wanted."""
+    shown = normalise(url)
+    if not remote and not is_local(shown):
+        raise UsageError(f"{shown} is not this machine", "--allow-remote sends the prompts there")
 
 
 @asynccontextmanager
@@ -27,6 +35,8 @@ async def prepared(which: Sequence[str], *, url: str | None, fix: str | None, re
     files = [name for name in which if not is_turn(name)]
     if files and len(which) != 2:
         raise UsageError(f"'{printable(files[0], 60)}' is no id of a turn", "two files, or ids that kvtop turns lists")
+    if url is not None:
+        _allowed(url, remote=remote)
     live, rate = Live(), None
     if files:
         old, new = (request_of(name) for name in which)
@@ -35,9 +45,8 @@ async def prepared(which: Sequence[str], *, url: str | None, fix: str | None, re
         old, new, live, rate, place = await _captured([int(id) for id in which], url)
     if not place:
         raise UsageError("which server the requests went to is not known", "name it: --url http://127.0.0.1:8000")
+    _allowed(place, remote=remote)
     to = target(place, settings())
-    if not is_local(to.shown) and not remote:
-        raise UsageError(f"{to.shown} is not this machine", "--allow-remote sends the prompts there")
     if old.route is not new.route:
         raise UsageError("the two turns went to different API routes", "replay two of one route")
     repaired: Repaired | None = repair(kind, old.body, new.body, new.route) if kind is not None else None

@@ -179,6 +179,8 @@ class Config:
     """Of a model whose layers all have one; of those that have it beside full attention the label tells nothing."""
     one_kv_group: bool | None = None
     """All layers keep their KV alike, in one group of blocks; None: it cannot be told (before 0.24)."""
+    hash_algorithm: str | None = None
+    """What blocks are known by: sha256, xxhash, ..."""
 
 
 @dataclass(frozen=True, slots=True)

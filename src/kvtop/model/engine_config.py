@@ -34,6 +34,7 @@ def config(g: Growth) -> Config:
         prefix_match_unit_tokens=unit,
         sliding_window_tokens=_positive(labels.get("sliding_window")),
         one_kv_group=_one_group(labels, block, len(g.after.engines)),
+        hash_algorithm=_text(labels.get("prefix_caching_hash_algo")),
     )
 
 

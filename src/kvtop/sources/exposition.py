@@ -10,8 +10,8 @@ What is read
   over `MAX_ODD_CHARS`.
 - Nothing in a text makes `read` raise; one of more than `MAX_LINES` lines counts as cut there.
 
-What is kept: `vllm:` samples that `wanted` names (by default all but the `_created` gauges, which are creation times)
-and process_start_time_seconds; types of `vllm:` families.
+What is kept: `vllm:` samples that `wanted` names (by default all but the `_created` gauges, which are creation times),
+process_start_time_seconds, and how often a request was answered that clears the cache; types of `vllm:` families.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itertools import compress, count, pairwise
 from operator import ne
 from sys import intern
 
-from kvtop.readings import Scrape, SeriesKey
+from kvtop.readings import CLEARING, HTTP_REQUESTS, Scrape, SeriesKey
 
 START_TIME = "process_start_time_seconds"
 
@@ -47,7 +47,9 @@ _TAIL = re.compile(r"[ \t]*([^\s#]+)(?:[ \t]+[-+.eE0-9]+)?[ \t]*(?: # .*)?")
 _META = re.compile(rf"#[ \t]+(?:TYPE|HELP)[ \t]+({_NAME})")
 _TYPE = re.compile(rf"#[ \t]+TYPE[ \t]+({_NAME})[ \t]+(\w+)[ \t]*")
 _ESCAPE = re.compile(r'\\([\\n"])')
-_OURS = ("vllm:", START_TIME)
+_CLEARS = tuple(f'{HTTP_REQUESTS}{{handler="{path}",' for path in CLEARING)
+"""As the server writes these lines: in another form they are foreign."""
+_OURS = ("vllm:", START_TIME, *_CLEARS)
 _VLLM, _HTTP, _ELSE = 1, 2, 3
 """What a remembered head is when it is not kept: a vllm: sample, an http_ one, anything else."""
 
@@ -97,6 +99,11 @@ def _last_family(lines: list[str]) -> str:
         if line.startswith("#") and (named := _META.match(line)):
             return named[1]
     return ""
+
+
+def _kind_of(line: str) -> int:
+    """The mark of a line of ours."""
+    return _ELSE if line.startswith(START_TIME) else _HTTP if line.startswith(_CLEARS) else _VLLM
 
 
 def _is_half(lines: list[str]) -> bool:
@@ -184,7 +191,7 @@ class Reader:
                     values[known] = float(tail)
                 except ValueError:
                     odd.append(line)
-                    marks.add(_ELSE if known[0] == START_TIME else _VLLM)
+                    marks.add(_kind_of(line))
             elif type(known) is str:
                 types[known] = tail
             if type(known) is int:
@@ -200,8 +207,8 @@ class Reader:
             at=at,
             truncated=truncated,
             ends=_last_family(lines),
-            has_vllm=bool(types or _VLLM in marks or any(name != START_TIME for name, _ in values)),
-            has_http=_HTTP in marks,
+            has_vllm=bool(types or _VLLM in marks or any(name.startswith("vllm:") for name, _ in values)),
+            has_http=_HTTP in marks or any(name == HTTP_REQUESTS for name, _ in values),
         )
 
     def _first_sight(
@@ -220,14 +227,14 @@ class Reader:
         key = _key(match) if match and tail else None
         if key is None or match is None or not tail:
             odd.append(line)
-            return _ELSE if line.startswith(START_TIME) else _VLLM
+            return _kind_of(line)
         try:
             value = float(tail[1])
         except ValueError:
             odd.append(line)
-            return _ELSE if line.startswith(START_TIME) else _VLLM
+            return _kind_of(line)
         name = key[0]
-        if not (name == START_TIME or (name.startswith("vllm:") and self._wanted(name))):
+        if not (name in (START_TIME, HTTP_REQUESTS) or (name.startswith("vllm:") and self._wanted(name))):
             return self._mark(line, head, _VLLM if name.startswith("vllm:") else _ELSE)
         if len(values) >= MAX_SERIES:
             self.dropped += 1
@@ -278,5 +285,5 @@ class Reader:
                 self.dropped += 1
                 continue
             key, value = found
-            if key[0] == START_TIME or (key[0].startswith("vllm:") and self._wanted(key[0])):
+            if key[0] in (START_TIME, HTTP_REQUESTS) or (key[0].startswith("vllm:") and self._wanted(key[0])):
                 values[key] = value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvtop.capture.turn import Captured, Sample
+from kvtop.capture.turn import Captured, Sample, TurnState
 from kvtop.triage.baseline import was_read
 from kvtop.triage.seen import Seen
 
@@ -60,12 +60,60 @@ def computed_between(seen: Seen, source: Captured) -> float | None:
 
 
 def counted_between(seen: Seen, source: Captured) -> float | None:
-    """The same by the counters alone, which see what went past the tap too; None where they do not tell."""
+    """The same by the counters alone, which see what went past the tap too, but for what came after their last look;
+    None where they do not tell."""
     kept = samples_between(seen, source)
     if len(kept) < 2:
         return None
     a = next((one for one in kept[:-1] if source.ended_at is not None and one.at >= source.ended_at), kept[0])
-    b = kept[-1]
+    return _computed(a, kept[-1])
+
+
+def most_between(seen: Seen, source: Captured) -> float | None:
+    """Tokens that the server computed in between, no more: what its counters grew by from before the source's first
+    token to after this turn's, less these two turns' own. None: they do not tell, or a prompt that was being read at
+    the end of it is not in them yet."""
+    turn, read = seen.turn, seen.turn.first_token_at or seen.turn.ended_at
+    first = source.first_token_at
+    if source.upstream != turn.upstream or first is None or read is None:
+        return None
+    a = max((one for one in source.samples if one.at < first), key=lambda one: one.at, default=None)
+    b = min((one for one in turn.samples if one.at > read), key=lambda one: one.at, default=None)
+    if a is None or b is None or _unread_at(seen, source, b):
+        return None
+    grown = _computed(a, b)
+    own = [_own(source, source.ended_at is not None and source.ended_at < b.at)]
+    own.append(_own(turn, turn.ended_at is not None and turn.ended_at < b.at))
+    told = (a.prompt_tokens, b.prompt_tokens, source.prompt_tokens, turn.prompt_tokens)
+    if grown is None or None in told or b.prompt_tokens - a.prompt_tokens < source.prompt_tokens + turn.prompt_tokens:  # type: ignore[operator]
+        return None  # one of the two is not in it
+    return max(0.0, grown - sum(own))
+
+
+def _own(turn: Captured, ended: bool) -> float:
+    """What a turn computed itself, no more."""
+    return (turn.new_tokens or 0) + ((turn.completion_tokens or 0) if ended else 0)
+
+
+def _unread_at(seen: Seen, source: Captured, b: Sample) -> bool:
+    """Whether a request may have been computing whose prompt the counters do not hold at that moment: they move at its
+    first token, and never where it was given up before."""
+    own = seen.turn.ended_at is None or seen.turn.ended_at >= b.at
+    if b.running is None or b.running + (b.waiting or 0.0) > own:
+        return True
+    return any(
+        one.upstream == source.upstream
+        and one.first_token_at is None
+        and one.state is not TurnState.DONE
+        and (one.ended_at is None or one.ended_at >= seen.since(source))
+        and (one.sent_at or one.started_at) <= seen.admitted
+        for one in seen.others
+        if one.id not in (source.id, seen.turn.id)
+    )
+
+
+def _computed(a: Sample, b: Sample) -> float | None:
+    """Tokens computed from one sample to another; None where they do not tell, or began again in between."""
     if a.prompt_tokens is None or a.cached_tokens is None or a.generation_tokens is None:
         return None
     if b.prompt_tokens is None or b.cached_tokens is None or b.generation_tokens is None:

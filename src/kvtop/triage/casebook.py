@@ -11,6 +11,7 @@ from kvtop.capture.turn import Captured, Route
 from kvtop.errors import KvtopError
 from kvtop.model.judge import Thresholds
 from kvtop.triage import baseline, seen
+from kvtop.triage.apart import two_conversations
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
 from kvtop.triage.engine import Engine, Layers
 from kvtop.triage.judge import read
@@ -67,6 +68,8 @@ class Known:
 NOTHING = Known()
 BESIDE = ("side", "subagent")
 """Relations of turns that are no step of their conversation."""
+APART = ("first", *BESIDE)
+"""Relations of turns whose messages are their own."""
 
 
 class NotFound(KvtopError):
@@ -238,6 +241,8 @@ class Casebook:
             self.sent(base), self.sent(new), self.server, self.cache(expected), gateway=_through_proxy(new)
         )
         causes = seen_before(made.diff.causes, self.talk(new))
+        if new.relation in APART and base.conversation != new.conversation:
+            causes = two_conversations(causes, made.comparison)
         return replace(made, diff=replace(made.diff, causes=causes))
 
     def cache(self, expected: Expected | None) -> Cache:

@@ -102,6 +102,16 @@ class Comparison:
         return [change for change in self.changes if change.what in what]
 
 
+_REMOVED = (What.MESSAGE_REMOVED, What.BLOCK_REMOVED, What.CALL_REMOVED)
+"""Changes whose place is one in the old prompt."""
+
+
+def in_system(comparison: Comparison, change: Change) -> bool:
+    """It is a change of a system message."""
+    side = comparison.old if change.what in _REMOVED else comparison.new
+    return change.message is not None and role(side.messages[change.message]) in SYSTEM
+
+
 def compare(old: Prompt, new: Prompt) -> Comparison:
     """Never raises: what is no proper message is compared as the value that it is."""
     maker = _Maker()

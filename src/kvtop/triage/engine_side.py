@@ -5,23 +5,15 @@ A reason without positive evidence is never named; one that nothing rules out is
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from kvtop.capture.turn import Captured, Sample, TurnState
-from kvtop.model.words import exact, secs, span
+from kvtop.capture.turn import Captured, TurnState
+from kvtop.model.words import exact, secs
+from kvtop.triage.all_gone import older_process, reset, restarted
 from kvtop.triage.baseline import was_read
-from kvtop.triage.between import (
-    all_cold,
-    computed_between,
-    counted_between,
-    hit_elsewhere,
-    own_samples,
-    samples_between,
-    turns_between,
-)
+from kvtop.triage.between import computed_between, counted_between, most_between, samples_between, turns_between
 from kvtop.triage.engine import Layers
+from kvtop.triage.finding import Finding, names_of
 from kvtop.triage.kinds import Reason
 from kvtop.triage.seen import Seen
 
@@ -31,7 +23,6 @@ TOO_FAST = 4.0
 """A first token that came so many times faster than its new tokens can be read was not computed from them."""
 STUCK_AFTER = 3
 """Prompts in a row that found nothing, one of them the same as one before."""
-_NEVER_FALL = ("prompt_tokens", "cached_tokens", "queries", "hits", "generation_tokens", "finished")
 _REPLICA_HEADERS = ("x-litellm-model-id", "x-litellm-model-api-base", "x-served-by", "x-backend", "x-upstream")
 """By which gateways say who answered."""
 _BROKE = {TurnState.ABORTED: "was aborted", TurnState.CUT: "broke off", TurnState.FAILED: "failed"}
@@ -47,29 +38,16 @@ _DOMINATES = {
 """A reason that explains by itself what the others would."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One reason looked into."""
-
-    reason: Reason
-    shown: bool | None
-    """True: there is positive evidence. False: it is ruled out. None: it cannot be told."""
-    says: str = ""
-    """What shows it, or rules it out; for a candidate what speaks for it."""
-    clause: str = ""
-    """Of one that is shown, for the sentence: 'evicted by turns 795–802'."""
-
-
 def lost_by(seen: Seen, source: Captured | None) -> list[Finding]:
     """For what a turn did not get although the cache had held it. `source`: the turn that left it there; None: it is
     not among those that were seen, and nothing can be looked into."""
     if source is None:
         return [Finding(reason, None) for reason in (Reason.CACHE_RESET, Reason.EVICTED)]
-    restart = _restart(seen, source)
+    restart = restarted(seen, source)
     evicted = _evicted(seen, source)
     found = [
         restart,
-        _reset(seen, source, restart),
+        reset(seen, source, restart),
         evicted,
         _aborted(seen, source),
         _still_running(seen, source),
@@ -103,71 +81,12 @@ def decided(found: Iterable[Finding]) -> list[Finding]:
 # each reason
 
 
-def _restart(seen: Seen, source: Captured) -> Finding:
-    if source.upstream != seen.turn.upstream:
-        return Finding(Reason.RESTART, None)
-    old = [one for one in source.samples if one.at >= (source.first_token_at or source.started_at)]
-    own = [one for one in own_samples(seen, old[-1].at) if one.at > old[-1].at] if old else []
-    if not old or not own:
-        return Finding(Reason.RESTART, None)
-    a, b = old[-1], own[-1]
-    if a.started_at is not None and b.started_at is not None and a.started_at != b.started_at:
-        age = seen.arrived - b.started_at
-        when = f"{span(age)} before" if age > 0 else "meanwhile"
-        says = f"the server's process began {when}, after turn {source.id} had ended"
-        return Finding(Reason.RESTART, True, says, f"it was restarted {when}")
-    path = [a, *(one for one in samples_between(seen, source) if one.at > a.at), b]
-    fell = next((name for name in _NEVER_FALL if _falls(path, name)), None)
-    if fell is not None:
-        says = f"the server's counters fell since turn {source.id}: they began again"
-        return Finding(Reason.RESTART, True, says, "its counters began again")
-    if a.started_at is not None and b.started_at is not None:
-        return Finding(Reason.RESTART, False, f"a restart: the process start is unchanged since turn {source.id}")
-    if any(getattr(a, name) is not None and getattr(b, name) is not None for name in _NEVER_FALL):
-        return Finding(Reason.RESTART, False, f"a restart: no counter fell since turn {source.id}")
-    return Finding(Reason.RESTART, None)
-
-
-def _falls(path: list[Sample], name: str) -> bool:
-    values = [value for one in path if (value := getattr(one, name)) is not None]
-    return any(later < sooner for sooner, later in itertools.pairwise(values))
-
-
-def _reset(seen: Seen, source: Captured, restart: Finding) -> Finding:
-    since, until = seen.since(source), seen.admitted
-    known = (*seen.server.reset_at, *(seen.events.cleared_at if seen.events else ()))
-    times = [at for at in known if since <= at <= until]
-    if times:
-        when = f"{span(max(0.0, seen.arrived - max(times)))} before"
-        return Finding(
-            Reason.CACHE_RESET, True, f"the prefix cache was cleared {when}", f"its cache was cleared {when}"
-        )
-    hit = hit_elsewhere(seen, source)
-    if hit is not None:
-        share = f"{hit.cached_share:.0%}".replace("%", " %")
-        says = f"a reset of the cache: turn {hit.id} of another conversation hit {share} after it"
-        return Finding(Reason.CACHE_RESET, False, says)
-    if seen.events is not None and seen.events.complete:
-        return Finding(Reason.CACHE_RESET, False, "a reset of the cache: the KV events tell of none")
-    cold = all_cold(seen, source)
-    if len(cold) >= 2 and restart.shown is False and _much_read(seen, source) is False:
-        says = f"{len(cold)} other conversations that went on found nothing either: {_turns(cold)}"
-        return Finding(Reason.CACHE_RESET, True, says, "every conversation was cold at once: its cache was cleared")
-    return Finding(Reason.CACHE_RESET, None)
-
-
-def _much_read(seen: Seen, source: Captured) -> bool | None:
-    """Whether at least a pool full was computed since."""
-    pool, computed = seen.server.pool_tokens, computed_between(seen, source)
-    return None if pool is None or computed is None else computed >= pool
-
-
 def _evicted(seen: Seen, source: Captured) -> Finding:
     reason, events, pool = Reason.EVICTED, seen.events, seen.server.pool_tokens
     expected = seen.expected.tokens if seen.expected else 0
     since, until = seen.since(source), seen.admitted
-    by = turns_between(seen, source)
-    clause = f"evicted by {_turns(by)}" if by else "evicted"
+    by, past = turns_between(seen, source), (counted_between(seen, source) or 0.0) >= seen.unit
+    clause = f"evicted by {names_of(by)}" if by else "evicted by requests that went past the tap" if past else "evicted"
     gone = [one for one in (events.gone if events else ()) if one.tier == "GPU" and since <= one.at <= until]
     if any(one.end_tokens <= expected for one in gone):
         says = f"KV events: {len(gone)} blocks of this prefix left the device since turn {source.id}"
@@ -177,6 +96,12 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
         says = f"{exact(computed)} tokens were computed since turn {source.id}, the pool holds {exact(pool)}"
         return Finding(reason, True, says, clause)
     kept = samples_between(seen, source)
+    over = expected + computed - pool if pool is not None and computed is not None else 0.0
+    if over > 0 and seen.server.engines in (None, 1) and _explained(seen, source, over):
+        says = (
+            f"{exact(computed)} tokens were computed since turn {source.id}: the pool of {exact(pool)} could not hold"
+        )
+        return Finding(reason, True, f"{says} these {exact(expected)} as well", clause)
     preempted = [one.preempted for one in kept if one.preempted is not None]
     alone = seen.server.engines in (None, 1)
     if alone and len(preempted) > 1 and preempted[-1] > preempted[0]:
@@ -189,14 +114,26 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
         return Finding(reason, True, f"{says}: there was no room left for this prefix", clause)
     if events is not None and events.complete and not gone:
         return Finding(reason, False, "eviction: by the KV events none of its blocks left the device")
-    counted = counted_between(seen, source)
-    if counted == 0:
+    most = most_between(seen, source)
+    if most is not None and most < (computed or 0.0):
+        most = None  # they contradict each other
+    if most == 0:
         return Finding(reason, False, f"eviction: nothing was computed since turn {source.id}")
     full = seen.server.layers is Layers.FULL  # on others its blocks may be taken while the pool has room
-    if full and counted is not None and pool is not None and usage and counted + max(usage) * pool + expected <= pool:
-        says = f"eviction: {exact(counted)} tokens were computed since turn {source.id}"
+    if full and most is not None and pool is not None and usage and most + max(usage) * pool + expected <= pool:
+        says = f"eviction: no more than {exact(most)} tokens were computed since turn {source.id}"
         return Finding(reason, False, f"{says}, and the pool of {exact(pool)} had room")
-    return Finding(reason, None, "" if computed is None else f"{exact(computed)} tokens were computed in between")
+    return Finding(reason, None, f"{exact(computed)} tokens were computed in between" if computed else "")
+
+
+def _explained(seen: Seen, source: Captured, over: float) -> bool:
+    """Whether so many tokens too many for the pool explain the loss. Blocks of full attention leave one by one, the
+    last ones of a prompt first; each request also takes a block that it does not fill."""
+    if seen.server.layers is not Layers.FULL:
+        return True
+    finished = [one.finished for one in samples_between(seen, source) if one.finished is not None]
+    requests = max(len(turns_between(seen, source)), finished[-1] - finished[0] if finished else 0.0)
+    return seen.lost <= over + seen.unit * (requests + 3)
 
 
 def _aborted(seen: Seen, source: Captured) -> Finding | None:
@@ -247,6 +184,9 @@ def _replica(seen: Seen, source: Captured) -> Finding:
         if one and other and one != other:
             says = f"{name} of the answers is another: turn {source.id} went to another replica"
             return Finding(reason, True, says, f"turn {source.id} went to another replica")
+    if older_process(seen, source):
+        says = f"another process answered than turn {source.id}, and it ran already then: the address has several"
+        return Finding(reason, True, says, f"turn {source.id} went to another process behind the same address")
     if seen.server.engines == 1:
         return Finding(reason, False, "replicas: the same upstream, and it has one engine")
     if old is not None and old == new:
@@ -362,10 +302,3 @@ def _metric(seen: Seen) -> Finding | None:
     if ttft * 2 >= computing:
         return Finding(Reason.METRIC_WRONG, False, "a wrong number: its first token took as long as reading that anew")
     return None
-
-
-def _turns(turns: list[Captured]) -> str:
-    """`turn 795`, `turns 795–802`."""
-    if len(turns) == 1:
-        return f"turn {turns[0].id}"
-    return f"turns {turns[0].id}–{turns[-1].id}"

@@ -69,7 +69,7 @@ def parted(pieces: Sequence[str], span: range, w: int, show: Show, cells: Cells)
             if used and used + size + separator > w:
                 close(i)
             while size + separator > w:
-                taken = _fitting(text, size, w - 1, cells)
+                taken = max(1, _fitting(text, size, w - 1, cells))
                 row.append(text[:taken])
                 text = text[taken:]
                 size = cells(text)
@@ -113,6 +113,8 @@ class _Page:
                 self.close(i)
                 if not text:
                     return
+            elif self.used and self.row[-1][-1:] == " ":
+                self.close(i)
             elif self.gap is not None and self.used - self.gap[1] <= REACH:
                 self._to_the_gap(i)
             elif self.used and size <= self.w:

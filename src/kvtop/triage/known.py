@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Protocol
 
 from kvtop.errors import KvtopError
+from kvtop.model import metrics as m
+from kvtop.model.growth import Growth
+from kvtop.model.samples import samples
 from kvtop.model.window import between
 from kvtop.readings import Scrape, ServerFacts, SourceDown
 from kvtop.triage import seen
 from kvtop.triage.casebook import Known
 from kvtop.triage.engine import engine_of
+
+LASTING = frozenset({"fs", "obj", "p2p", "kvcr"})
+"""Kinds of second tiers (0.22 to 0.33) whose content outlives the server's process."""
 
 
 class Looked(Protocol):
@@ -37,7 +43,7 @@ def known(scrape: Scrape, facts: ServerFacts | None, rate: float | None) -> Know
     version = None if facts is None else facts.version
     window = between(scrape, scrape, None)
     box = window.all
-    tier = box.offload.supported if window.state.good else None
+    tier = _tier(scrape, box.offload.supported) if window.state.good else None
     engine = engine_of(box.config, version=version, connector=tier)
     return Known(
         engine=engine,
@@ -46,9 +52,18 @@ def known(scrape: Scrape, facts: ServerFacts | None, rate: float | None) -> Know
             unit=engine.unit or engine.block,
             pool_tokens=box.config.kv_cache_tokens,
             version=version,
-            engines=len(window.engines) or None,
+            engines=len(window.engines) or (1 if window.state.good else None),
             layers=engine.layers,
             offload=tier,
             tier_bytes=box.config.cpu_tier_bytes,
+            lasting_tier=any(tier.tier.partition(":")[2] in LASTING for tier in box.offload.tiers) or None,
+            hash_algorithm=box.config.hash_algorithm,
         ),
     )
+
+
+def _tier(scrape: Scrape, told: bool | None) -> bool | None:
+    """Whether a tier behind the device is configured. A connector without series of its own shows in what is asked of
+    it alone."""
+    asked = Growth(None, samples(scrape), None, zero=True).now(m.EXTERNAL_QUERIES)
+    return told or (True if asked else told)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvtop.triage.align import ALIKE, text_likeness
 from kvtop.triage.spans import masked
+from kvtop.triage.tags import without
 from kvtop.triage.values import SYSTEM, is_text, key_of, role, text_of
 
 SAME_TALK = 0.6
 """Messages that share less than this, all in all, are not the same ones edited."""
-_BLOCK = re.compile(r"<([A-Za-z][\w-]{1,60})(?:\s[^<>]*)?>.{0,20000}?</\1>", re.DOTALL)
 
 
 def as_blocks(content: Any) -> list[Any]:
@@ -80,7 +79,7 @@ def message_likeness(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
     if role(old) in SYSTEM:
         return max(ALIKE, text_likeness(one, other))  # there is one, rarely more
     # A block that moves on from message to message does not make two of them the same one.
-    return text_likeness(_BLOCK.sub("", one).strip() or one, _BLOCK.sub("", other).strip() or other)
+    return text_likeness(without(one).strip(), without(other).strip())
 
 
 def call_likeness(old: Any, new: Any) -> float:

@@ -162,8 +162,8 @@ def _sides(sheet: Sheet, hunk: Hunk, w: int) -> Iterator[str]:
         if cut:
             piece, _ = rows[MOST_ROWS] if len(rows) > MOST_ROWS else (looked_at.stop, "")
             left = span.stop - piece
-            one = f"1 {what[:-1]}" if left == 1 else f"{exact(left)} {what}"
-            yield from _wrapped([f"{mark} [and {one} more]"], w, "  ")
+            one = f"1 more {what[:-1]}" if left == 1 else f"{exact(left)} more {what}"
+            yield from _wrapped([f"{mark} [and {one}]"], w, "  ")
 
 
 def _rows(sheet: Sheet, span: range, w: int, *, new: bool) -> list[str]:

@@ -97,7 +97,7 @@ def _in_turns(places: Sequence[int], n: int) -> str:
 
 def _in_time(times: Sequence[float]) -> str:
     """A rhythm of the clock: gaps are whole multiples of a round time, more often than chance has it."""
-    if len(times) < ENOUGH:
+    if len(times) <= ENOUGH:  # two equal gaps are chance
         return ""
     gaps = [b - a for a, b in pairwise(times)]
     if min(gaps) <= 0:

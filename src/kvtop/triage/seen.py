@@ -34,8 +34,6 @@ class Server:
     """It outlives the process: a disk, or a store of another process."""
     hash_algorithm: str | None = None
     """The label prefix_caching_hash_algo."""
-    reset_at: tuple[float, ...] = ()
-    """Unix times at which its cache was seen to be reset, or it to be put to sleep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +129,20 @@ class Seen:
         """It continues the turn that it is compared with: what it has from there should be the same."""
         turn, old = self.turn, self.baseline
         return old is not None and turn.relation in CONTINUES and old.conversation == turn.conversation
+
+    @property
+    def elsewhere(self) -> bool:
+        """It is known to belong to another conversation than the turn that it is compared with."""
+        turn, old = self.turn, self.baseline
+        return old is not None and turn.relation is not None and old.conversation != turn.conversation
+
+    @property
+    def most(self) -> int | None:
+        """What it could have had of the prompt that it is compared with, in whole units."""
+        told, old = self.diff.tokens.old if self.diff is not None else None, self.baseline
+        before = told if told is not None or old is None else old.prompt_tokens
+        prompt = self.turn.prompt_tokens
+        return None if before is None or prompt is None else max(0, min(before, prompt - 1)) // self.unit * self.unit
 
     @property
     def should_s(self) -> float | None:

@@ -24,7 +24,7 @@ def of_words(found: Divergence, old_label: str, new_label: str) -> Sheet:
     ends = list(accumulate(map(len, pieces[1])))
     sections: list[tuple[int, str]] = []
     for start, path in zip(new.starts, new.paths, strict=True):
-        name = named(found.comparison.new, path)
+        name = named(path)
         if not sections or sections[-1][1] != name:
             sections.append((bisect_left(ends, start + 1), name))
     return Sheet(
@@ -76,7 +76,7 @@ def _sections(prompt: Prompt, pieces: Sequence[str]) -> Iterator[tuple[int, str]
         words = rendered.text[start : start + SOUGHT].split("\n")[0].strip()
         found = text.find(words, at) if len(words) >= 4 else -1
         if found >= 0:
-            places.append((found, named(prompt, path)))
+            places.append((found, named(path)))
             at = found if path[1:2] != (0,) else at  # a system prompt may stand before the tools
     last = ""
     for start, name in sorted(places):
@@ -85,9 +85,6 @@ def _sections(prompt: Prompt, pieces: Sequence[str]) -> Iterator[tuple[int, str]
             last = name
 
 
-def named(prompt: Prompt, path: Path) -> str:
-    """The part of a prompt as a reader calls it: tools[3], system, messages[5]."""
-    if path[:1] == ("messages",) and len(path) > 1 and isinstance(path[1], int):
-        role = prompt.messages[path[1]].get("role")
-        return "system" if role in ("system", "developer") and path[1] == 0 else section(path[:2])
+def named(path: Path) -> str:
+    """The part of a prompt that a path leads into: tools[3], messages[5]."""
     return section(path[:2])

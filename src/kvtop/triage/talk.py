@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvtop.triage.changes import Comparison, compare
+from kvtop.triage.changes import Comparison, compare, in_system
 from kvtop.triage.judge import causes_of
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.recurrence import Step, told
 from kvtop.triage.result import Cause
-from kvtop.triage.values import key_of, role
+from kvtop.triage.values import SYSTEM, key_of, role
 
 _PLAIN = (Kind.TEXT_EDITED, Kind.PATH_CHANGED)
 _BEGINS = (Kind.OTHER_CONVERSATION, Kind.PER_AGENT_TEXT_FIRST, Kind.ROLLED_BACK)
@@ -65,8 +65,7 @@ class Talk:
         return tuple(self._refine(comparison, cause) for cause in causes)
 
     def _refine(self, comparison: Comparison, cause: Cause) -> Cause:
-        places = {change.message for change in comparison.changes if change.id in cause.changes}
-        head = any(j is not None and role(comparison.new.messages[j]) in ("system", "developer") for j in places)
+        head = any(in_system(comparison, change) for change in comparison.changes if change.id in cause.changes)
         if not head or cause.kind not in (*_PLAIN, Kind.LIVE_STATUS, Kind.MEMORY_TEXT, Kind.VOLATILE_TEXT):
             return cause
         if self._flaps():
@@ -110,7 +109,7 @@ class Talk:
 
 
 def _system(prompt: Prompt) -> str:
-    return key_of([message for message in prompt.messages if role(message) in ("system", "developer")][:1])
+    return key_of([message for message in prompt.messages if role(message) in SYSTEM][:1])
 
 
 def _edits(comparison: Comparison, causes: Sequence[Cause]) -> set[tuple[str, str]]:

@@ -16,18 +16,16 @@ from kvtop.errors import printable
 from kvtop.model.words import exact, pct, secs
 from kvtop.triage import decoding
 from kvtop.triage.between import own_samples
-from kvtop.triage.engine_side import Finding, decided, lost_by, never_had
-from kvtop.triage.kinds import Kind, Verdict, Who
+from kvtop.triage.broken import KEYS, blamed, reread
+from kvtop.triage.engine_side import decided, lost_by, never_had
+from kvtop.triage.finding import Finding
+from kvtop.triage.kinds import Because, Kind, Verdict, Who
 from kvtop.triage.result import Cause, Phases, Why
 from kvtop.triage.seen import Seen
 from kvtop.triage.words import FIXES, LIMIT, because, cause, named, section, waited
 
 SHORT_S = 2.0
 """A shorter time in the queue is no news."""
-_KEYS = (Kind.MODEL_CHANGED, Kind.CACHE_SALT_CHANGED)
-"""Causes that are no tokens: nothing of the same tokens can be reused."""
-
-
 SMALL = 0.1
 """Share of the dearest cause's tokens."""
 
@@ -40,6 +38,7 @@ def why(seen: Seen) -> Why:
         or _slow_decode(seen, first=True)
         or _engine(seen)
         or _prompt(seen)
+        or _boundary(seen)
         or _new_tokens(seen)
         or _slow_decode(seen, first=False)
         or _rest(seen)
@@ -51,7 +50,7 @@ def why(seen: Seen) -> Why:
         found,
         expected_cached_tokens=expected,
         cached_tokens=seen.cached,
-        expected_because=seen.expected.because if seen.expected else (),
+        expected_because=_because(seen),
         phases=phases(seen),
         diff=seen.diff,
         evidence=(*found.evidence, *_common_evidence(seen)),
@@ -167,11 +166,12 @@ def _engine(seen: Seen) -> Why | None:
     unread = never_had(seen)
     should = min(seen.expected.at_most, seen.expected.unread_common // seen.unit * seen.unit)
     if unread is not None and seen.counts(should - seen.cached):
-        return _lost(seen, should, [unread])
+        return _lost(seen, should, [unread], had=False)
     return None
 
 
-def _lost(seen: Seen, expected: int, found: Sequence[Finding]) -> Why:
+def _lost(seen: Seen, expected: int, found: Sequence[Finding], *, had: bool = True) -> Why:
+    """`had`: the cache had held it; else it would have, if the turn before had been read to its end."""
     missing = expected - (seen.cached or 0)
     cost = f", {secs(missing / seen.rate)}" if seen.rate else ""
     shown, name = decided(found), named(seen)
@@ -179,9 +179,11 @@ def _lost(seen: Seen, expected: int, found: Sequence[Finding]) -> Why:
         f"{exact(seen.cached)} of {exact(expected)} tokens came from the cache that should have",
         *(one.says for one in found if one.shown),
     )
-    out = (*(one.says for one in found if one.shown is False and one.says), *_same_prompt(seen))
+    out = (*(one.says for one in found if one.shown is False and one.says), *_same_prompt(seen, had=had))
     if len(shown) == 1:
-        sentence = f"{name} {waited(seen)}: the engine lost {exact(missing)} tokens{cost}, {shown[0].clause}"
+        tokens = f"{exact(missing)} tokens"
+        lost = f"the engine lost {tokens}{cost}, " if had else f"{tokens} were missing{cost}: "
+        sentence = f"{name} {waited(seen)}: {lost}{shown[0].clause}"
         return _why(
             seen, Verdict.ENGINE_LOST_CACHE, sentence, reason=shown[0].reason, evidence=lines, rules_out=out,
             expected_cached_tokens=expected, fix=FIXES[shown[0].reason], reread_tokens=missing, how=shown[0].clause,
@@ -200,15 +202,16 @@ def _lost(seen: Seen, expected: int, found: Sequence[Finding]) -> Why:
     )  # fmt: skip
 
 
-def _same_prompt(seen: Seen) -> tuple[str, ...]:
-    if seen.expected is None or not seen.expected.common:
+def _same_prompt(seen: Seen, *, had: bool) -> tuple[str, ...]:
+    if seen.expected is None:
         return ()
-    return (f"a changed prompt: {exact(seen.expected.common)} tokens are the same from the beginning on",)
+    common = seen.expected.common if had else seen.expected.unread_common
+    return (f"a changed prompt: {exact(common)} tokens are the same from the beginning on",) if common else ()
 
 
 def _prompt(seen: Seen) -> Why | None:
     """It left the prompt that it goes on from, and what stands behind was read anew."""
-    broken = [one for one in seen.diff.causes if one.kind is not Kind.OTHER_CONVERSATION] if seen.diff else []
+    broken = blamed(seen)
     anew = reread(seen, broken)
     if anew is None or not seen.counts(anew):
         return None
@@ -216,7 +219,7 @@ def _prompt(seen: Seen) -> Why | None:
     cost = f", {secs(anew / seen.rate)}" if seen.rate else ""
     name, at = f"{named(seen)} {waited(seen)}", _where(seen, first)
     again = f"{exact(anew)} tokens were read again{cost}"
-    if first is not None and first.kind in _KEYS:
+    if first is not None and first.kind in KEYS:
         what = "cache salt" if first.kind is Kind.CACHE_SALT_CHANGED else "model"
         sentence = f"{name}: it was sent with another {what} than the turn before; {again}"
     elif first is not None and first.who is Who.NOBODY:
@@ -237,33 +240,6 @@ def _prompt(seen: Seen) -> Why | None:
         fix=printable(first.fix) if first is not None else None,
         reread_tokens=anew,
     )
-
-
-def reread(seen: Seen, broken: Sequence[Cause]) -> int | None:
-    """Tokens that a changed prompt made the server read again, in whole units; None: it did not change, or that is not
-    known."""
-    diff, old = seen.diff, seen.baseline
-    if diff is not None and (diff.append_only or (not broken and (diff.causes or not seen.goes_on))):
-        return None
-    before = diff.tokens.old if diff is not None and diff.tokens.old is not None else None
-    if before is None and old is not None:
-        before = old.prompt_tokens
-    prompt = seen.turn.prompt_tokens
-    most = None if before is None or prompt is None else max(0, min(before, prompt - 1)) // seen.unit * seen.unit
-    if any(one.kind in _KEYS for one in broken):
-        return None if most is None else most - (seen.cached or 0)
-    if diff is not None and diff.tokens.reread is not None:
-        return diff.tokens.reread
-    if diff is None and not seen.goes_on:
-        return None
-    if most is None:
-        return None
-    if seen.expected is not None:
-        same = max(seen.expected.plain, seen.expected.unread_common // seen.unit * seen.unit)
-        return max(0, most - same)
-    if seen.cached is None or (diff is None and not seen.turn.changed):
-        return None
-    return max(0, most - seen.cached)
 
 
 def _main(broken: Sequence[Cause]) -> Cause | None:
@@ -303,6 +279,26 @@ def _served(seen: Seen) -> tuple[str, ...]:
     if seen.expected is None or seen.cached is None or seen.lost:
         return ()
     return ("the engine: it gave all that this prompt could have had",)
+
+
+def _boundary(seen: Seen) -> Why | None:
+    """Most of what it read the server had read before, and had saved no state from which to go on."""
+    expected, new = seen.expected, seen.turn.new_tokens
+    if expected is None or new is None or Because.HYBRID_BOUNDARY not in expected.because or seen.lost:
+        return None
+    anew = expected.plain - (seen.cached or 0)
+    if not seen.counts(anew) or 2 * anew < new or _took_too_long(seen, new):
+        return None
+    shared = f"{exact(anew)} tokens that it shares with an earlier prompt were read again"
+    sentence = f"{named(seen)} {waited(seen)}: {shared}"
+    return _why(
+        seen, Verdict.NO_FAULT, f"{sentence}; expected on this model, the next one hits", rules_out=_served(seen)
+    )
+
+
+def _took_too_long(seen: Seen, tokens: int) -> bool:
+    """Reading so many tokens does not explain its wait."""
+    return seen.ttft is not None and bool(seen.rate) and seen.limits.slow(seen.ttft, tokens / (seen.rate or 1.0))
 
 
 def _new_tokens(seen: Seen) -> Why | None:
@@ -372,12 +368,19 @@ def _read_meanwhile(seen: Seen) -> tuple[int, int] | None:
     return id, new
 
 
+def _because(seen: Seen) -> tuple[Because, ...]:
+    """What made the expected reuse small; nothing, where more came from the cache."""
+    if seen.expected is None or (seen.cached or 0) > seen.expected.tokens:
+        return ()
+    return seen.expected.because
+
+
 def _common_evidence(seen: Seen) -> tuple[str, ...]:
     expected, found = seen.expected, []
     if expected is None:
         return ()
-    if expected.because:
-        found.append(f"{exact(expected.tokens)} were expected: {because(expected.because)}")
+    if _because(seen):
+        found.append(f"{exact(expected.tokens)} were expected: {because(_because(seen))}")
     if seen.cached is not None and seen.cached > expected.at_most:
         found.append(f"{exact(seen.cached)} came from the cache, more than the captured prompts explain")
     return tuple(found)

@@ -180,19 +180,14 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "Diff",
         (
-            ("same up to", "how many tokens both prompts begin with; behind the first that differs nothing is reused"),
-            ("reusable", "whole units of those tokens, never the last token of the prompt"),
-            ("lost", "what would have been reusable had nothing changed, less what is"),
+            ("same up to", "tokens that both prompts begin with; behind them nothing is reused"),
+            ("reusable", "whole units of these, never the last token of a prompt"),
+            ("lost", "what would be reusable had nothing changed, less what is"),
             ("unit", "the server's match unit: only whole ones are kept"),
-            ("cached up to", "what the server answered that it had; reusable up to: what it should have had"),
-            (
-                "a cause's price",
-                "its tokens: how much further both prompts are the same when it is put back as it was; seconds at the "
-                "measured prefill speed",
-            ),
-            ("-, +", "what only the old, only the new prompt has; shaded blue: what came from cache"),
-            ("▏", "behind each token, where tokens are told apart; ⏎ a newline"),
-            ("\\u200d", "what has no width of its own, in what differs"),
+            ("cached up to", "as the server answered; reusable up to: what it should have had"),
+            ("a cause's tokens", "how much longer both are the same when it is put back; seconds by prefill speed"),
+            ("-, +", "only in the old, in the new prompt; shaded blue: from cache"),
+            ("▏, ⏎", "ends of tokens, newlines; \\u200d: a character that has no cell, where prompts differ"),
         ),
     ),
 )

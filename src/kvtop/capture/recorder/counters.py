@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import msgspec
@@ -13,10 +14,11 @@ from kvtop.model.growth import Growth, ratio
 from kvtop.model.samples import samples
 from kvtop.model.turns import TurnTracker
 from kvtop.model.view import Turn
-from kvtop.readings import Scrape
+from kvtop.readings import HTTP_REQUESTS, Scrape
 
 MAX_SAMPLES = 64
 """Kept of one turn: its first, its last, and what is left of those between."""
+_OK = ("status", "2xx")
 
 
 def sample_of(scrape: Scrape) -> Sample | None:
@@ -47,7 +49,16 @@ def sample_of(scrape: Scrape) -> Sample | None:
         kv_cache_usage_share=ratio(g.now(m.KV_USAGE), g.engine.members),
         load_bytes=g.now(m.LOAD_BYTES),
         store_bytes=g.now(m.STORE_BYTES),
+        resets=_resets(scrape),
     )
+
+
+def _resets(scrape: Scrape) -> float | None:
+    """Requests that clear the cache, answered well so far. None: the text has no counters of the web server."""
+    if not scrape.has_http:
+        return None
+    told = [value for (name, labels), value in scrape.values.items() if name == HTTP_REQUESTS and _OK in labels]
+    return sum(told) if all(map(math.isfinite, told)) else None
 
 
 def in_flight(sample: Sample) -> float:

@@ -14,6 +14,7 @@ from kvtop.triage.causes.board import Board
 from kvtop.triage.changes import Change, Comparison, What
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.prompt import Path
+from kvtop.triage.tags import blocks
 from kvtop.triage.values import is_text, key_of, role, text_of
 from kvtop.triage.windows import common_head
 
@@ -25,7 +26,6 @@ _SUMMARY = re.compile(
     r"summary|summari[sz]e|compact|condensed|continued from a previous|conversation so far|recap|context checkpoint",
     re.IGNORECASE,
 )
-_BLOCK = re.compile(r"<([A-Za-z][\w-]{1,60})(?:\s[^<>]*)?>.*?</\1>", re.DOTALL)
 _SYSTEM = ("system", "developer")
 _BY_DESIGN = "nothing is to be mended: the next turns read from here on"
 
@@ -331,28 +331,28 @@ def _left(board: Board) -> Iterator[_Piece]:
 
 def _around(text: str, at: int, part: str) -> str:
     """The tagged block that a region lies in, where it is most of it."""
-    for found in _BLOCK.finditer(text):
-        if found.start() <= at + len(part) - len(part.lstrip()) and at + len(part.rstrip()) <= found.end() + 1:
-            if len(part.strip()) >= 0.6 * len(found[0]):
-                return found[0]
-            return ""
+    start, end = at + len(part) - len(part.lstrip()), at + len(part.rstrip())
+    for block in blocks(text):
+        if block.start <= start and end <= block.end + 1:
+            return text[block.start : block.end] if 5 * len(part.strip()) >= 3 * (block.end - block.start) else ""
     return part
 
 
 def _tag(text: str) -> str | None:
     """The name of the block that a text is, where it is one tagged block (or several of a name)."""
-    found = _BLOCK.search(text)
-    if found is None or len(found[0]) < 0.6 * len(text.strip()):
+    found = blocks(text)
+    if not found or 5 * (found[0].end - found[0].start) < 3 * len(text.strip()):
         return None
-    return found[1]
+    return found[0].name
 
 
 def _find(block: str, name: str, text: str, c: Comparison, j: int) -> str | None:
     """Whether a text of the new prompt holds such a block that the same message did not hold before."""
     before = {jj: i for i, jj in c.pairs}.get(j)
-    had = {found[0] for found in _BLOCK.finditer(_whole(c.old.messages[before]))} if before is not None else set()
-    came = [found[0] for found in _BLOCK.finditer(text) if found[1] == name and found[0] not in had]
-    return name if any(text_likeness(block.strip(), one) >= ALIKE for one in came) else None
+    old = _whole(c.old.messages[before]) if before is not None else ""
+    had = {old[one.start : one.end] for one in blocks(old)}
+    came = (text[one.start : one.end] for one in blocks(text) if one.name == name)
+    return name if any(text_likeness(block.strip(), one) >= ALIKE for one in came if one not in had) else None
 
 
 def _new_text(change: Change) -> str:

@@ -11,6 +11,7 @@ from kvtop.triage.causes.board import Board
 from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Varies
 from kvtop.triage.spans import spans, varying
+from kvtop.triage.tags import around
 from kvtop.triage.values import SYSTEM, role
 
 _HEADER = re.compile(r"x-anthropic-billing-header:[^\n]*", re.IGNORECASE)
@@ -29,7 +30,6 @@ _MEMORY = re.compile(
     r"(?<![a-z])memor(?:y|ies)(?![a-z])|recall|retriev|relevant[ _-]|context[ _](?:docs|items)|knowledge",
     re.IGNORECASE,
 )
-_TAG = re.compile(r"<(/?)([A-Za-z][\w-]{1,60})(?:\s[^<>]*)?>")
 _HEADING = re.compile(r"^(?:#{1,6}\s+(?P<mark>.+)|(?P<words>[A-Za-z][^\n:]{2,60}):)\s*$")
 _PATH = re.compile(r"(?:~|[A-Za-z]:)?[/\\][\w.@+~-]+(?:[/\\][\w.@+~-]*)*|(?:[\w.@+-]+/)+[\w.@+-]+")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -40,6 +40,8 @@ _WORDS = {
     Varies.TEMP_PATH: "a path of this run",
     Varies.COUNTER: "a counter",
 }
+MOST_CHARS = 20_000
+"""Of a longer region nothing is looked for with patterns."""
 _AROUND = 160
 """Characters beside a region that are looked at, within its lines."""
 
@@ -123,6 +125,8 @@ def path_changed(board: Board) -> None:
     changes = []
     for change in _texts(board):
         old, new = _lines(change)
+        if len(old) + len(new) > MOST_CHARS:
+            continue
         around = _PATH.sub("\0", old)
         if not (_PATH.search(old) and _PATH.search(new) and around == _PATH.sub("\0", new)):
             continue
@@ -243,14 +247,7 @@ def blocks_of(text: str, at: int) -> list[str]:
             break
         if not line.strip():
             break
-    open_tags: list[str] = []
-    for tag in _TAG.finditer(text, 0, at):
-        if not tag[1]:
-            open_tags.append(tag[2])
-        elif tag[2] in open_tags:
-            del open_tags[len(open_tags) - 1 - open_tags[::-1].index(tag[2]) :]
-    names += [name for name in reversed(open_tags) if text.find(f"</{name}>", at) >= 0]
-    return names
+    return [*names, *around(text, at)]
 
 
 def _under(text: str, at: int, part: str) -> list[str]:

@@ -38,6 +38,11 @@ class What(StrEnum):
     NOTE = "note"
     """A cause."""
 
+    @property
+    def equal(self) -> bool:
+        """Text that both have, or words between it."""
+        return self in (What.SAME, What.FOLD, What.CACHED, What.REUSABLE, What.BEHIND)
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -61,7 +66,7 @@ def _blocks(doc: Document, side: bool, opened: Collection[int]) -> Iterator[Bloc
     places, hunks = doc.places, doc.sheet.hunks
     noted = _notes(doc)
     for cause in noted.pop(-1, []):
-        yield Block(What.NOTE, 0, cause=cause)
+        yield Block(What.NOTE, -1, cause=cause)
     edges = _edges(doc)
     changed = 0
     for n, hunk in enumerate(hunks):

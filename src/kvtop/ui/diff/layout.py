@@ -86,7 +86,7 @@ class Layout:
 
     def gone_to(self, n: int, h: int) -> Place:
         """From where on to look at a change."""
-        return self.settled(self.moved(self.change(n), -min(ABOVE, max(0, h - 2))), h)
+        return self.settled(self._above(n, min(ABOVE, max(0, h - 2)), h), h)
 
     def opening(self, h: int) -> Place:
         """From where on to look first: the first difference in view on both sides, and where the cached part ends if
@@ -94,9 +94,7 @@ class Layout:
         if not self.doc.places.changes:
             return 0, 0
         start = self.change(0)
-        text = next((n for n in range(start[0], len(self.blocks)) if self.blocks[n].what in _TEXT), start[0])
-        needed = sum(len(self.rows(n)) for n in range(start[0], text)) + OF_THE_CHANGE
-        room = max(0, h - needed)
+        room = max(0, h - self._said(0) - OF_THE_CHANGE)
         above = min(room, h // 3)
         for up in range(1, room + 1):
             place = self.moved(start, -up)
@@ -105,7 +103,17 @@ class Layout:
                 break
             if place == (0, 0):
                 break
-        return self.settled(self.moved(start, -above), h)
+        return self.settled(self._above(0, above, h), h)
+
+    def _said(self, n: int) -> int:
+        """Rows of what is said of a change, before its text."""
+        start = self.change(n)[0]
+        text = next((at for at in range(start, len(self.blocks)) if self.blocks[at].what in _TEXT), start)
+        return sum(len(self.rows(at)) for at in range(start, text))
+
+    def _above(self, n: int, rows: int, h: int) -> Place:
+        """So many rows above a change; fewer, or below what is said of it, where its text would not be seen."""
+        return self.moved(self.change(n), max(-rows, self._said(n) + min(OF_THE_CHANGE, h) - h))
 
     def change_at(self, place: Place) -> int:
         """The last change that begins there or above; -1: none does."""

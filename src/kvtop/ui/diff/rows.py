@@ -160,7 +160,8 @@ def _fold(doc: Document, block: Block, view: View) -> Line:
     cached = block.new.stop <= doc.shaded
     shade = " @cached" if cached else ""
     room = view.half - (10 if doc.sheet.tokens else 3)
-    said = pick([*([f"··· {says}: {where} ···"] if where else []), f"··· {says} ···", f"··· {says}"], max(1, room))
+    short = [f"··· {says} ···", f"··· {exact(doc.count(block.new))} {what}, the same ···", f"··· {what} ···", "···"]
+    said = pick([f"··· {says}: {where} ···", *short] if where else short, max(1, room))
     line = fit([(" " * max(0, view.half - room), "d" + shade), (said, "d" + shade)], view.half)
     if shade:
         line = [(text, "d" + shade) for text, _ in line]
@@ -192,7 +193,7 @@ def _ruled(doc: Document, block: Block, w: int) -> Line:
 
 def _differ(doc: Document) -> Line:
     """The first piece of either side that is not the other's."""
-    sheet, show = doc.sheet, shown(kept=False, parted=True)
+    sheet, show = doc.sheet, shown(kept=False, exactly=doc.sheet.tokens, parted=True)
     line: Line = []
     for mark, style, pieces in (("-", "bad bold", sheet.old), ("+", "ok bold", sheet.new)):
         piece = pieces[doc.common][:WORD] if doc.common < len(pieces) else None

@@ -153,7 +153,7 @@ def titles(sheet: Sheet, view: View, seen: str, ahead: Sequence[str]) -> Line:
     seen = safe(seen)
     if view.side:
         half = view.half
-        left = rule(_capital(clip(old, half // 2)), half, _note([seen, ""], half - cells(old) - 6))
+        left = rule(_capital(clip(old, half // 2)), half, _note(_sections(seen), half - cells(old) - 6))
         right = rule(_capital(clip(new, half // 2)), half, _note([*ahead, ""], half - cells(new) - 6))
         return [*left, (" " * GAP, "t"), *right]
     start, _, number = new.rpartition(" ")
@@ -166,6 +166,10 @@ def titles(sheet: Sheet, view: View, seen: str, ahead: Sequence[str]) -> Line:
         [f"{marks}   {ahead[0]}", *(f"{tight}   {said}" for said in ahead), *ahead, tight, ""] if ahead else [marks]
     )
     return rule(both, w, _note(options, w - cells(both) - 6))
+
+
+def _sections(seen: str) -> list[str]:
+    return [seen, seen.partition(" of ")[0], seen.partition(" to ")[0]]
 
 
 def _note(options: Sequence[str], w: int) -> Line | None:

@@ -15,7 +15,7 @@ from kvtop.ui import keys
 from kvtop.ui.diff import table, words
 from kvtop.ui.diff.blocks import What
 from kvtop.ui.diff.document import Document
-from kvtop.ui.diff.layout import ABOVE, Layout, Place
+from kvtop.ui.diff.layout import ABOVE, OF_THE_CHANGE, Layout, Place
 from kvtop.ui.diff.rows import Row, View
 from kvtop.ui.draw import Line, safe, wrap
 from kvtop.ui.headline import headline
@@ -63,7 +63,7 @@ class DiffScreen(Page):
         self.current: int | None = None
         """The change that was gone to; None: whichever is in view."""
         self._layout: Layout | None = None
-        self._laid_for: object = None
+        self._laid_for: tuple[object, ...] = ()
         self._place: Place | None = None
         """None: as it opens."""
         self._seen: list[Row] = []
@@ -108,7 +108,7 @@ class DiffScreen(Page):
 
     def rows_seen(self, w: int, h: int) -> list[Line]:
         out = self.head(w)[:h]
-        self._causes, self._seen, self._rows = {}, [], 0
+        before, self._seen, self._causes, self._rows = self._seen, [], {}, 0
         if self.doc is None:
             if self.said is not None:
                 what, fix = self.said
@@ -119,12 +119,12 @@ class DiffScreen(Page):
         out += self._over(self.doc, w, h, len(out))
         self._rows = max(0, h - len(out) - 1)
         if not self._rows:
+            self._seen = before
             return out[:h]
-        layout = self._laid_out(self.doc, w)
-        place = layout.opening(self._rows) if self._place is None else layout.settled(self._place, self._rows)
+        layout = self._laid_out(self.doc, w, before)
         if self._place is not None:
-            self._place = place
-        self._seen = layout.seen(place, self._rows)
+            self._place = layout.settled(self._place, self._rows)
+        self._seen = layout.seen(layout.opening(self._rows) if self._place is None else self._place, self._rows)
         out.append(self._titles(self.doc, layout))
         self._top = len(out)
         return [*out, *(row.line for row in self._seen)]
@@ -144,15 +144,24 @@ class DiffScreen(Page):
             out += table.notes(doc.sheet, w, 1 if h < 30 else 3)
         return out
 
-    def _laid_out(self, doc: Document, w: int) -> Layout:
-        """The layout of what is chosen; what stood on top stays there."""
+    def _laid_out(self, doc: Document, w: int, before: list[Row]) -> Layout:
+        """The layout of what is chosen. `before`: the rows that were seen; what was looked at stays where it was."""
         view = View(w, self._is_side(w), self.parted and doc.sheet.tokens)
-        if self._layout is None or self._laid_for != (view, self.opened):
-            before, place = self._layout, self._place
-            self._layout, self._laid_for = Layout(doc, view, self.opened), (view, self.opened)
-            if before is not None and place is not None and (rows := before.seen(place, 1)):
-                self._place = self._layout.find(rows[0])
+        wanted = (view, self.opened)
+        if self._layout is None or self._laid_for[:2] != wanted:
+            self._layout = Layout(doc, view, self.opened)
+        if self._place is not None and before and self._laid_for != (*wanted, self._rows):
+            y = self._looked_at(doc, before) if self._laid_for[1:2] == (self.opened,) else 0  # what unfolds grows down
+            up = min(y, max(0, self._rows - OF_THE_CHANGE))
+            self._place = self._layout.moved(self._layout.find(before[y]), -up)
+        self._laid_for = (*wanted, self._rows)
         return self._layout
+
+    def _looked_at(self, doc: Document, seen: list[Row]) -> int:
+        """The row at which the change begins that was gone to, else the first one in view, else the first row."""
+        changed = [n for n, row in enumerate(seen) if not row.block.what.equal]
+        wanted = doc.places.changes[self.current] if self.current is not None else -1
+        return next((n for n in changed if seen[n].block.hunk == wanted), changed[0] if changed else 0)
 
     def _is_side(self, w: int) -> bool:
         wanted = w >= SIDE_BY_SIDE if self.side is None else self.side
@@ -257,12 +266,10 @@ class DiffScreen(Page):
             self._to(where[0].gone_to(change, self._rows), change)
 
     def action_side(self) -> None:
-        self._keep()
         self.side = not self._is_side(self.size.width)
         self.redraw()
 
     def action_tokens(self) -> None:
-        self._keep()
         self.parted = not self.parted
         self.redraw()
 

@@ -1,0 +1,43 @@
+"""Two turns of which it is known that they belong to two conversations: their messages are no news."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kvtop.triage.changes import Comparison, in_system
+from kvtop.triage.kinds import Kind, Who
+from kvtop.triage.pricing import dearest_first
+from kvtop.triage.result import Cause
+
+
+def two_conversations(causes: Sequence[Cause], comparison: Comparison) -> tuple[Cause, ...]:
+    """The same causes, with all those of the messages as one: what is said in another conversation is another thing."""
+    talk = [one for one in causes if _of_talk(one, comparison)]
+    if not talk:
+        return tuple(causes)
+    lost = [one.lost_tokens for one in talk if one.lost_tokens is not None]
+    seconds = [one.lost_s for one in talk if one.lost_s is not None]
+    other = replace(
+        talk[0],
+        kind=Kind.OTHER_CONVERSATION,
+        says="these are two conversations: from here on each says its own",
+        fix="nothing is to be mended",
+        who=Who.NOBODY,
+        values=(),
+        pointer_new=None,
+        changes=frozenset().union(*(one.changes for one in talk)),
+        lost_tokens=sum(lost) if lost else None,
+        lost_s=sum(seconds) if seconds else None,
+        seen=None,
+    )
+    first = list(causes).index(talk[0])
+    found = [other if i == first else one for i, one in enumerate(causes) if i == first or one not in talk]
+    return dearest_first(found)
+
+
+def _of_talk(cause: Cause, comparison: Comparison) -> bool:
+    if cause.kind is Kind.PER_AGENT_TEXT_FIRST:
+        return False
+    changes = [one for one in comparison.changes if one.id in cause.changes]
+    return any(one.message is not None and not in_system(comparison, one) for one in changes)
