@@ -79,7 +79,7 @@ async def test_a_watched_one_of_another_machine_is_asked_and_through_no_tap() ->
             store="/turns.db",
             mappings=[Mapped("127.0.0.1:8001", far)],
             log="/log",
-        )  # fmt: skip
+        )
     ]
     async with bench.running() as time:
         await time.go(3)
