@@ -245,12 +245,12 @@ class Verdicts:
             gate.busy = self._upstreams.busy(upstream)
 
     def _keep(self, key: Key, turn: Captured, why: Why) -> None:
-        from kvtop.triage.briefly import briefly
+        from kvtop.triage.in_a_row import finding
 
         self._whys.pop(key, None)
         self._whys[key] = why
         _bound(self._whys, KEPT)
-        self._captures.found(turn, briefly(why, turn))
+        self._captures.found(turn, finding(why, turn))
         if (waits := self._asked.pop(key, None)) is not None and not waits.done():
             waits.set_result(why)
         self._tell(key, turn, why)

@@ -64,7 +64,7 @@ def _broken(sheet: Sheet) -> str:
         where = (
             f"first difference in {safe(diff.first.section)}" if diff.first is not None and diff.first.section else ""
         )
-        return f"{where or 'they differ'}; of their tokens nothing is known."
+        return f"{where or 'they differ'}."
     said = f"same up to token {exact(tokens.common)}{_reusable(sheet)}"
     if tokens.reread is not None and tokens.reusable is not None:
         return f"{said}, lost {exact(tokens.reread)} of {exact(tokens.reread + tokens.reusable)}."

@@ -16,7 +16,7 @@ from kvtop.model.downs import Around
 from kvtop.model.finding import Finding
 from kvtop.model.view import ServerView, TapView, Turn
 from kvtop.readings import State
-from kvtop.triage.briefly import briefly
+from kvtop.triage.in_a_row import finding
 from kvtop.triage.kinds import Because, Kind, Reason, Verdict, Who
 from kvtop.triage.result import Cause, Diff, FirstDifference, Phases, Tokens, Why
 from kvtop.ui.draw import pick
@@ -149,7 +149,7 @@ def said(turn: Turn) -> sentence.Sentence:
 @pytest.mark.parametrize("name", CASES)
 def test_each_verdict_in_words(name: str) -> None:
     given_why, tone, cells, clause, chip = CASES[name]
-    found = briefly(given_why, TURN)
+    found = finding(given_why, TURN)
     assert (found.verdict, found.tone, found.cells) == (given_why.verdict.value, tone, cells)
     assert found.clauses[0].replace("\N{NO-BREAK SPACE}", " ") == clause
     top = said(row(found))
@@ -161,21 +161,21 @@ def test_each_verdict_in_words(name: str) -> None:
 def test_every_verdict_is_worded() -> None:
     assert {case[0].verdict for case in CASES.values()} | {Verdict.FAILED, Verdict.ABORTED} == set(Verdict)
     for kind in Verdict:
-        made = briefly(why(kind), TURN)
+        made = finding(why(kind), TURN)
         assert made.verdict == kind.value and made.tone in ("ok", "warn", "bad", "unsure")
 
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_is_worded_and_fits_a_narrow_row(reason: Reason) -> None:
-    lost = briefly(why(Verdict.ENGINE_LOST_CACHE, reason=reason.value), TURN)
+    lost = finding(why(Verdict.ENGINE_LOST_CACHE, reason=reason.value), TURN)
     assert len(lost.cells) == 2 and len(pick(lost.cells, 18)) <= 18
-    unsure = briefly(why(Verdict.UNKNOWN, candidates=(reason,)), TURN)
+    unsure = finding(why(Verdict.UNKNOWN, candidates=(reason,)), TURN)
     assert unsure.cells[0] == f"less than expected: perhaps {lost.cells[-1]}"
 
 
 @pytest.mark.parametrize("kind", Kind)
 def test_every_kind_of_cause_fits_the_sentence(kind: Kind) -> None:
-    found = briefly(dataclasses.replace(BROKE, diff=diff(cause(kind)), reason=kind.value), TURN)
+    found = finding(dataclasses.replace(BROKE, diff=diff(cause(kind)), reason=kind.value), TURN)
     assert len(said(row(found)).text) <= 125
     assert "_" not in found.cells[0].replace(kind.value, "") or kind.value in found.cells[0]
 
@@ -192,33 +192,33 @@ def test_every_kind_of_cause_fits_the_sentence(kind: Kind) -> None:
     ],
 )
 def test_a_row_says_it(name: str, mark: str, at_80: str, at_200: str) -> None:
-    marked, _, words = verdict(row(briefly(CASES[name][0], TURN)), None)
+    marked, _, words = verdict(row(finding(CASES[name][0], TURN)), None)
     assert (marked, pick(words, 17), pick(words, 60)) == (mark, at_80, at_200)
 
 
 def test_what_nobody_knows_keeps_the_words_of_the_row_and_of_the_sentence() -> None:
-    unknown = briefly(why(Verdict.UNKNOWN), TURN)
+    unknown = finding(why(Verdict.UNKNOWN), TURN)
     assert not unknown.tells
     assert verdict(row(unknown), None) == verdict(row(None), None)
     assert said(row(unknown)) == said(row(None))
 
 
 def test_how_it_ended_comes_before_why_it_was_slow() -> None:
-    broke = briefly(BROKE, TURN)
+    broke = finding(BROKE, TURN)
     assert verdict(row(broke, state="failed", status=400, error="prompt too long"), None)[2][0].startswith("failed")
-    assert verdict(row(briefly(why(Verdict.FAILED), TURN), state="failed", status=400), None)[2] == verdict(
+    assert verdict(row(finding(why(Verdict.FAILED), TURN), state="failed", status=400), None)[2] == verdict(
         row(None, state="failed", status=400), None
     )[2]  # fmt: skip
 
 
 def test_the_first_turn_of_a_conversation_stays_one() -> None:
-    new = briefly(why(Verdict.NEW_TOKENS), TURN)
+    new = finding(why(Verdict.NEW_TOKENS), TURN)
     assert verdict(row(new, relation="first"), None)[2][0] == "first turn, 111k new"
 
 
 def test_nothing_to_mend_is_no_alarm() -> None:
     for name, tone in (("broke", "bad"), ("by design", "warn"), ("new", "warn"), ("unsure", "warn")):
-        assert said(row(briefly(CASES[name][0], TURN))).tone == tone, name
+        assert said(row(finding(CASES[name][0], TURN))).tone == tone, name
 
 
 @given(st.text(max_size=60) | st.just(EVIL), st.sampled_from(list(Kind)), st.text(max_size=400))
@@ -227,7 +227,7 @@ def test_text_from_outside_cannot_do_anything(section: str, kind: Kind, said_by:
         BROKE, sentence=said_by * 100, fix=said_by, how=said_by, diff=diff(cause(kind), section=section)
     )
     for verdict_of in Verdict:
-        found = briefly(dataclasses.replace(hostile, verdict=verdict_of, reason="evicted"), changed(TURN, error=EVIL))
+        found = finding(dataclasses.replace(hostile, verdict=verdict_of, reason="evicted"), changed(TURN, error=EVIL))
         for text in (*found.cells, *found.clauses, found.sentence, found.fix):
             assert all(unicodedata.category(char)[0] != "C" for char in text)
             assert len(text) <= 500

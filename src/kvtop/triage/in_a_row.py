@@ -59,7 +59,7 @@ _OTHER = {Kind.MODEL_CHANGED: "model", Kind.CACHE_SALT_CHANGED: "cache salt"}
 """Causes that are no tokens."""
 
 
-def briefly(why: Why, turn: Captured) -> Finding:
+def finding(why: Why, turn: Captured) -> Finding:
     """`turn`: the one that the verdict is about. Never raises."""
     said = _SAY[why.verdict](why, turn)
     return Finding(
