@@ -63,12 +63,12 @@ CASES: dict[str, tuple[Why, str, tuple[str, ...], str, str]] = {
         dataclasses.replace(BROKE, diff=None, reason=None), "bad", ("broke",), "prefix broke, 107k re-read", "SLOW",
     ),
     "salt": (
-        dataclasses.replace(BROKE, diff=diff(cause(Kind.CACHE_SALT_CHANGED))), "bad",
+        dataclasses.replace(BROKE, diff=diff(cause(Kind.CACHE_SALT_CHANGED)), reason="cache_salt_changed"), "bad",
         ("another cache salt, 107k re-read", "another cache salt", "another salt"),
         "it was sent with another cache salt than the turn before, 107k re-read", "SLOW",
     ),
     "by design": (
-        dataclasses.replace(BROKE, diff=diff(cause(Kind.COMPACTION, Who.NOBODY))), "ok",
+        dataclasses.replace(BROKE, diff=diff(cause(Kind.COMPACTION, Who.NOBODY)), reason="compaction"), "ok",
         ("compacted, by design, 107k re-read", "compacted, 107k re-read", "compacted"),
         "its history was compacted, by design, 107k re-read", "SLOW",
     ),
@@ -76,6 +76,20 @@ CASES: dict[str, tuple[Why, str, tuple[str, ...], str, str]] = {
         why(Verdict.ENGINE_LOST_CACHE, reason="evicted", reread_tokens=40_000, how="evicted by turns 795–802"), "bad",
         ("engine lost it: evicted", "evicted"),
         "the engine lost it, evicted by turns 795–802; the prompt is unchanged", "SLOW",
+    ),
+    "behind one that is by design": (
+        dataclasses.replace(
+            BROKE, reason="tool_key_order",
+            diff=diff(cause(Kind.ROLLED_BACK, Who.NOBODY), cause(), section="messages[9].content"),
+        ),
+        "bad", ("prefix broke in tools[4]: key order", "broke in tools[4]: key order", "broke in tools[4]", "broke"),
+        "prefix broke in tools[4] (key order), 107k re-read", "SLOW",
+    ),
+    "still running": (
+        why(Verdict.ENGINE_LOST_CACHE, reason="still_running", reread_tokens=40_000,
+            how="turn 811 was still writing when it came"),
+        "bad", ("not cached: turn before still ran", "still running"),
+        "40.0k were not in the cache: turn 811 was still writing when it came", "SLOW",
     ),
     "wrong number": (
         why(Verdict.ENGINE_LOST_CACHE, reason="metric_wrong", how="its first token came as if it had it"), "warn",

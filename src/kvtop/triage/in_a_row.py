@@ -45,6 +45,8 @@ _LOST = {
     Reason.METRIC_WRONG: ("cached tokens told wrong", "wrong number"),
 }
 """How a prefix was lost: behind `engine lost it:`, and alone."""
+_NOT_THERE = (Reason.STILL_RUNNING, Reason.PREVIOUS_ABORTED)
+"""No fault of the engine: it had not come to read it, or had not yet given it up."""
 _OK = {
     Because.BELOW_MATCH_UNIT: "less than a match unit is the same",
     Because.HYBRID_BOUNDARY: "no state was saved there yet",
@@ -99,7 +101,7 @@ def _diverged(why: Why, turn: Captured) -> _Said:
         clause = f"{cause(first.kind)}, by design"
         return _Said((f"{name}, by design{again}", f"{name}{again}", name), (f"{clause}{again}", clause), "ok")
     kind = cause(first.kind) if first is not None else ""
-    where, token = _place(why.diff)
+    where, token = _place(why.diff, first)
     at = f" at {token}" if token else ""
     into = f" in {where}" if where else ""
     cells = [f"prefix broke{at}{into}: {kind}"] if kind else []
@@ -119,11 +121,15 @@ def _lost(why: Why, turn: Captured) -> _Said:
     if reason is Reason.METRIC_WRONG:
         return _Said((long, short), (*filter(None, (printable(why.how),)), long), "warn")
     again = f", {tok(why.reread_tokens)} re-read" if why.reread_tokens is not None else ""
+    if reason in _NOT_THERE:
+        missing = f"{tok(why.reread_tokens)} were" if why.reread_tokens is not None else "it was"
+        how = printable(why.how) or long
+        return _Said((f"not cached: {long}", short), (f"{missing} not in the cache: {how}", f"not cached: {long}"))
     cells = (f"engine lost it: {long}", short)
     lost = "the engine lost it"
-    how = [f"{lost}, {printable(why.how)}"] if why.how else []
-    same = [f"{words}; the prompt is unchanged" for words in how if why.diff is None or why.diff.append_only]
-    return _Said(cells, _once([*same, *(words + again for words in how), *how, f"{lost}: {long}{again}", lost]))
+    told = [f"{lost}, {printable(why.how)}"] if why.how else []
+    same = [f"{words}; the prompt is unchanged" for words in told if why.diff is None or why.diff.append_only]
+    return _Said(cells, _once([*same, *(words + again for words in told), *told, f"{lost}: {long}{again}", lost]))
 
 
 def _queued(why: Why, turn: Captured) -> _Said:
@@ -174,16 +180,19 @@ _SAY = {
 
 
 def _first(why: Why) -> Cause | None:
-    """The dearest cause."""
+    """The cause that the verdict names."""
     causes = why.diff.causes if why.diff is not None else ()
-    return next((one for one in causes if one.kind is not Kind.OTHER_CONVERSATION), None)
+    return next((one for one in causes if one.kind.value == why.reason), None)
 
 
-def _place(diff: Diff | None) -> tuple[str, str]:
-    """(Part of the prompt, token) of the first difference; empty: not known."""
+def _place(diff: Diff | None, named: Cause | None) -> tuple[str, str]:
+    """(Part of the prompt, token) of the first difference, or of the cause where that stands elsewhere; empty: not
+    known."""
     first = diff.first if diff is not None else None
     if first is None:
         return "", ""
+    if named is not None and named.section and named.section != first.section:
+        return printable(section(named.section), NAME), ""
     where = printable(section(first.section), NAME)
     return where, exact(first.token) if first.token is not None else ""
 
