@@ -1,0 +1,104 @@
+"""Which turn a captured one is compared with, and what of its conversation is told with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from captured_turns import FULL
+from msgspec.structs import replace
+from triage_server import WordServer
+
+from kvtop import paths
+from kvtop.capture.api.routes import read_request
+from kvtop.capture.store.store import Store
+from kvtop.capture.turn import Record, Source, TurnState
+from kvtop.triage.casebook import Casebook, Known, NotFound
+from kvtop.triage.engine import Engine
+from kvtop.triage.kinds import Kind, Verdict
+
+pytestmark = pytest.mark.asyncio
+
+PROPERTIES = {name: {"type": "string", "description": f"the {name} of it " * 8} for name in ("path", "first", "count")}
+PLAIN = {"type": "object", "properties": PROPERTIES}
+TURNED = {"type": "object", "properties": dict(reversed(PROPERTIES.items()))}
+
+
+class Shop:
+    """Turns are put in one after the other, a minute apart."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.count = store, 0
+
+    def turn(
+        self,
+        said: list[str],
+        schema: dict[str, Any] = PLAIN,
+        *,
+        parent: int | None = None,
+        talk: str = "c1",
+        **known: Any,
+    ) -> int:
+        tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in ("read", "edit")]
+        messages = [{"role": "system", "content": f"You help with {talk}. " * 30}]
+        messages += [
+            {"role": "user" if i % 2 == 0 else "assistant", "content": f"{t} " * 30} for i, t in enumerate(said)
+        ]
+        body = json.dumps({"model": "q", "messages": messages, "tools": tools}).encode()
+        at = FULL.started_at + 60 * self.count
+        self.count += 1
+        turn = replace(
+            FULL, source=Source.TAP, state=TurnState.DONE, record=Record.COMPLETE, error=None, model="q",
+            prompt_tokens=None, cached_tokens=None, started_at=at, sent_at=at, first_token_at=at + 1, ended_at=at + 5, conversation=talk,
+            parent=parent, relation="next" if parent else "first", samples=[], prompt_unproven="",
+            outline=read_request("POST", "/v1/chat/completions", [], body).outline,
+        )  # fmt: skip
+        return self.store.begin(replace(turn, **known), body)
+
+
+@pytest.fixture
+def shop(own_home: Path) -> Shop:
+    return Shop(Store.open(paths.turns_file(), write=True))
+
+
+def book(shop: Shop) -> Casebook:
+    return Casebook(shop.store, WordServer(), Known(engine=Engine(block=16)))
+
+
+async def test_what_it_continues_comes_before_what_shares_more_of_its_head(shop: Shop) -> None:
+    first = shop.turn(["one"])
+    shop.turn(["one"], TURNED, talk="c1", relation="branch", conversation="c2")  # the same head, other schemas
+    second = shop.turn(["one", "yes", "two"], TURNED, parent=first)
+    cases = book(shop)
+    found = (await cases.diff(cases.turn(second))).diff
+    assert (found.old, [cause.kind for cause in found.causes]) == (str(first), [Kind.TOOL_KEY_ORDER])
+    assert (found.expected_cached_tokens or 0) > (found.tokens.reusable or 0)  # the other one left it there
+
+
+async def test_without_a_parent_the_longest_common_beginning_decides(shop: Shop) -> None:
+    shop.turn(["other"], talk="c9")
+    near = shop.turn(["one", "yes"])
+    last = shop.turn(["one", "yes", "two"], talk="c1")
+    cases = book(shop)
+    assert (await cases.base(cases.turn(last))).id == near
+
+
+async def test_a_first_turn_has_nothing_to_be_compared_with(shop: Shop) -> None:
+    only = shop.turn(["one"])
+    cases = book(shop)
+    with pytest.raises(NotFound, match="begins a conversation"):
+        await cases.diff(cases.turn(only))
+    found = await cases.why(cases.turn(only))
+    assert found.verdict is not Verdict.ENGINE_LOST_CACHE and found.diff is None
+
+
+async def test_a_cause_is_told_with_how_often_the_agent_had_it(shop: Shop) -> None:
+    parent, said = shop.turn(["one"]), ["one"]
+    for n in range(1, 7):
+        said = [*said, f"yes {n}", f"go on {n}"]
+        parent = shop.turn(said, TURNED if n % 2 else PLAIN, parent=parent)
+    cases = book(shop)
+    (cause,) = (await cases.diff(cases.turn(parent))).diff.causes
+    assert cause.kind is Kind.TOOL_KEY_ORDER and cause.seen == "in each of the last 6 turns"
