@@ -1,6 +1,6 @@
 """What triage costs beside the server that counts the tokens: a conversation of 120,000 tokens, three causes at once.
 
-`.venv/bin/python benchmarks/triage.py [--url URL]`: with a URL the tokens are that server's; without one a stand-in splits
+`benchmarks/triage.py [--url URL]`: with a URL the tokens are that of that server; without one a stand-in splits
 words, whose time is told apart. Each figure is the median of a few runs in one process.
 """
 

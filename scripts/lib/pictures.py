@@ -62,6 +62,18 @@ def past_is_told(pane: Pane) -> None:
     time.sleep(5)
 
 
+def one_broke(pane: Pane) -> None:
+    """A turn whose prefix broke is there, told why; it alone is listed, and opened."""
+    pane.wait_until(lambda screen: "broke" in screen and "SLOW" in screen, "a slow turn", 180)
+    pane.keys("/")
+    pane.keys("-l", "slow")
+    pane.keys("Enter")
+    time.sleep(1)
+    pane.keys("Enter")
+    pane.wait_until(lambda screen: "Causes" in screen, "the turn's page")
+    time.sleep(2)
+
+
 def press(*keys: str) -> Step:
     def step(pane: Pane) -> None:
         pane.keys(*keys)
@@ -74,6 +86,8 @@ def demo(tools: str) -> None:
     picture(tools, "demo", (120, 36), ["demo"], past_is_told)
     picture(tools, "small", (80, 24), ["demo", "--theme", "kvtop-light"], past_is_told)
     picture(tools, "history", (120, 36), ["demo"], past_is_told, press("h"))
+    picture(tools, "turn", (120, 36), ["demo"], past_is_told, one_broke)
+    picture(tools, "diff", (120, 36), ["demo"], past_is_told, one_broke, press("d"))
 
 
 async def traffic(url: str, until: asyncio.Event) -> None:

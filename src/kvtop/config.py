@@ -27,6 +27,7 @@ Size = Annotated[int, Meta(ge=10_000, le=1_000_000_000, description="a whole num
 Days = Annotated[float, Meta(gt=0, le=36_500, description="more than 0, at most 36500 (days)")]
 StoreSize = Annotated[int, Meta(ge=1_000_000, le=2**60, description="a whole number, 1000000 (1 MB) or more (bytes)")]
 WindowKey = Annotated[str, Meta(pattern=r"^(10s|1m|5m|1h|start)\Z", description="one of 10s, 1m, 5m, 1h, start")]
+Command = Annotated[list[str] | str, Meta(description="a command: a text for the shell, or a list of words")]
 PanelName = Literal["cache", "offload", "queue", "ttft", "gpu", "turns"]
 
 _MAX_BYTES = 256_000
@@ -125,6 +126,8 @@ class Settings(_Part, frozen=True):
     """Panels hidden at start."""
     export_dir: str = ""
     """Where `e` writes; the current folder when empty."""
+    on_slow: Command = ""
+    """Run for each slow turn that ends while the dashboard runs, with the verdict's JSON on its standard input."""
     server: list[Server] = msgspec.field(default_factory=list)
     poll: Poll = Poll()
     thresholds: Thresholds = Thresholds()

@@ -134,6 +134,16 @@ async def test_tokenize_gives_the_ids_that_were_served(client: httpx.AsyncClient
     assert (await client.post("/tokenize", json={"prompt": "a b c"})).json()["count"] == 3
 
 
+async def test_detokenize_gives_the_text_again(client: httpx.AsyncClient) -> None:
+    text = "def read(path):\n    return 1 + 2  # späße\n\n<done>"
+    ids = (await client.post("/tokenize", json={"prompt": text})).json()["tokens"]
+    assert (await client.post("/detokenize", json={"tokens": ids})).json() == {"prompt": text}
+    assert (await client.post("/detokenize", json={"tokens": [1, 2, 255]})).json()["prompt"].endswith("<|im_end|>�")
+    for wrong in ({}, {"tokens": "a"}, {"tokens": ["a"]}, []):
+        assert (await client.post("/detokenize", json=wrong)).status_code == 400
+    assert (await client.get("/detokenize")).status_code == 405
+
+
 async def test_reply_is_reused_by_the_next_turn(client: httpx.AsyncClient) -> None:
     messages = talk(3, 1_000)
     first = await chat(client, messages, max_tokens=400)

@@ -17,8 +17,9 @@ from kvtop.capture.store.store import Store, StoreError
 from kvtop.capture.turn import Captured, Route, Sample, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live import captures as module
-from kvtop.live.captures import Captures, Moment
+from kvtop.live.captures import Captures
 from kvtop.live.factories import StoreLike
+from kvtop.live.judging import Moment
 from kvtop.model.judge import Thresholds
 from kvtop.ui.filter import matches
 from kvtop.worker import Caller, Worker

@@ -47,6 +47,16 @@ def test_the_words_are_those_of_the_program() -> None:
             'config.toml, line 1: window is "2m": expected one of 10s, 1m, 5m, 1h, start; "5m" holds',
         ),
         ("theme = 3", 'config.toml, line 1: theme is 3: expected a text in quotes; "kvtop-dark" holds'),
+        (
+            "on_slow = 3",
+            "config.toml, line 1: on_slow is 3: expected a command: a text for the shell, or a list of words; "
+            "it is left out",
+        ),
+        (
+            "on_slow = [1]",
+            "config.toml, line 1: on_slow is a list: expected a command: a text for the shell, or a list "
+            "of words; it is left out",
+        ),
         ("export_dir = true", "config.toml, line 1: export_dir is true: expected a text in quotes; it is left out"),
         (
             "\n# x\n[poll] # y\n\nmetrics_s = 0",

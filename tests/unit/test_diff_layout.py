@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -239,7 +238,6 @@ def test_only_what_is_looked_at_is_laid_out(view: View, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(module, "rows_of", counted)
     doc = Document(big())
-    began = time.perf_counter()
     layout = opened(doc, view)
     layout.seen(layout.opening(40), 40)
     assert len(layout.blocks) > 120_000 // CHUNK
@@ -248,4 +246,3 @@ def test_only_what_is_looked_at_is_laid_out(view: View, monkeypatch: pytest.Monk
     for n in range(3):
         layout.seen(layout.gone_to(n, 40), 40)
     assert laid_out < 60
-    assert time.perf_counter() - began < 3  # some 30 ms on a machine that does nothing else

@@ -15,8 +15,8 @@ from kvtop.capture.control.running import Mapped, Running
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.config import Server
-from kvtop.live.captures import Moment
 from kvtop.live.joined import Joined
+from kvtop.live.judging import Moment
 from kvtop.live.taps import LOOK_S, Taps
 from kvtop.model.judge import Thresholds
 from kvtop.model.view import ServerView, Turn

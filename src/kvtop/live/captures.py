@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any
 
-from kvtop.capture.estimate import Guess, Sizes
-from kvtop.capture.slow import expected_s, lost, reread
 from kvtop.capture.turn import Captured, Record, Route, Source, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live.endpoint import Sleep
 from kvtop.live.factories import StoreLike
+from kvtop.live.judging import KEPT, Judging, Moment
 from kvtop.live.queued import Queued
-from kvtop.live.shown import phases, shown
+from kvtop.live.shown import phases
+from kvtop.model.finding import Finding
 from kvtop.model.here import same_port_here
-from kvtop.model.judge import Thresholds
-from kvtop.model.timing import waited_s
-from kvtop.model.view import Estimate, Turn
+from kvtop.model.view import Turn
 from kvtop.worker import Caller, Hangs
 
 LOOK_S = 0.5
@@ -26,8 +23,6 @@ LOOK_S = 0.5
 ABSENT_S = 5.0
 """The same while there is no store."""
 READ_S = 5.0
-KEPT = 5_000
-"""Turns that are kept at hand; older ones are in the store."""
 PAGE = 500
 """Turns that are read at once, so that the screen can be drawn between two pages."""
 AT_ONCE = 1_000
@@ -38,35 +33,12 @@ ANEW_S = 5.0
 """All turns are read anew, because some were forgotten, at most so often."""
 LOST_S = 60.0
 """A turn in flight that began so long ago while no tap runs: nobody will see its end."""
-BESIDE = ("side", "subagent")
-"""Relations of a first turn whose conversation is another's."""
-BROKEN_OFF = ("abort", "error")
-"""What a server calls an answer that it did not bring to its end, in a stream that it ended in order."""
 DETAILS_OF = 3
 """Turns in a row whose usage tells no cached tokens, from which on the server is said to tell none."""
 USAGE_OF = 50
 """Of so many of the last turns those are counted that are streams without usage."""
 ASKED = frozenset({Route.CHAT, Route.COMPLETIONS})
 """Routes on which a stream has usage only where its client asks for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """What is known of the server now, for what its captured turns are judged by."""
-
-    at: float
-    """Unix time."""
-    rate: float | None
-    """Its prefill rate, tokens a second."""
-    limits: Thresholds
-    running: int | None = None
-    waiting: int | None = None
-    began: float | None = None
-    """Unix time of its start: its cache holds nothing that is older."""
-    unit: int | None = None
-    """Cached tokens are a multiple of it; None: the server does not tell."""
-    recorded: bool = True
-    """A tap to it runs, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +67,8 @@ class _Kept:
     """A prefill rate was known when they were worked out."""
     lost: tuple[int, ...] = ()
     """Of `flying` those that nobody records any more: they are in `rows`."""
+    now: Moment | None = None
+    """What they were judged by last."""
 
 
 def unasked(turn: Captured) -> bool:
@@ -127,16 +101,9 @@ class Captures:
         self._places: dict[int, str] = {}
         """Turn -> its server, of all that are kept."""
         self._kept: dict[str, _Kept] = {}
-        self._sizes = Sizes()
         self._samples = Queued()
         """Asked in the worker's thread."""
-        self._queued: set[int] = set()
-        """Turns that waited in the server's queue."""
-        self._began: dict[str, str] = {}
-        """Conversation -> how it began, of those that began as another's: `BESIDE`."""
-        self._guessed: dict[tuple[int, float], int | None] = {}
-        """Turn, by number and begin -> prompt tokens by its size as of its end, for those that told none: what others
-        teach later changes nothing that is over."""
+        self._judging = Judging()
 
     async def run(self, changed: Callable[[], None]) -> None:
         while True:
@@ -214,20 +181,18 @@ class Captures:
 
     def _take(self, news: _News) -> None:
         if news.all:
-            self._places, self._kept, self._sizes = {}, {}, Sizes()  # of another store the ids begin anew
-            self._queued = set()
+            self._places, self._kept = {}, {}
+            self._judging.forget()
         for turn in sorted(news.rows, key=lambda turn: turn.id):
-            self._sizes.learn(turn)
-            self._learn(turn)
+            if (talk := self._judging.learn(turn)) is not None:
+                self._anew(talk)
             place = self._places[turn.id] = same_port_here(turn.upstream)
             kept = self._kept.setdefault(place, _Kept())
             if turn.state is TurnState.IN_FLIGHT:
                 kept.flying[turn.id] = turn
                 continue
             kept.flying.pop(turn.id, None)
-            stood = turn.id in news.queued
-            if kept.ended.get(turn.id) != turn or stood != (turn.id in self._queued):
-                (self._queued.add if stood else self._queued.discard)(turn.id)
+            if self._judging.queued(turn.id, turn.id in news.queued) or kept.ended.get(turn.id) != turn:
                 kept.ended[turn.id] = turn
                 kept.todo.append(turn.id)
         if len(self._places) > KEPT:
@@ -235,21 +200,54 @@ class Captures:
                 kept = self._kept[self._places.pop(id)]
                 kept.flying.pop(id, None)
                 kept.shown.pop(id, None)
-                self._queued.discard(id)
+                self._judging.drop(id)
                 if kept.ended.pop(id, None) is not None:
                     kept.rows = None
         self.version += 1
 
-    def _learn(self, turn: Captured) -> None:
-        """How its conversation began. Pages come newest first: later turns of it may be worked out already."""
-        talk = turn.conversation
-        if turn.relation not in BESIDE or talk is None or self._began.get(talk) == turn.relation:
-            return
-        self._began[talk] = turn.relation
-        if len(self._began) > KEPT:
-            del self._began[next(iter(self._began))]
+    def _anew(self, conversation: str) -> None:
+        """How it began is known now. Pages come newest first: later turns of it may be worked out already."""
         for kept in self._kept.values():
-            kept.todo += sorted(id for id in kept.shown if kept.ended[id].conversation == talk)
+            kept.todo += sorted(id for id in kept.shown if kept.ended[id].conversation == conversation)
+
+    # -- what is found out about them
+
+    def captured(self, id: int) -> Captured | None:
+        """One that is kept at hand and has ended, as it was captured."""
+        kept = self._kept.get(self._places.get(id, ""))
+        return kept.ended.get(id) if kept is not None else None
+
+    def row(self, id: int) -> Turn | None:
+        """The same as it is shown, or was before it changed last; None: it was not shown yet."""
+        kept = self._kept.get(self._places.get(id, ""))
+        return kept.shown.get(id) if kept is not None else None
+
+    @property
+    def mark(self) -> object:
+        """Another one where `newest` may say something else."""
+        kept = self._kept.values()
+        return self.version, sum(one.now is not None for one in kept), sum(one.rated for one in kept)
+
+    def told(self, url: str) -> Moment | None:
+        """What the turns of this server were judged by last; None: they were not shown yet."""
+        kept = self._kept.get(same_port_here(url))
+        return kept.now if kept is not None else None
+
+    def newest(self, since: float) -> list[Turn]:
+        """Of all servers, as far as they are watched: those that ended since then (Unix time), newest first."""
+        rows: list[Turn] = []
+        for place, kept in self._kept.items():
+            if kept.now is not None:
+                rows += itertools.takewhile(lambda turn: _end(turn) >= since, self.ended(place, kept.now))
+        return sorted(rows, key=_end, reverse=True)
+
+    def found(self, turn: Captured, finding: Finding) -> None:
+        """Why it took its time: stands in its row from now on."""
+        self._judging.found(turn, finding)
+        kept = self._kept.get(same_port_here(turn.upstream))
+        if kept is not None and turn.id in kept.ended:
+            kept.todo.append(turn.id)
+            self.version += 1
 
     # -- showing
 
@@ -263,14 +261,19 @@ class Captures:
         kept = self._kept.get(same_port_here(url))
         return max(kept.flying, default=0) if kept is not None else 0
 
+    def in_hand(self, url: str, since: float) -> bool:
+        """One of this server that began since then (Unix time) is in flight."""
+        kept = self._kept.get(same_port_here(url))
+        return kept is not None and any(turn.started_at >= since for turn in kept.flying.values())
+
     def no_details(self, url: str) -> bool:
         """The last few turns that told their tokens said nothing about cached ones. As of the last `ended`."""
-        told = list(islice((turn for turn in self._newest(url) if turn.usage), DETAILS_OF))
+        told = list(itertools.islice((turn for turn in self._newest(url) if turn.usage), DETAILS_OF))
         return len(told) == DETAILS_OF and all(turn.cached_source != "usage" for turn in told)
 
     def no_usage(self, url: str) -> int:
         """Of the last turns, streams that told no tokens since their client did not ask. As of the last `ended`."""
-        last = islice(self._newest(url), USAGE_OF)
+        last = itertools.islice(self._newest(url), USAGE_OF)
         return sum(unasked(turn) for turn in last)
 
     def _newest(self, url: str) -> Iterator[Captured]:
@@ -285,18 +288,19 @@ class Captures:
         kept = self._kept.get(same_port_here(url))
         if kept is None:
             return ()
+        kept.now = now
         if now.rate and not kept.rated:
             kept.rated, kept.todo = True, sorted(kept.ended)  # they can be judged better now
         made = kept.shown
         for id in kept.todo[: -AT_ONCE - 1 : -1]:
             kept.rows = None
             if (turn := kept.ended.get(id)) is not None:
-                made[id] = self._ended(turn, now)
+                made[id] = self._judging.ended(turn, self._parent(turn), now)
         del kept.todo[-AT_ONCE:]
         lost = _lost(kept, now)
         if kept.rows is None or lost != kept.lost:
             kept.lost = lost
-            unseen = [replace(self._shown(kept.flying[id]), state=None) for id in lost]
+            unseen = [self._judging.unseen(kept.flying[id]) for id in lost]
             kept.rows = tuple(sorted([*made.values(), *unseen], key=_end, reverse=True))
         return kept.rows
 
@@ -308,73 +312,12 @@ class Captures:
         lost = _lost(kept, now)
         flying = [kept.flying[id] for id in sorted(kept.flying, reverse=True) if id not in lost]
         doing = phases(flying, now.waiting or 0, now.running or 0)
-        return tuple(self._flying(turn, doing[turn.id], now) for turn in flying)
-
-    def _flying(self, turn: Captured, phase: str | None, now: Moment) -> Turn:
-        guess = self._sizes.guess(turn) if turn.prompt_tokens is None else None
-        estimate = None
-        if guess is not None:
-            estimate = self._expected(turn, guess, phase, now)
-        return self._shown(turn, phase=phase, estimate=estimate)
-
-    def _expected(self, turn: Captured, guess: Guess, phase: str | None, now: Moment) -> Estimate:
-        if guess.cached_tokens is None or self._parent_before(turn, now.began):
-            return Estimate(guess.prompt_tokens)
-        new = guess.prompt_tokens - guess.cached_tokens
-        if phase != "reads" or not now.rate:
-            return Estimate(guess.prompt_tokens, guess.cached_tokens, new)
-        read_s, so_far_s = new / now.rate, now.at - (turn.sent_at or turn.started_at)
-        if now.limits.slow(so_far_s, read_s):
-            return Estimate(guess.prompt_tokens)  # it reads more than it should have to
-        return Estimate(guess.prompt_tokens, guess.cached_tokens, new, read_s - so_far_s if so_far_s < read_s else None)
+        return tuple(self._judging.in_flight(turn, self._parent(turn), doing[turn.id], now) for turn in flying)
 
     def _parent(self, turn: Captured) -> Captured | None:
         """The turn that it continues, where that has ended and is at hand."""
         kept = self._kept.get(same_port_here(turn.upstream))
         return kept.ended.get(turn.parent or 0) if kept is not None else None
-
-    def _parent_before(self, turn: Captured, at: float | None) -> bool:
-        """The turn that it continues ended before this time."""
-        parent = self._parent(turn)
-        return parent is not None and parent.ended_at is not None and at is not None and parent.ended_at < at
-
-    def _ended(self, turn: Captured, now: Moment) -> Turn:
-        estimate = None
-        if turn.prompt_tokens is None and (tokens := self._guess_at_end(turn)) is not None:
-            estimate = Estimate(tokens)
-        before, waited = self._sizes.before(turn), waited_s(turn)
-        gone = lost(turn, before, now.unit)
-        again = gone is not False and reread(turn, self._parent(turn))
-        if waited is None:
-            return self._shown(turn, estimate=estimate, again=again)
-        known: dict[str, Any] = {"lost": gone, "queue_seen": turn.id in self._queued}
-        if now.rate and turn.new_tokens is not None:
-            known["read_s"] = max(0, turn.new_tokens) / now.rate
-        expected = expected_s(turn, before, now.rate)
-        slow = now.limits.slow(waited, expected)
-        long = waited >= now.limits.no_rate_s
-        fine = waited <= (now.limits.no_rate_s if expected is None else now.limits.extra_s)
-        if before is not None and expected is not None and not slow and not long:
-            fine = True  # as long as what it had to read anew takes
-        ok = fine and turn.state is TurnState.DONE and not again and turn.finish_reason not in BROKEN_OFF
-        verdict = "no_fault" if ok else None
-        known |= {"estimate": estimate, "slow": slow, "waited": slow or long, "again": again}
-        made = self._shown(turn, **known, verdict=verdict)
-        if made.waited and made.lost is False and not made.accused and made.read_ruled and not made.queue_ruled:
-            return replace(made, verdict="new_tokens")
-        return made
-
-    def _shown(self, turn: Captured, **known: Any) -> Turn:
-        return shown(turn, began_as=self._began.get(turn.conversation or ""), **known)
-
-    def _guess_at_end(self, turn: Captured) -> int | None:
-        key = turn.id, turn.started_at
-        if key not in self._guessed:
-            guess = self._sizes.guess(turn)
-            self._guessed[key] = guess.prompt_tokens if guess is not None else None
-            if len(self._guessed) > KEPT:
-                del self._guessed[next(iter(self._guessed))]
-        return self._guessed[key]
 
 
 def _end(turn: Turn) -> float:

@@ -12,12 +12,15 @@ from kvtop.capture.turn import Captured
 from kvtop.errors import KvtopError, printable
 from kvtop.live.factories import StoreLike
 from kvtop.live.taps import Taps
+from kvtop.live.verdicts import Verdicts
 from kvtop.worker import Caller, Hangs
 
 if TYPE_CHECKING:
     from kvtop.capture.api.answer_text import Piece
     from kvtop.capture.control.plan import Leg
     from kvtop.capture.control.running import Running
+    from kvtop.triage.result import Why
+    from kvtop.triage.sheet import Sheet
 
 T = TypeVar("T")
 
@@ -54,8 +57,15 @@ class TapRow:
 class Desk:
     """All of it beside the loop. Raises KvtopError, one line, where something cannot be done."""
 
-    def __init__(self, opened: Callable[[], StoreLike | None], taps: Taps, worker: Callable[[str], Caller]) -> None:
-        self._opened, self._taps = opened, taps
+    def __init__(
+        self,
+        opened: Callable[[], StoreLike | None],
+        taps: Taps,
+        worker: Callable[[str], Caller],
+        verdicts: Verdicts | None = None,
+    ) -> None:
+        """`verdicts`: None where nothing is worked out."""
+        self._opened, self._taps, self._verdicts = opened, taps, verdicts
         self._reader, self._bodies = worker("turn"), worker("bodies")
         self._looker, self._starter, self._stopper = worker("tap-look"), worker("tap-start"), worker("tap-stop")
 
@@ -82,6 +92,20 @@ class Desk:
         """(The request's body as it was sent, the answer's, unpacked); None for what is not there."""
         found = await self._from_store(self._bodies, lambda store: (store.request_body(id), store.response_body(id)))
         return found or (None, None)
+
+    async def why(self, id: int) -> Why:
+        """Why it took its time: worked out now, before all others, where it was not yet."""
+        return await self._triage.why(id)
+
+    async def sheet(self, turn_id: int) -> Sheet:
+        """Its prompt beside the one of the turn that it should have been continued from."""
+        return await self._triage.sheet(turn_id)
+
+    @property
+    def _triage(self) -> Verdicts:
+        if self._verdicts is None:
+            raise KvtopError("nothing is worked out here")
+        return self._verdicts
 
     async def _from_store(self, worker: Caller, read: Callable[[StoreLike], T]) -> T | None:
         def look() -> T | None:

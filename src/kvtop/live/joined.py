@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from kvtop.live.captures import Captures, Moment
+from kvtop.live.captures import Captures
+from kvtop.live.judging import Moment
 from kvtop.live.taps import Taps
 from kvtop.model.judge import Thresholds
 from kvtop.model.merged import Ended, in_flight, numbered_apart, tokens_of

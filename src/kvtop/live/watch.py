@@ -12,24 +12,29 @@ import socket
 from collections.abc import Callable, Coroutine, Sequence
 
 from kvtop.clock import Clock, SystemClock
-from kvtop.config import Server, Settings
+from kvtop.config import Settings
 from kvtop.errors import UsageError
 from kvtop.live.captures import Captures
+from kvtop.live.casebooks import Casebooks
 from kvtop.live.desk import Desk
 from kvtop.live.endpoint import Endpoint, Sleep, Surroundings
 from kvtop.live.factories import Factories, FinderLike, ServerLike, real
+from kvtop.live.hook import Hook
 from kvtop.live.joined import Joined
 from kvtop.live.machine import GpuWatch, HostWatch
+from kvtop.live.named import Named
 from kvtop.live.taps import Taps
+from kvtop.live.upstreams import Upstreams
+from kvtop.live.verdicts import News, Verdicts
 from kvtop.model import fleet, sentence
 from kvtop.model.downs import Around
 from kvtop.model.here import server_of
 from kvtop.model.history import ServerHistory
 from kvtop.model.judge import Thresholds
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import BoxView, ServerView, TurnKey
+from kvtop.model.view import BoxView, TurnKey
 from kvtop.readings import Discovery, SourceDown, State
-from kvtop.sources.url import normalise, same_place, with_userinfo
+from kvtop.sources.url import normalise, same_place
 
 HEAD_START_S = 0.5
 """The machine's sources and their imports wait for the first answer of a server, but not longer."""
@@ -76,9 +81,7 @@ class Watch:
         """Loops of servers that were dropped; each closes its connection first."""
         self._running = False
         self._fault: asyncio.Future[None] | None = None
-        self._configured = self._named(settings.server)
-        self._typed: dict[str, str] = {}
-        """Shown URL -> as given, which may hold a user and a password."""
+        self._named = Named(settings.server)
         poll, worker = settings.poll, self._factories.worker
         self._gpu = GpuWatch(self._factories.gpu, worker("gpu"), poll, self._clock, sleep)
         self._host = HostWatch(self._factories.host, worker("host"), poll, self._clock, sleep)
@@ -86,7 +89,16 @@ class Watch:
         self._taps = Taps(self._factories.taps, worker("taps"), sleep)
         limits = settings.thresholds
         judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
-        self.desk = Desk(self._factories.captures, self._taps, worker)
+        upstreams = Upstreams(
+            lambda: self._endpoints, self._named, self._taps, self._captures,
+            factories=self._factories, clock=self._clock,
+        )  # fmt: skip
+        self._hook = Hook("" if demo else settings.on_slow, worker("on_slow"), self._failed)
+        self._verdicts = Verdicts(
+            self._captures, Casebooks(self._factories.captures, judged), upstreams,
+            worker=worker, clock=self._clock, sleep=sleep, on_slow=self._hook.put,
+        )  # fmt: skip
+        self.desk = Desk(self._factories.captures, self._taps, worker, self._verdicts)
         """Captured turns in full, and taps: asked for one by one."""
         self._joined = Joined(self._captures, self._taps, judged, self._factories.recorded_since)
         self._begun: dict[str, int] = {}
@@ -99,18 +111,11 @@ class Watch:
         self._no_servers: set[str] = set()
         """Found, and no vLLM."""
         self._opened: frozenset[tuple[str, TurnKey]] = frozenset()
-        for url in urls or list(self._configured):
+        for url in urls or self._named.urls:
             self.add_url(url)
         self._discovers = not self._endpoints
 
     # -- servers
-
-    def _named(self, servers: Sequence[Server]) -> dict[str, Server]:
-        named = {}
-        for server in servers:
-            with contextlib.suppress(UsageError):
-                named[normalise(server.url)] = server
-        return named
 
     def add_url(self, url: str) -> None:
         """Watch one more server, from now on. The same one twice is once. Raises UsageError for nonsense."""
@@ -132,16 +137,15 @@ class Watch:
         if known is not None:
             known.found = known.found and found
             return
-        configured = self._configured.get(url)
-        self._typed[url] = configured.url if configured is not None and "@" not in given else given
+        self._named.add(url, given)
         limits = self._settings.thresholds
         history = ServerHistory(
             url,
-            _label(url, configured),
+            self._named.label(url),
             tracker=lambda: TurnTracker(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s),
             pool_full=limits.kv_pool_full,
         )
-        endpoint = Endpoint(history, lambda: self._made(url, configured), self._surroundings(), found=found)
+        endpoint = Endpoint(history, lambda: self._made(url), self._surroundings(), found=found)
         self._endpoints.append(endpoint)
         if self._running:
             self._start(endpoint)
@@ -162,10 +166,9 @@ class Watch:
         if any(same_place(other.history.url) == same_place(url) for other in self._endpoints if other is not endpoint):
             self._forget(endpoint)  # it is watched already
             return
-        configured = self._configured.get(given) or self._configured.get(url)
-        self._typed[url] = with_userinfo(url, self._typed[given])
-        endpoint.history.moved(url, _label(url, configured))
-        endpoint.turn_to(lambda: self._made(url, configured))
+        self._named.moved(given, url)
+        endpoint.history.moved(url, self._named.label(url))
+        endpoint.turn_to(lambda: self._made(url))
         if (task := self._tasks.pop(given, None)) is not None:
             self._tasks[url] = task
 
@@ -175,9 +178,8 @@ class Watch:
     def _tell(self) -> None:
         self._changed()
 
-    def _made(self, url: str, configured: Server | None) -> ServerLike:
-        typed = self._typed[url]
-        return self._factories.server(typed, configured)
+    def _made(self, url: str) -> ServerLike:
+        return self._factories.server(self._named.typed(url), self._named.server(url))
 
     def _explained(self, down: SourceDown, url: str, served: int | None) -> SourceDown:
         return self._factories.explain(down, url, self._host.reading, served)
@@ -220,6 +222,8 @@ class Watch:
                 self._watch_host(),
                 self._watch_captures(),
                 self._watch_taps(),
+                self._verdicts.run(self._tell),
+                self._hook.run(),
                 self._discover(),
             )
         ]
@@ -257,6 +261,14 @@ class Watch:
     async def _watch_taps(self) -> None:
         await self._head_start()
         await self._taps.run(self._taps_changed)
+
+    def news(self) -> tuple[News, ...]:
+        """What is to be said once since the last call: slow turns, and what kvtop could not do about them."""
+        return self._verdicts.news()
+
+    def _failed(self, words: str) -> None:
+        self._verdicts.say(News(words, bad=True))
+        self._tell()
 
     def _captures_changed(self) -> None:
         """A server that is asked seldom is asked at once when a turn begins at its tap."""
@@ -377,7 +389,7 @@ class Watch:
             servers=servers,
             selected=selected,
             lines=fleet.lines(servers, selected, now),
-            warning=_warning(servers, selected, limits.share_poor),
+            warning=fleet.warning(servers, selected, limits.share_poor),
             gpu=self._gpu.reading,
             host=host,
             discovery=self._discovery if not servers else None,
@@ -385,18 +397,3 @@ class Watch:
             window_key=window_key,
             looks=self._looks,
         )
-
-
-def _warning(servers: Sequence[ServerView], selected: int, share_poor: float) -> str:
-    if len(servers) > 1:
-        return fleet.suspicion(fleet.replicas(servers), share_poor)
-    if not servers:
-        return ""
-    view = servers[selected]
-    return fleet.suspicion(fleet.ranks(view.hour, view.models[0].id if view.models else "this model"), share_poor)
-
-
-def _label(url: str, configured: Server | None) -> str:
-    if configured is not None and configured.name:
-        return configured.name
-    return url.partition("://")[2]

@@ -169,3 +169,13 @@ def engine_lines(window: Window, state: State, age_s: float | None, engine: str 
         )
         for one in window.engines
     )
+
+
+def warning(servers: Sequence[ServerView], selected: int, share_poor: float) -> str:
+    """What is suspected of several servers, or of the ranks of the selected one; empty: nothing."""
+    if len(servers) > 1:
+        return suspicion(replicas(servers), share_poor)
+    if not servers:
+        return ""
+    view = servers[selected]
+    return suspicion(ranks(view.hour, view.models[0].id if view.models else "this model"), share_poor)

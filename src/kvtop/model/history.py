@@ -157,6 +157,16 @@ class ServerHistory:
         return self._reset_seen_at
 
     @property
+    def latest(self) -> tuple[Scrape, ServerFacts] | None:
+        """What was read of it last; None where it does not answer, or was not asked yet."""
+        return (self._last, self._facts) if self._last is not None and self._down is None else None
+
+    @property
+    def started_at(self) -> float | None:
+        """Unix time of the start of its process, where the last scrape told."""
+        return self._started_at
+
+    @property
     def in_flight(self) -> bool:
         """Something runs or waits, as far as the last scrape knows."""
         return self._busy and self._down is None

@@ -13,7 +13,7 @@ from kvtop.errors import printable
 from kvtop.model.box import Quantile, Window
 from kvtop.model.downs import BRIEF, DOWNS, Around, Wording, label_of, together
 from kvtop.model.view import Sentence, ServerView, seconds_of
-from kvtop.model.waits import NEWS_FOR_S, Made, slow, slow_now, told
+from kvtop.model.waits import NEWS_FOR_S, Made, slow, slow_now, told, unsure
 from kvtop.model.words import exact, flow, hms, lasted, nb, pct, secs, span, tok
 from kvtop.readings import Discovery, State
 
@@ -53,6 +53,7 @@ def make(servers: Sequence[ServerView], selected: int, around: Around, discovery
     fitting = [wording for wording in wordings if _fits(wording)]
     first, rest = fitting[0] if fitting else wordings[-1]
     turn = told(view, around) if chip == "SLOW" else None
+    chip = "UNSURE" if turn is not None and unsure(turn) else chip
     return Sentence(
         chip,
         tone,

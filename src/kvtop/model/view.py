@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtop.model.box import Config, Window
+from kvtop.model.finding import Finding
 from kvtop.model.words import DASH, span
 from kvtop.readings import Discovery, GpuReading, HostReading, Model, State
 
@@ -102,7 +103,9 @@ class Turn:
     waited: bool = False
     """Its TTFT is long (slow_ttft_s of the thresholds, 10 s), whether its new tokens explain that or not."""
     verdict: str | None = None
-    """no_fault, new_tokens, queued or None: what the counters alone can prove."""
+    """no_fault, new_tokens, queued or None: what the counters alone can prove. With a `finding` that of it."""
+    finding: Finding | None = None
+    """Of a captured one: why it took its time; None: not worked out."""
     engine: str | None = None
     source: str = "metrics"
     """metrics: worked out from the counters; tap or import: captured, and exact."""
@@ -179,6 +182,8 @@ class Turn:
     @property
     def new_input(self) -> bool:
         """Its wait went into reading what no cache could have held, but for a head that it shares with others."""
+        if self.finding is not None and self.finding.verdict != "unknown":
+            return self.finding.tone == "ok"
         if self.queue_ruled or (self.captured and not self.may_have_read):
             return False
         return self.verdict == "new_tokens" or (self.captured and self.relation in BEGINS)

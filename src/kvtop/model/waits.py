@@ -115,7 +115,7 @@ def slow(view: ServerView, around: Around) -> Made | None:
     first = f"turn {turn.name} waited {nb(secs(turn.ttft_s))}:"
     if turn.n > 1:
         first = f"turn {turn.name}, {turn.n} requests, waited {nb(secs(turn.ttft_s))} on average:"
-    tone = "warn" if turn.new_input else "bad"
+    tone = "warn" if turn.new_input or unsure(turn) else "bad"
     past = around.now - turn.ended_at
     when = f", {nb(ago(past))}" if past > WHEN_AFTER_S else ""
     full, brief = _why(turn)
@@ -123,8 +123,15 @@ def slow(view: ServerView, around: Around) -> Made | None:
     return tone, [(first, rest) for rest in said]
 
 
+def unsure(turn: Turn) -> bool:
+    """What was found out about it fits several reasons."""
+    return turn.finding is not None and turn.finding.tone == "unsure" and turn.finding.tells
+
+
 def _why(turn: Turn) -> tuple[list[str], list[str]]:
     """(Wordings that tell all that is known, wordings that tell less), each longest first."""
+    if turn.finding is not None and turn.finding.clauses:
+        return list(turn.finding.clauses[:2]), list(turn.finding.clauses[2:])
     queue, prefill = parts(turn)
     if turn.captured and turn.queue_s is None and not turn.may_have_read:
         return _unread(turn)

@@ -1,4 +1,4 @@
-"""What the embedded box answers to /v1/models, /tokenize and /v1/chat/completions."""
+"""What the embedded box answers to /v1/models, /tokenize, /detokenize and /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvtop.sim.engine import Request
 from kvtop.sim.http import Answer, Call, error_answer, json_answer
 from kvtop.sim.prompt import Prompt, Prompter, parts_of
 from kvtop.sim.tapped import usage
-from kvtop.sim.text import IM_END, passage, pieces, tokenize
+from kvtop.sim.text import IM_END, passage, pieces, spell, tokenize
 from kvtop.sim.world import World
 
 _POLL_S = 0.02
@@ -78,6 +78,13 @@ class Chat:
             return error_answer(400, "neither prompt nor messages")
         most = self._world.scenario.spec.max_model_len
         return json_answer({"count": len(ids), "max_model_len": most, "tokens": ids.tolist(), "token_strs": None})
+
+    def detokenize(self, call: Call) -> Answer:
+        """/detokenize."""
+        ids = (call.json() or {}).get("tokens")
+        if not isinstance(ids, list) or not all(isinstance(id, int) for id in ids):
+            return error_answer(400, "no tokens")
+        return json_answer({"prompt": spell(ids)})
 
     async def complete(self, call: Call) -> Answer:
         """/v1/chat/completions, streamed or not."""

@@ -1,4 +1,5 @@
-"""The embedded box as a server on 127.0.0.1: /metrics, /health, /version, /v1/models, /tokenize and chat completions.
+"""The embedded box as a server on 127.0.0.1: /metrics, /health, /version, /v1/models, /tokenize, /detokenize and chat
+completions.
 
 The box plays its scenario by itself; requests from outside go through the same engine and count in the same series.
 """
@@ -247,11 +248,13 @@ class SimBox:
                 return self._chat.models(int(self.world.started_at))
             case ("POST", "/tokenize"):
                 return self._count(call, self._chat.tokenize(call))
+            case ("POST", "/detokenize"):
+                return self._count(call, self._chat.detokenize(call))
             case ("POST", "/v1/chat/completions"):
                 if self.mode in (Mode.DEAD_ENGINE, Mode.SLEEPING):
                     return self._count(call, error_answer(500, "EngineCore is not running", "InternalServerError"))
                 return self._count(call, await self._chat.complete(call))
-        if call.path in ("/tokenize", "/v1/chat/completions"):
+        if call.path in ("/tokenize", "/detokenize", "/v1/chat/completions"):
             return error_answer(405, "Method Not Allowed", "MethodNotAllowedError")
         return error_answer(404, "Not Found", "NotFoundError")
 

@@ -11,6 +11,7 @@ import random
 import re
 import zlib
 from array import array
+from collections.abc import Iterable
 from functools import lru_cache
 
 Ids = array
@@ -22,6 +23,9 @@ IM_START, IM_END, TOOLS_OPEN, TOOLS_CLOSE = 1, 2, 3, 4
 _PIECE = re.compile(r" ?[^\W\d_]{1,7}|\d{1,3}|\n| +|[^\w\s]|\w|\s")
 _VOCABULARY = 131_072
 _FIRST = 256
+_SIZE = _VOCABULARY - _FIRST
+_SEED = 50
+"""With it no two pieces of the scenarios' texts have one id."""
 _KEEP = 4096
 """Longest part, in characters, whose ids are remembered: text from outside must not fill the memory."""
 
@@ -31,10 +35,26 @@ def pieces(text: str) -> list[str]:
     return _PIECE.findall(text)
 
 
+_spelled: dict[int, str] = {
+    IM_START: "<|im_start|>",
+    IM_END: "<|im_end|>",
+    TOOLS_OPEN: "<tools>",
+    TOOLS_CLOSE: "</tools>",
+}
+"""What an id was first cut from; no more than the vocabulary."""
+
+
 def _cut(part: str) -> array[int]:
-    return array(
-        "I", [_FIRST + zlib.crc32(p.encode("utf-8", "replace")) % (_VOCABULARY - _FIRST) for p in _PIECE.findall(part)]
-    )
+    found = _PIECE.findall(part)
+    ids = array("I", [_FIRST + zlib.crc32(p.encode("utf-8", "replace"), _SEED) % _SIZE for p in found])
+    for id, piece in zip(ids, found, strict=True):
+        _spelled.setdefault(id, piece)
+    return ids
+
+
+def spell(ids: Iterable[int]) -> str:
+    """The text of ids that were made in this process; � for another one."""
+    return "".join(_spelled.get(id, "\N{REPLACEMENT CHARACTER}") for id in ids)
 
 
 _remembered = lru_cache(maxsize=4096)(_cut)

@@ -10,6 +10,7 @@ from typing import Protocol
 from kvtop.capture.turn import Captured, Route
 from kvtop.errors import KvtopError
 from kvtop.model.judge import Thresholds
+from kvtop.model.view import CONTINUES
 from kvtop.triage import baseline, seen
 from kvtop.triage.apart import two_conversations
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
@@ -147,16 +148,23 @@ class Casebook:
 
     async def baseline(self, turn: Captured) -> tuple[Captured | None, Expected | None]:
         """The turn to compare it with, and what the cache should have given. Raises KvtopError."""
-        old = self.before(turn)
-        parent = next((one for one in old if one.id == turn.parent), None)
+        old, parent = self.before(turn), self._parent(turn)
         by_outline = baseline.by_outlines(turn, old)
         nearest = parent or (by_outline.turn if by_outline else None)
         if self.server is None or self._known.engine is None:
-            best = by_outline.turn if by_outline and by_outline.common else None
-            return (best if best is not None and parent is None else nearest), None
+            return nearest, None
         expected, ids = await self._expected(turn, self._candidates(turn, old, nearest))
-        found = baseline.by_ids(turn, ids[turn.id], ids, old, self._known.unit or 1)
-        return (found.turn if found is not None else nearest), expected
+        # What a turn continues says why its prompt broke, also where another conversation's shares more of its head.
+        if parent is None and (found := baseline.by_ids(turn, ids[turn.id], ids, old, self._known.unit or 1)):
+            nearest = found.turn
+        return nearest, expected
+
+    def _parent(self, turn: Captured) -> Captured | None:
+        """The turn that it continues, if that is kept."""
+        if turn.parent is None or turn.relation not in CONTINUES:
+            return None
+        parent = self._store.turn(turn.parent)
+        return parent if parent is not None and _has_prompt(parent) else None
 
     def _candidates(self, turn: Captured, old: list[Captured], nearest: Captured | None) -> list[Captured]:
         """Those that may have left something for it."""

@@ -29,8 +29,11 @@ class Flowed:
     """Its text; where pieces are told apart each one and, behind it, the separator, in turn."""
 
 
-def flow(pieces: Sequence[str], span: range, w: int, show: Show, cells: Cells) -> list[Flowed]:
-    """The text of these pieces in rows of at most w cells; a newline ends a row."""
+def flow(
+    pieces: Sequence[str], span: range, w: int, show: Show, cells: Cells, *, most: int | None = None
+) -> list[Flowed]:
+    """The text of these pieces in rows of at most w cells; a newline ends a row. `most`: about so many rows are
+    enough."""
     if not span:
         return []
     page = _Page(max(2, w), cells)
@@ -40,6 +43,8 @@ def flow(pieces: Sequence[str], span: range, w: int, show: Show, cells: Cells) -
                 page.close(i)
             if text:
                 page.write(i, text, size)
+        if most is not None and len(page.rows) > most:
+            break
     return page.done(span.start)
 
 

@@ -155,7 +155,7 @@ def _sides(sheet: Sheet, hunk: Hunk, w: int) -> Iterator[str]:
     show = _drawn if unseen(sheet, hunk) else _shown
     for mark, span, new in (("-", hunk.old, False), ("+", hunk.new, True)):
         looked_at = range(span.start, min(span.stop, span.start + MOST_ROWS * PIECES_A_ROW))
-        rows = _flowed(sheet, looked_at, w - 2, new=new, show=show)
+        rows = _flowed(sheet, looked_at, w - 2, new=new, show=show, most=MOST_ROWS + 1)
         cut = len(rows) > MOST_ROWS or len(looked_at) < len(span)
         for _, text in rows[:MOST_ROWS]:
             yield f"{mark} {text}"
@@ -170,10 +170,12 @@ def _rows(sheet: Sheet, span: range, w: int, *, new: bool) -> list[str]:
     return [text for _, text in _flowed(sheet, span, w, new=new)]
 
 
-def _flowed(sheet: Sheet, span: range, w: int, *, new: bool, show: Show | None = None) -> list[tuple[int, str]]:
+def _flowed(
+    sheet: Sheet, span: range, w: int, *, new: bool, show: Show | None = None, most: int | None = None
+) -> list[tuple[int, str]]:
     """Rows with the piece that each begins in."""
     pieces = sheet.new if new else sheet.old
-    rows = flow(pieces, span, w, show or _shown, _cells)
+    rows = flow(pieces, span, w, show or _shown, _cells, most=most)
     before = pieces[span.start - 1] if span.start < span.stop and span.start else "\n"
     if len(rows) > 1 and not rows[0].parts[0] and not before.endswith("\n"):
         del rows[0]

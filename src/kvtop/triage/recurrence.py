@@ -81,6 +81,8 @@ def seen(what: Hashable, steps: Sequence[Step]) -> str | None:
     else:
         share = 100 * len(places) / n
         often = f"{len(places)} of the last {n} turns ({share:.0f} %)" if share >= 1 else f"{len(places)} of {n} turns"
+    if len(places) == n:
+        return often
     rhythm = _in_time([steps[k].at for k in places]) or _in_turns(places, n)
     return f"{often}, {rhythm}" if rhythm else often
 
@@ -114,5 +116,5 @@ def _words(seconds: int) -> str:
     for size, word in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds % size == 0:
             n = seconds // size
-            return f"{n} {word}s" if n > 1 else word if size != 60 else "1 minute"
+            return f"{n} {word}s" if n > 1 else word
     return f"{seconds} s"

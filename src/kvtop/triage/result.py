@@ -115,3 +115,9 @@ class Why:
     phases: Phases = field(default_factory=Phases)
     diff: Diff | None = None
     fix: str | None = None
+    reread_tokens: int | None = None
+    """Tokens that were computed again: the prompt had changed before them, or the engine had them no more."""
+    how: str = ""
+    """How the engine lost them, in a clause: 'evicted by turns 795–802'; of an unknown verdict what would fit."""
+    behind: int | None = None
+    """Of a queued one: the turn that it waited for."""

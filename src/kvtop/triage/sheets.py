@@ -13,8 +13,8 @@ from kvtop.triage.prompt import Path, Prompt, section
 from kvtop.triage.render import render
 from kvtop.triage.sheet import Sheet
 
-_WORD = re.compile(r"\s*\S{1,80}|\s+$")
-"""A word with the space before it; of a very long one a piece."""
+_WORD = re.compile(r"\s{0,80}\S{1,80}|\s{1,80}")
+"""A word with the space before it; of very long ones a piece."""
 
 
 def of_words(found: Divergence, old_label: str, new_label: str) -> Sheet:

@@ -111,7 +111,14 @@ def _queued(seen: Seen) -> Why | None:
     if seen.counts(seen.lost):
         lines.append(f"it also got {exact(seen.lost)} tokens less from the cache than expected")
     out = ["a KV load: none moved while it waited"] if _loaded(seen) is False else []
-    return _why(seen, Verdict.QUEUED, f"{named(seen)} {waited(seen)}{long}", evidence=(*lines,), rules_out=(*out,))
+    return _why(
+        seen,
+        Verdict.QUEUED,
+        f"{named(seen)} {waited(seen)}{long}",
+        evidence=(*lines,),
+        rules_out=(*out,),
+        behind=behind,
+    )
 
 
 def _loaded(seen: Seen) -> bool | None:
@@ -179,7 +186,7 @@ def _lost(seen: Seen, expected: int, found: Sequence[Finding], *, had: bool = Tr
         sentence = f"{name} {waited(seen)}: {lost}{shown[0].clause}"
         return _why(
             seen, Verdict.ENGINE_LOST_CACHE, sentence, reason=shown[0].reason, evidence=lines, rules_out=out,
-            expected_cached_tokens=expected, fix=FIXES[shown[0].reason],
+            expected_cached_tokens=expected, fix=FIXES[shown[0].reason], reread_tokens=missing, how=shown[0].clause,
         )  # fmt: skip
     fits = [one for one in shown or found if one.shown is not False]
     told = because([one.reason for one in fits])
@@ -191,7 +198,7 @@ def _lost(seen: Seen, expected: int, found: Sequence[Finding], *, had: bool = Tr
     sentence = f"{name} {waited(seen)}: it got {exact(missing)} tokens less than expected{cost}: {said}"
     return _why(
         seen, Verdict.UNKNOWN, sentence, candidates=tuple(one.reason for one in fits), evidence=lines, rules_out=out,
-        expected_cached_tokens=expected,
+        expected_cached_tokens=expected, reread_tokens=missing, how=said,
     )  # fmt: skip
 
 
@@ -231,6 +238,7 @@ def _prompt(seen: Seen) -> Why | None:
         evidence=(*lines, *_agrees(seen)),
         rules_out=_served(seen),
         fix=printable(first.fix) if first is not None else None,
+        reread_tokens=anew,
     )
 
 

@@ -27,7 +27,7 @@ from kvtop.ui import themes as theme_files
 from kvtop.ui.messages import Changed, OtherUrl
 from kvtop.ui.screens.dashboard import Dashboard
 from kvtop.ui.terminal import Terminal
-from kvtop.ui.watching import Watching
+from kvtop.ui.watching import Telling, Watching
 from kvtop.worker import Hangs
 from kvtop.worker import Worker as Beside
 
@@ -44,6 +44,8 @@ PROBLEM_S = 8.0
 PROBLEMS_AT_ONCE = 3
 """Of them, where the screen has room: on a low one it is one."""
 LOW_ROWS = 24
+NEWS_S = 10.0
+"""How long what is said once stays."""
 CHECK_S = 2.0
 """Problems are said after so long, whatever does not answer."""
 EXPORT_S = 10.0
@@ -155,6 +157,9 @@ class KvtopApp(App[str]):
     # ---- new numbers
     def _changed(self) -> None:
         """Called by the collector, on this loop, whenever something is new: draw soon, once for all till then."""
+        if isinstance(self.watch_box, Telling):
+            for told in self.watch_box.news():
+                self.notify(told.text, severity="warning" if told.bad else "information", timeout=NEWS_S, markup=False)
         if self._wake is None:
             wait = self._drawn_at + (UNSEEN_S if self._unseen else REDRAW_S) - time.monotonic()
             self._wake = asyncio.get_running_loop().call_later(max(0.0, wait), self.post_message, Changed())

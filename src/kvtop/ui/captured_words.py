@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kvtop.capture.api.answer_text import CALL, REASONING, Piece
 from kvtop.capture.importers.exchange import KEY
@@ -11,10 +13,14 @@ from kvtop.capture.turn import Captured, Part
 from kvtop.live.captures import unasked
 from kvtop.live.desk import Detail
 from kvtop.model.view import ServerView, Turn
+from kvtop.ui import why_words
 from kvtop.ui.draw import Line, cells, clip, fit, meter, rj, safe, stack, wrap
 from kvtop.ui.numbers import DASH, exact, ms, pct, rate, short, tok, traffic
 from kvtop.ui.turn_words import legend_of_tokens, speed, tokens_bar, waited_for
 from kvtop.ui.widgets.notes import FLAG, OPTION
+
+if TYPE_CHECKING:
+    from kvtop.triage.result import Why
 
 FIRST, LAST = 3, 4
 """Messages of a long prompt that are listed: so many of its begin and of its end."""
@@ -30,9 +36,35 @@ Block = tuple[str, list[str], list[Line]]
 """Title, notes longest first, rows."""
 
 
-def blocks(turn: Turn, detail: Detail | None, server: ServerView | None, w: int, tall: bool) -> list[Block]:
-    """The page of a turn that ended. `detail`: None while it is read. `w`: cells of a row."""
-    made: list[Block] = [_prompt(turn, detail, server, w), _time(turn, detail, w)]
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What is known of a captured turn besides its row."""
+
+    detail: Detail | None = None
+    """None: it is read."""
+    why: Why | None = None
+    """None: it is worked out, or cannot be."""
+    trouble: str = ""
+    """Why it cannot be."""
+    tried: bool = True
+    """Something works it out."""
+
+
+def blocks(turn: Turn, known: Looked, server: ServerView | None, w: int, tall: bool, *, diff_key: str) -> list[Block]:
+    """The page of a turn that ended. `w`: cells of a row. `diff_key`: what opens its diff; empty: there is none."""
+    detail, why = known.detail, known.why
+    made: list[Block] = [_prompt(turn, detail, server, w, why)]
+    if why is None:
+        made.append(_time(turn, detail, w))
+        if known.tried:
+            made.append(("Evidence", [], wrap([_untold(known)], w)))
+    else:
+        room = why_words.beside(w)
+        title, notes, time = _time(turn, detail, room or w)
+        made.append(why_words.spent(turn, why, server, time, w))
+        made += [one for one in (why_words.block_of_causes(why, w), why_words.block_of_break(why, w, diff_key)) if one]
+        made.append(why_words.evidence(why, w))
+        made += [] if room else [(title, notes, time)]
     if detail is None:
         return [*made, ("Request", [], [[("is read from disk", "d")]])]
     made.append(_request(detail.turn, w, tall))
@@ -42,19 +74,25 @@ def blocks(turn: Turn, detail: Detail | None, server: ServerView | None, w: int,
     return made
 
 
+def _untold(known: Looked) -> tuple[str, str]:
+    if known.trouble:
+        return f"Why it took its time cannot be told: {safe(known.trouble)}.", "d"
+    return "Why it took its time is being worked out.", "d"
+
+
 def blocks_in_flight(detail: Detail | None, w: int, tall: bool) -> list[Block]:
     """What is known already of one in flight, under what is expected of it."""
     return [] if detail is None else [_request(detail.turn, w, tall)]
 
 
-def _prompt(turn: Turn, detail: Detail | None, server: ServerView | None, w: int) -> Block:
+def _prompt(turn: Turn, detail: Detail | None, server: ServerView | None, w: int, why: Why | None) -> Block:
     if turn.prompt_tokens is None:
         guess = f"about {tok(turn.estimate.prompt_tokens)}, by its size" if turn.estimate else ""
         rows = wrap([("Its answer told no usage" + _unasked(detail) + (f"; {guess}." if guess else "."), "d")], w)
         return "Prompt", ["tokens not known"], rows
-    rows = [tokens_bar(turn, w), legend_of_tokens(turn, True, w)]
-    if why := _unasked(detail):
-        rows += wrap([(f"Its answer told no usage{why}.", "d")], w)
+    rows = why_words.prompt(turn, why, w) if why else [tokens_bar(turn, w), legend_of_tokens(turn, True, w)]
+    if unasked_for := _unasked(detail):
+        rows += wrap([(f"Its answer told no usage{unasked_for}.", "d")], w)
     elif turn.cached_tokens is None:
         flag = "" if server is not None and server.config.prefix_caching is False else f": {FLAG} lets it"
         rows += wrap([(f"The server does not tell cached tokens of a request{flag}.", "d")], w)
@@ -62,7 +100,7 @@ def _prompt(turn: Turn, detail: Detail | None, server: ServerView | None, w: int
         alone = "it alone ended between two reads" if "cached_tokens" in turn.worked_out else "it was alone"
         rows += wrap([(f"Cached tokens are from the counters: {alone}.", "d")], w)
     counted = "prompt_tokens" in turn.worked_out or (detail is not None and not detail.turn.usage)
-    whence = "by the counters" if counted else "as usage says"
+    whence = "by the counters" if counted else "as usage says" if why is None else "in the order the model reads them"
     return "Prompt", [f"{exact(turn.prompt_tokens)} tokens, {whence}", f"{exact(turn.prompt_tokens)} tokens"], rows
 
 

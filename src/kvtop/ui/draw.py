@@ -287,6 +287,16 @@ def stack(parts: Sequence[tuple[float | None, str]], w: int) -> Line:
     ]
 
 
+def pointer(share: float, says: Sequence[str], w: int, style: str) -> Line:
+    """A mark under a bar of w cells at this share of it, with the longest of these words that fits beside it."""
+    at = max(0, min(w - 1, int(share * w)))
+    said = pick([*says, ""], w - at - 2)
+    if said:
+        return [(" " * at, "t"), (f"▴ {said}", style)]
+    said = pick([*says, ""], at - 1)
+    return [(" " * max(0, at - cells(said) - 1), "t"), (f"{said} ▴" if said else "▴", style)]
+
+
 # ---------------------------------------------------------------- braille
 _UP = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 """Dots of the left and the right column of a cell, from the bottom up."""

@@ -99,6 +99,7 @@ ACTIONS: tuple[Action, ...] = (
            footer=80),
     Action("previous-turn", ("N",), "previous", "the next older turn, the next newer one", _TURN, group="Turn",
            footer=70),
+    Action("copy-fix", ("c",), "copy fix", "what to do about it, to the clipboard", _TURN, group="Turn", footer=72),
     Action("raw", ("v",), "bodies", "request and answer, JSON indented", _TURN, group="Turn", footer=75),
     Action("other-body", ("v", "tab"), "other", "from the request to the answer, and back", frozenset({RAW}),
            group="Turn", footer=80),

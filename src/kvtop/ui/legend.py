@@ -35,7 +35,8 @@ CHIPS: tuple[tuple[str, str], ...] = (
     ("CACHE OFF", "the server was started without prefix caching"),
     ("LOW", "the cached share of the window is under share_poor (60 %), in 3 requests or more, and reading their "
             "prompts took at least 5 % of the time"),
-    ("UNSURE", "no number of /metrics counts turns: nothing is known of them"),
+    ("UNSURE", "a turn waited long, and the evidence for why fits several reasons; or no number of /metrics counts "
+               "turns, and nothing is known of them"),
     ("IDLE", "nobody asked anything for the window's length, within 1 to 5 min"),
     ("FIRST LOOK", "it was not read yet"),
     ("OK", "none of these"),

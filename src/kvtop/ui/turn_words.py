@@ -47,6 +47,12 @@ def expected_share(turn: Turn) -> float | None:
     return guess.cached_tokens / guess.prompt_tokens
 
 
+def read_again(turn: Turn) -> float | None:
+    """Of its prompt: what had been read before, where that was found out."""
+    again = turn.finding.reread_tokens if turn.finding is not None else None
+    return again / turn.prompt_tokens if again is not None and turn.prompt_tokens else None
+
+
 def waited_for(turn: Turn) -> str:
     """Its TTFT: exact where a tap saw the first token, else worked out and marked."""
     text = short(turn.ttft_s)
@@ -82,7 +88,11 @@ def speed(turn: Turn) -> float | None:
 
 
 def tokens_bar(turn: Turn, w: int) -> Line:
-    return stack([(turn.cached_tokens, "cached-device"), (turn.new_tokens, "computed")], w)
+    again = turn.finding.reread_tokens if turn.finding is not None else None
+    if again is None or turn.new_tokens is None:
+        return stack([(turn.cached_tokens, "cached-device"), (turn.new_tokens, "computed")], w)
+    parts = [(turn.cached_tokens, "cached-device"), (min(again, turn.new_tokens), "lost")]
+    return stack([*parts, (max(0, turn.new_tokens - again), "computed")], w)
 
 
 def phases_bar(turn: Turn, w: int) -> Line:
@@ -96,6 +106,9 @@ def headline(turn: Turn, server: ServerView | None) -> tuple[str, str, str]:
     if flying(turn):
         who = f"Turn {turn.name}" if turn.numbered else "A request" if turn.n == 1 else "In flight"
         return tone, f"{who}: {words[0]}", ""
+    if turn.finding is not None and turn.finding.sentence:
+        first, colon, rest = turn.finding.sentence.partition(": ")
+        return tone, first + colon.rstrip(), rest
     took = f"TTFT {waited_for(turn)}, {short(turn.duration_s)} in all"
     said = words[0] if words[0] not in ("ok", DASH) else "nothing to mend" if words[0] == "ok" else "no verdict"
     return tone, f"Turn {turn.name}: {said};", took

@@ -43,6 +43,8 @@ _FIRST_CELLS = 14
 
 Verdict = tuple[str, str, list[str]]
 """Mark, style, wordings longest first."""
+_TONES = {"bad": ("×", "bad"), "warn": ("!", "warn"), "ok": ("·", "t"), "unsure": ("?", "warn")}
+"""Mark and style of what was found out."""
 
 
 def verdict(turn: Turn, server: ServerView | None) -> Verdict:
@@ -50,7 +52,7 @@ def verdict(turn: Turn, server: ServerView | None) -> Verdict:
     if turn.state == "in_flight":
         return "›", "bright", _doing(turn, server)
     ended = _ended(turn) if turn.captured else None
-    mark, style, words = ended or _counted(turn)
+    mark, style, words = ended or _found(turn) or _counted(turn)
     if turn.record == "truncated" and turn.state is not None:
         words = [*(f"{word}, record incomplete" for word in words), *words]
     return mark, style, words
@@ -71,6 +73,18 @@ def _ended(turn: Turn) -> Verdict | None:
         # to a client that leaves nothing more is said: this one was there
         return "!", "warn", ["aborted by the server", "aborted"]
     return None
+
+
+def _found(turn: Turn) -> Verdict | None:
+    """What was found out about it; None where that was not tried, or says no more than the row by itself."""
+    found = turn.finding
+    if found is None or not found.cells:
+        return None
+    if found.verdict == "no_fault":
+        return "·", "d", [*found.cells[:-1], *_plain(turn)]
+    if found.verdict == "new_tokens" and turn.relation in _BEGINS:
+        return "·", "t", [*_limited(turn, _begun(turn)[0]), *_begun(turn)]
+    return (*_TONES[found.tone], list(found.cells))
 
 
 def failure(turn: Turn) -> list[str]:

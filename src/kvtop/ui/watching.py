@@ -9,6 +9,8 @@ from kvtop.live.desk import Desk
 from kvtop.model.view import BoxView, TurnKey
 
 if TYPE_CHECKING:
+    from kvtop.live.verdicts import News
+    from kvtop.triage.result import Why
     from kvtop.triage.sheet import Sheet
 
 
@@ -49,6 +51,24 @@ class Comparing(Protocol):
 
     async def sheet(self, turn_id: int) -> Sheet:
         """Both prompts. Raises KvtopError where one of them is not kept, or there is none to compare with."""
+        ...
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """A desk that can tell why a captured turn took its time."""
+
+    async def why(self, id: int) -> Why:
+        """Worked out now where it was not yet. Raises KvtopError where it cannot be."""
+        ...
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A collector that has something to say once."""
+
+    def news(self) -> Sequence[News]:
+        """Since the last call."""
         ...
 
 

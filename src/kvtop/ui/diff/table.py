@@ -22,8 +22,7 @@ def causes(sheet: Sheet, where: Places, w: int, most: int) -> list[Line]:
     if not listed:
         return [*out, [(" ", "t"), (pick(_NOTHING if where.appended else _NONE, w - 1), "d")]]
     shown = len(listed) if len(listed) <= most else max(0, most - 1)
-    rows = _table(listed[:shown], w - 1, priced)
-    out += [[(" ", "t"), *row] for row in rows]
+    out += [[(" ", "t"), *row] for row in rows(listed[:shown], w - 1, priced)]
     if rest := listed[shown:]:
         tokens = sum(cause.lost_tokens or 0 for cause in rest)
         cost = f", {exact(tokens)} tokens together" if priced and tokens else ""
@@ -61,8 +60,11 @@ class _Columns:
     fix: int = 0
 
 
-def _table(listed: Sequence[Cause], w: int, priced: bool) -> list[Line]:
-    """Number, kind, section, tokens, seconds, who, fix; the last ones give way first, then the section is shortened."""
+def rows(listed: Sequence[Cause], w: int, priced: bool) -> list[Line]:
+    """A row a cause: number, kind, section, tokens, seconds, who, fix; the last give way first, then the section is
+    shortened."""
+    if not listed:
+        return []
     columns = _columns(listed, w, priced)
     if columns is None:
         return [[(f"{n}  ", "t bold"), (clip(cause.kind, max(1, w - 3)), "t")] for n, cause in enumerate(listed, 1)]

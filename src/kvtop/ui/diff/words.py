@@ -9,7 +9,7 @@ from kvtop.triage.places import Places
 from kvtop.triage.result import Diff
 from kvtop.triage.sheet import Sheet
 from kvtop.ui.diff.rows import GAP, View
-from kvtop.ui.draw import Line, cells, clip, pick, safe, stack
+from kvtop.ui.draw import Line, cells, clip, pick, pointer, safe, stack
 from kvtop.ui.numbers import exact
 from kvtop.ui.widgets.panel import rule
 
@@ -64,7 +64,7 @@ def _broken(sheet: Sheet) -> str:
         where = (
             f"first difference in {safe(diff.first.section)}" if diff.first is not None and diff.first.section else ""
         )
-        return f"{where or 'they differ'}; of their tokens nothing is known."
+        return f"{where or 'they differ'}."
     said = f"same up to token {exact(tokens.common)}{_reusable(sheet)}"
     if tokens.reread is not None and tokens.reusable is not None:
         return f"{said}, lost {exact(tokens.reread)} of {exact(tokens.reread + tokens.reusable)}."
@@ -142,12 +142,7 @@ def _mark(sheet: Sheet, where: Places, common: int, share: float, w: int) -> Lin
         style, what = "bad", [section, section.partition(".")[0]] if section else ["the first difference"]
     number = f"token {exact(common)}" if sheet.tokens else ""
     says = [*(f"{number}: {one}" if number else one for one in what), number or "here"]
-    at = min(w - 1, int(share * w))
-    said = pick([*says, ""], w - at - 2)
-    if said:
-        return [(" " * at, "t"), (f"▴ {said}", style)]
-    said = pick([*says, ""], at - 1)
-    return [(" " * max(0, at - cells(said) - 1), "t"), (f"{said} ▴" if said else "▴", style)]
+    return pointer(share, says, w, style)
 
 
 # ---------------------------------------------------------------- the titles of both prompts

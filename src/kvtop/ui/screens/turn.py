@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import BindingType
 
 from kvtop.errors import KvtopError
-from kvtop.model.view import Sentence, Turn
+from kvtop.model.view import Sentence, Turn, TurnKey
 from kvtop.ui import keys
-from kvtop.ui.captured_words import blocks, blocks_in_flight
+from kvtop.ui.captured_words import Looked, blocks, blocks_in_flight
 from kvtop.ui.draw import Line, pick, safe, wrap
 from kvtop.ui.headline import headline as page_headline
 from kvtop.ui.keys import Keymap
@@ -33,11 +33,12 @@ from kvtop.ui.turn_words import (
     ttft,
     waited_style,
 )
-from kvtop.ui.watching import Capturing
+from kvtop.ui.watching import Capturing, Explaining
 from kvtop.ui.widgets.panel import rule
 
 if TYPE_CHECKING:
     from kvtop.live.desk import Desk, Detail
+    from kvtop.triage.result import Why
     from kvtop.ui.screens.dashboard import Dashboard
 
 
@@ -60,6 +61,10 @@ class TurnScreen(Page):
         """The row as it was when its detail was asked for."""
         self._said = ""
         """Why it cannot be read."""
+        self._why: tuple[TurnKey, Why] | None = None
+        """Of the last captured turn that was worked out."""
+        self._trouble = ""
+        """Why it cannot be."""
 
     @property
     def turn(self) -> Turn | None:
@@ -81,6 +86,18 @@ class TurnScreen(Page):
         known = self._detail is not None and turn is not None and turn.captured and self._detail.turn.id == turn.id
         return self._detail if known else None
 
+    @property
+    def why(self) -> Why | None:
+        """Why the turn that is shown took its time; None while that is worked out."""
+        known, turn = self._why, self.turn
+        return known[1] if known is not None and turn is not None and turn.key == known[0] else None
+
+    @property
+    def fix(self) -> str:
+        """What is to be done about it."""
+        found = self.turn.finding if self.turn is not None else None
+        return found.fix if found is not None else ""
+
     def on_mount(self) -> None:
         super().on_mount()
         self._ask()
@@ -91,15 +108,23 @@ class TurnScreen(Page):
         if turn is None or not turn.captured or not isinstance(watch, Capturing):
             return
         before = self._read_for
-        if before is not None and (before.key, before.state, before.cached_tokens, before.verdict) == (
-            turn.key,
-            turn.state,
-            turn.cached_tokens,
-            turn.verdict,
-        ):
+        if before is not None and _told_of(before) == _told_of(turn):
             return
         self._read_for = turn
         self.run_worker(self._read(watch.desk, turn), name="turn", exit_on_error=False)
+        if not flying(turn) and isinstance(watch.desk, Explaining):
+            self._trouble = ""
+            self.run_worker(
+                self._explain(watch.desk, turn), name="why", group="why", exclusive=True, exit_on_error=False
+            )
+
+    async def _explain(self, desk: Explaining, turn: Turn) -> None:
+        try:
+            self._why = turn.key, await desk.why(turn.id)
+        except KvtopError as error:
+            self._trouble = error.what
+        self.set_foot()
+        self.redraw()
 
     async def _read(self, desk: Desk, turn: Turn) -> None:
         said, found = "", None
@@ -115,12 +140,23 @@ class TurnScreen(Page):
             self._read_for = None
         self.redraw()
 
+    @property
+    def _explains(self) -> bool:
+        watch = self.dashboard.watch_box
+        return isinstance(watch, Capturing) and isinstance(watch.desk, Explaining)
+
     def hidden_keys(self) -> frozenset[str]:
         """A turn that was not captured has no bodies."""
         turn = self.turn
         if turn is None or not turn.captured:
-            return frozenset({"raw", "diff"})
-        return frozenset({"diff"} if self.dashboard.comparing() is None else ())
+            return frozenset({"raw", "diff", "copy-fix"})
+        useless = {"diff": self.dashboard.comparing() is None, "copy-fix": not self.fix}
+        return frozenset(id for id, there in useless.items() if there)
+
+    def action_copy_fix(self) -> None:
+        if self.fix:
+            self.app.copy_to_clipboard(self.fix)
+            self.app.notify("the fix is on its way to the clipboard", timeout=3, markup=False)
 
     def action_diff(self) -> None:
         self.dashboard.open_diff(self.turn)
@@ -155,10 +191,8 @@ class TurnScreen(Page):
         if scene is None or turn is None:
             return [[("this turn is no longer kept", "d")], []]
         tone, first, rest = headline(turn, scene.server)
-        chip = (
-            "IN FLIGHT" if flying(turn) else "SLOW" if turn.waited else {"bad": "FAILED", "ok": "OK"}.get(tone, "LOOK")
-        )
-        tone = waited_style(turn) if turn.waited else tone
+        chip = _chip(turn, tone)
+        tone = waited_style(turn) if turn.waited and chip != "UNSURE" else tone
         return page_headline(Sentence(chip, tone, first, rest), [origin(turn, scene.server, scene.view.at, w - 12)], w)
 
     def lines(self, w: int, h: int) -> list[Line]:
@@ -189,7 +223,9 @@ class TurnScreen(Page):
             if self._said and self.detail is None:
                 block("Request", [], wrap([("! ", "warn"), (safe(self._said), "t")], room))
                 return out
-            for title, notes, rows in blocks(turn, self.detail, server, room, h >= TALL):
+            known = Looked(self.detail, self.why, self._trouble, self._explains)
+            diff_key = "" if self.dashboard.comparing() is None else self.keymap.shown("diff")
+            for title, notes, rows in blocks(turn, known, server, room, h >= TALL, diff_key=diff_key):
                 block(title, notes, rows)
             return out
         size = f"{exact(turn.prompt_tokens)} tokens"
@@ -218,3 +254,20 @@ class TurnScreen(Page):
             says += wrap([(f"{when}seen to end {hms(turn.ended_at, at)}, between two reads of /metrics.", "t")], room)
         block("Evidence", [], [*says, *wrap([(UNTOLD, "d")], room)])
         return out
+
+
+def _told_of(turn: Turn) -> object:
+    """What its row says that its page has to be read anew for."""
+    return turn.key, turn.state, turn.cached_tokens, turn.verdict, turn.finding
+
+
+def _chip(turn: Turn, tone: str) -> str:
+    if flying(turn):
+        return "IN FLIGHT"
+    if turn.finding is not None and turn.finding.tone == "unsure" and turn.finding.tells:
+        return "UNSURE"
+    if turn.waited:
+        return "SLOW"
+    if tone == "bad" and turn.finding is not None and turn.state == "done":
+        return "LOOK"
+    return {"bad": "FAILED", "ok": "OK"}.get(tone, "LOOK")

@@ -12,7 +12,18 @@ from kvtop.ui.draw import SUPER, Line, clip, expected, fit, lj, meter, pick, rj,
 from kvtop.ui.filter import misread
 from kvtop.ui.numbers import DASH, counting, hms, lasted, pct, rate, short, tok, when
 from kvtop.ui.scene import Rows, starting
-from kvtop.ui.turn_words import agent, approx, expected_share, flying, moment, since, speed, waited_for, waited_style
+from kvtop.ui.turn_words import (
+    agent,
+    approx,
+    expected_share,
+    flying,
+    moment,
+    read_again,
+    since,
+    speed,
+    waited_for,
+    waited_style,
+)
 from kvtop.ui.verdicts import verdict
 from kvtop.ui.widgets import notes
 from kvtop.ui.widgets.box import BoxPanel
@@ -215,7 +226,7 @@ class TurnsPanel(BoxPanel):
             return _tokens(turn, "prompt_tokens", turn.prompt_tokens, guess, w)
         if name == "bar":
             if turn.cached_share is not None:
-                return meter([(turn.cached_share, "cached-device")], w)
+                return meter([(turn.cached_share, "cached-device"), (read_again(turn), "lost")], w)
             share = expected_share(turn)
             return [(" " * w, "f")] if share is None else expected(share, w, "cached-device")
         if name == "cached":

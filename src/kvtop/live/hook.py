@@ -1,0 +1,111 @@
+"""The user's own command for a slow turn (`on_slow`): it gets the verdict as JSON on its standard input."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from kvtop.errors import printable
+from kvtop.worker import Caller, Hangs
+
+LOG = logging.getLogger("kvtop.live")
+
+LASTS_S = 30.0
+"""A command that takes longer is ended, with what it started."""
+WAITING = 8
+"""Documents that wait for the one before; of more the oldest go."""
+TAIL_BYTES = 2_000
+"""Of what it wrote to its standard error."""
+
+
+class Hook:
+    """`run` until cancelled; `put` whenever there is something. One command at a time."""
+
+    def __init__(self, command: str | Sequence[str], worker: Caller, failed: Callable[[str], None]) -> None:
+        """`command`: words, or one text for the shell; empty: none. `failed` is told in one line, the first time."""
+        self._command = command
+        self._worker, self._failed = worker, failed
+        self._waiting: deque[bytes] = deque(maxlen=WAITING)
+        self._there = asyncio.Event()
+        self._told = False
+
+    def put(self, document: bytes) -> None:
+        """Never blocks."""
+        if self._command:
+            self._waiting.append(document)
+            self._there.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._there.wait()
+            while self._waiting:
+                document = self._waiting.popleft()
+                try:
+                    wrong = await self._worker.call(partial(ran, self._command, document), 2 * LASTS_S)
+                except (TimeoutError, Hangs):
+                    wrong = "cannot be ended"
+                except Exception as error:  # noqa: BLE001  the user's own command is no reason to end the dashboard
+                    wrong = f"could not be started ({type(error).__name__})"
+                if wrong:
+                    self._say(f"on_slow {wrong}")
+            self._there.clear()
+
+    def _say(self, words: str) -> None:
+        LOG.warning("%s", words)
+        if not self._told:
+            self._told = True
+            self._failed(words)
+
+
+def ran(command: str | Sequence[str], document: bytes, lasts_s: float = LASTS_S) -> str:
+    """Run it, and wait for it: in a session of its own, so that no key or signal of the terminal reaches it, and what
+    it prints goes nowhere. What went wrong, in one line; empty: nothing."""
+    with tempfile.TemporaryFile() as told:
+        try:
+            child = subprocess.Popen(
+                command if isinstance(command, str) else [str(Path(command[0]).expanduser()), *command[1:]],
+                shell=isinstance(command, str),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=told,
+                start_new_session=True,
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            return f"could not be started: {printable(str(getattr(error, 'strerror', None) or error))}"
+        try:
+            child.communicate(document, lasts_s)
+        except subprocess.TimeoutExpired:
+            _end(child)
+            return f"took longer than {lasts_s:g} s and was ended"
+        if child.returncode == 0:
+            return ""
+        how = f"exit status {child.returncode}" if child.returncode > 0 else f"signal {-child.returncode}"
+        said = _last_line(told.fileno())
+        return f"failed: {how}{f': {said}' if said else ''}"
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """With all that is still in its session."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(OSError):
+            os.killpg(child.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1.0)
+    if child.stdin is not None:
+        with contextlib.suppress(OSError):
+            child.stdin.close()
+
+
+def _last_line(fd: int) -> str:
+    size = os.fstat(fd).st_size
+    text = os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode("utf-8", "replace").strip()
+    return printable(text.rpartition("\n")[2])

@@ -1,0 +1,34 @@
+"""Why a turn took its time, in the words of the dashboard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why a captured turn took its time, as it was worked out from its prompt and the server's counters. In words that
+    are fit for a terminal."""
+
+    verdict: str
+    """As in `why --json`: no_fault, new_tokens, prompt_diverged, engine_lost_cache, queued, slow_decode, failed,
+    aborted or unknown."""
+    tone: str
+    """bad: something can be mended. warn: look. ok: nothing to mend. unsure: the evidence does not decide."""
+    cells: tuple[str, ...] = ()
+    """For a row, longest first; empty: what the row says by itself says it as well."""
+    clauses: tuple[str, ...] = ()
+    """For the sentence, behind how long it waited, longest first; empty: as `cells`."""
+    sentence: str = ""
+    """The whole of it, for its page."""
+    reason: str | None = None
+    """Of a changed prompt its first cause, of a lost cache how it was lost."""
+    fix: str = ""
+    """What to do about it."""
+    reread_tokens: int | None = None
+    """Tokens of its prompt that were computed again."""
+
+    @property
+    def tells(self) -> bool:
+        """It says more than that nobody knows."""
+        return self.verdict != "unknown" or bool(self.cells)

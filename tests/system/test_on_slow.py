@@ -1,0 +1,153 @@
+"""The command for a slow turn, as a real process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from kvtop.live import hook
+from kvtop.live.hook import WAITING, Hook, ran
+from kvtop.worker import Worker
+
+T = TypeVar("T")
+
+DOCUMENT = json.dumps({"turn": "812", "sentence": "it broke", "evidence": ["x" * 200_000]}).encode()
+
+
+class Counting(Worker):
+    """Tells how many commands were begun and how many have ended."""
+
+    def __init__(self) -> None:
+        super().__init__("on_slow")
+        self.begun, self.ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+    async def call(self, read: Callable[[], T], timeout_s: float) -> T:
+        self.begun.release()
+        try:
+            return await super().call(read, timeout_s)
+        finally:
+            self.ended.release()
+
+
+def script(tmp_path: Path, text: str) -> list[str]:
+    file = tmp_path / "hook.py"
+    file.write_text(text)
+    return [sys.executable, str(file)]
+
+
+def test_it_gets_the_document_and_no_terminal(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    command = script(
+        tmp_path,
+        "import os, sys\n"
+        "text = sys.stdin.buffer.read()\n"
+        "print('printed'); print('complained', file=sys.stderr)\n"
+        f"open({str(told)!r}, 'wb').write(text)\n"
+        f"open({str(told) + '.sid'!r}, 'w').write(f'{{os.getsid(0)}} {{os.getpid()}}')\n",
+    )
+    assert ran(command, DOCUMENT) == ""
+    assert told.read_bytes() == DOCUMENT
+    session, pid = (tmp_path / "told.sid").read_text().split()
+    assert session == pid != str(os.getsid(0))
+
+
+def test_a_text_is_the_shells(tmp_path: Path) -> None:
+    assert ran(f"cat | wc -c > {tmp_path}/n", DOCUMENT) == ""
+    assert (tmp_path / "n").read_text().strip() == str(len(DOCUMENT))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("echo first >&2; echo 'no\x1b[31m way' >&2; exit 3", r"failed: exit status 3: no\x1b[31m way"),
+        ("exit 4", "failed: exit status 4"),
+        ("kill -9 $$", "failed: signal 9"),
+        (["/nowhere/at/all"], "could not be started: No such file or directory"),
+        (["/"], "could not be started: Permission denied"),
+        (["a\0b"], "could not be started: embedded null byte"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(command: str | list[str], said: str) -> None:
+    assert ran(command, b"{}") == said
+
+
+def test_one_that_reads_nothing_is_no_fault() -> None:
+    assert ran("true", DOCUMENT) == ""
+
+
+def test_one_that_leaves_something_running_is_not_waited_for(tmp_path: Path) -> None:
+    command = f"sleep 60 & echo $! > {tmp_path}/pid"
+    assert ran(command, b"{}", lasts_s=20) == ""
+    os.kill(int((tmp_path / "pid").read_text()), 9)  # it lived
+
+
+def test_one_that_does_not_end_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    command = f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/pid; while true; do sleep 0.1; done"
+    assert ran(command, b"{}", lasts_s=2.0) == "took longer than 2 s and was ended"
+    try:
+        lives = os.pidfd_open(int((tmp_path / "pid").read_text()))
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([lives], [], [], 10)[0], "what it started lives on"
+    finally:
+        os.close(lives)
+
+
+async def test_one_at_a_time_in_order_and_the_oldest_of_too_many_go(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    go = tmp_path / "go"
+    command = f"while [ ! -e {go} ]; do sleep 0.02; done; cat >> {told}; echo >> {told}"
+    failures: list[str] = []
+    worker = Counting()
+    made = Hook(command, worker, failures.append)
+    running = asyncio.create_task(made.run())
+    try:
+        made.put(b"first")
+        await worker.begun.acquire()
+        for n in range(WAITING + 3):
+            made.put(b"%d" % n)
+        wanted = ["first", *map(str, range(3, WAITING + 3))]
+        go.touch()
+        async with asyncio.timeout(20):
+            for _ in wanted:
+                await worker.ended.acquire()
+        assert told.read_text().split() == wanted
+        assert failures == []
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_failure_is_told_once_and_all_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    failures: list[str] = []
+    worker = Counting()
+    made = Hook("exit 7", worker, failures.append)
+    running = asyncio.create_task(made.run())
+    try:
+        for _ in range(3):
+            made.put(b"{}")
+        async with asyncio.timeout(20):
+            for _ in range(3):
+                await worker.ended.acquire()
+            await asyncio.sleep(0)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert caplog.messages == ["on_slow failed: exit status 7"] * 3
+    assert failures == ["on_slow failed: exit status 7"]
+
+
+async def test_without_a_command_nothing_is_kept() -> None:
+    made = Hook("", Worker("on_slow"), lambda words: None)
+    made.put(b"{}")
+    assert not made._waiting
+    assert hook.LASTS_S == 30.0

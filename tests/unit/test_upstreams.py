@@ -1,0 +1,110 @@
+"""Which server is asked about a turn, with which key, and whether it has something to do: through the real Watch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live_fakes import Bench
+from msgspec.structs import replace as changed
+
+from kvtop.capture.control.running import Mapped, Running
+from kvtop.capture.store.store import Store
+from kvtop.capture.turn import Captured, Route, TurnState
+from kvtop.config import Server
+from kvtop.live.upstreams import Upstreams
+from kvtop.live.watch import Watch
+
+URL = "http://127.0.0.1:8000"
+
+
+def of(watch: Watch) -> Upstreams:
+    found = watch._verdicts._upstreams
+    assert isinstance(found, Upstreams)
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "turns.db", write=True) as made:
+        yield made
+
+
+def begun(store: Store, at: float) -> int:
+    turn = Captured(upstream=URL, route=Route.CHAT, stream=True, model="m", started_at=at, sent_at=at)
+    return store.begin(turn, b"{}")
+
+
+async def test_the_watched_one_with_its_key_and_what_was_read_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOX_KEY", "sk-geheim")
+    bench = Bench(servers=[Server(url="http://user:pw@localhost:8000", api_key_env="BOX_KEY")])
+    async with bench.running() as time:
+        assert of(bench.watch).place(URL) is not None
+        await time.go(3)
+        place = of(bench.watch).place(URL)
+        assert place is not None and place.key() == "sk-geheim"
+        assert place.url == "http://user:pw@localhost:8000"
+        assert place.latest is not None and place.latest[1].version == "0.32.0" and place.source is None
+        assert place.started_at == bench.server(place.url).box.started
+        bench.server(place.url).down()
+        await time.go(5)
+        assert of(bench.watch).place(URL) is None, "it does not answer: nothing is sent there"
+
+
+async def test_one_that_is_not_watched_is_asked_only_on_this_machine() -> None:
+    bench = Bench(URL, servers=[Server(url="http://127.0.0.1:8005", name="b", api_key_env="")])
+    async with bench.running() as time:
+        await time.go(3)
+        place = of(bench.watch).place("http://127.0.0.1:8005")
+        assert place is not None and place.latest is None and place.source is not None
+        place.source()
+        assert bench.made[-1][0] == "http://127.0.0.1:8005"
+        assert of(bench.watch).place("http://10.0.0.7:8000") is None
+        assert of(bench.watch).place("https://api.example.com/v1") is None
+        assert of(bench.watch).place("") is None
+        assert of(bench.watch).place("no url at all\x1b[") is None
+
+
+async def test_a_watched_one_of_another_machine_is_asked_and_through_no_tap() -> None:
+    far = "http://10.0.0.7:8000"
+    bench = Bench(far)
+    bench.taps = [
+        Running(
+            name="t",
+            pid=1,
+            birth="x",
+            since="2026-11-29T12:00:00Z",
+            drain_s=30.0,
+            store="/turns.db",
+            mappings=[Mapped("127.0.0.1:8001", far)],
+            log="/log",
+        )
+    ]
+    async with bench.running() as time:
+        await time.go(3)
+        direct, behind = of(bench.watch).place(far), of(bench.watch).place("http://127.0.0.1:8001")
+        assert direct is not None and behind is not None
+        assert direct.url == behind.url == far
+
+
+async def test_busy_while_the_server_says_so_or_a_turn_of_the_last_minute_is_in_flight(store: Store) -> None:
+    bench = Bench(URL)
+    bench.captures = lambda: Store.open(store.path)
+    async with bench.running() as time:
+        await time.go(3)
+        assert not of(bench.watch).busy(URL)
+        bench.server(URL).box.running = 1
+        await time.go(3)
+        assert of(bench.watch).busy("http://localhost:8000/")
+        bench.server(URL).box.running = 0
+        await time.go(3)
+        assert not of(bench.watch).busy(URL)
+        id = begun(store, bench.clock.wall())
+        await time.go(1)
+        assert of(bench.watch).busy(URL), "the counters have not told of it yet"
+        await time.go(120)
+        assert not of(bench.watch).busy(URL), "nobody will see its end"
+        kept = store.turn(id)
+        assert kept is not None
+        store.finish(changed(kept, state=TurnState.DONE, ended_at=bench.clock.wall()), b"{}")
