@@ -147,7 +147,7 @@ async def test_two_that_come_at_once_with_one_beginning(server: Server, tap: Tap
         for talk in (one, two):
             talk.messages = [*talk.messages, *filler(9)]
         await asyncio.gather(one.again(), two.again())
-    first, second = sorted(await asked.why(2), key=lambda told: told.turn.first_token_at or 0)
+    first, second = sorted(await asked.why(2), key=lambda told: told.turn.cached_tokens or 0)
     assert_unaccused(first)
     assert_lost(second, "still_running")
     assert f"turn {first.turn.id} was still being read when it came" in second.why["evidence"]
