@@ -98,7 +98,7 @@ NAMED: list[tuple[Reason, dict[str, Any], str, str]] = [
     ),
     (
         Reason.EVICTED, {"events": KvFacts(gone=(Gone(T + 30, "GPU", 512), Gone(T + 31, "CPU", 528)))},
-        "evicted", "KV events: 1 blocks of this prefix left the device since turn 10",
+        "evicted", "KV events: 1 block of this prefix left the device since turn 10",
     ),
     (
         Reason.EVICTED, {"turn": before(preempted=2), "others": (filler(11, 15, 900),)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kvtop.cli.args import Parser, seconds
 from kvtop.errors import KvtopError, UsageError, printable
+from kvtop.triage.kinds import Verdict
 
 if TYPE_CHECKING:
     from kvtop.triage.replay import Replay
@@ -64,7 +66,7 @@ async def _replay(args: argparse.Namespace) -> int:
             _show(replay.so_far(), as_json=args.json)
             return 130
         _show(found, as_json=args.json)
-    return 0
+    return 1 if found.verdict is Verdict.UNKNOWN else 0
 
 
 async def _idle(replay: Replay, wait_s: float) -> Plan:
@@ -85,7 +87,12 @@ def _agreed() -> bool:
     if not sys.stdin.isatty():
         raise UsageError("a replay writes into the server's cache: nobody is here to be asked", "say --yes to mean it")
     print("send it? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    # A loop that runs takes ctrl-c for itself, and tells nobody who reads a line.
+    loops = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    finally:
+        signal.signal(signal.SIGINT, loops)
 
 
 def _tell(line: str) -> None:

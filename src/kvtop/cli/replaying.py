@@ -9,7 +9,7 @@ from kvtop import paths
 from kvtop.capture.store.store import Store
 from kvtop.cli.diff import request_of
 from kvtop.cli.target import settings
-from kvtop.cli.triaging import book, is_turn, rate_of, target
+from kvtop.cli.triaging import book, is_turn, newest, rate_of, target
 from kvtop.errors import UsageError, printable
 from kvtop.model.here import is_local
 from kvtop.sources.url import normalise
@@ -65,8 +65,8 @@ async def prepared(which: Sequence[str], *, url: str | None, fix: str | None, re
 
 async def _captured(ids: Sequence[int], url: str | None) -> tuple[Request, Request, Live, float | None, str]:
     with Store.open(paths.turns_file()) as store:
-        turn = store.turn(ids[-1]) if ids else None
-        async with book(store, turn or next(iter(store.turns(last=1)), None), url) as cases:
+        turn = store.turn(ids[-1]) if ids else newest(store)
+        async with book(store, turn, url) as cases:
             new = cases.turn(ids[-1]) if ids else cases.latest()
             base = cases.turn(ids[0]) if len(ids) == 2 else await cases.base(new)
             live = Live(new.cached_tokens, base.completion_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 from kvtop.live.kv_events import places
@@ -25,15 +26,24 @@ async def past(
         return None
     from kvtop.sources.kv_events import KvEventSource
 
-    index, heard = Residency(), False
+    index, heard, known_to = Residency(), False, 0.0
     stream = KvEventSource(publisher).stream()
     try:
         async with asyncio.timeout(ALL_S):
             while True:
-                item = await asyncio.wait_for(anext(stream), SILENT_S)
+                try:
+                    item = await asyncio.wait_for(anext(stream), SILENT_S)
+                except TimeoutError:
+                    known_to = time.time()  # all that it had was said
+                    break
                 if isinstance(item, KvMessage):
-                    heard = index.feed(decode(item.seq, item.payload, item.rank)) or heard
+                    batch = decode(item.seq, item.payload, item.rank)
+                    heard, known_to = index.feed(batch) or heard, batch.at
     except (TimeoutError, ValueError, OSError, ImportError, StopAsyncIteration):
-        return index if heard else None
+        pass
     finally:
         await stream.aclose()
+    if not heard:
+        return None
+    index.suspended(known_to)  # of what came later nothing is known
+    return index

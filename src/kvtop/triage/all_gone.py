@@ -16,6 +16,10 @@ CLOCKS_S = 60.0
 _NEVER_FALL = ("prompt_tokens", "cached_tokens", "queries", "hits", "generation_tokens", "finished")
 
 
+TOLD_S = 1.0
+"""So long after a step at most its KV events come."""
+
+
 def restarted(seen: Seen, source: Captured) -> Finding:
     """Another process of the server answered than when the source was read."""
     path = _path(seen, source)
@@ -70,7 +74,9 @@ def _falls(path: list[Sample], name: str) -> bool:
 def reset(seen: Seen, source: Captured, restart: Finding) -> Finding:
     """The same process threw all of it away."""
     since, until = seen.since(source), seen.admitted
-    times = [at for at in (seen.events.cleared_at if seen.events else ()) if since <= at <= until]
+    # An idle engine tells a reset only with the next request, which is this one.
+    told = (seen.turn.first_token_at or seen.turn.ended_at or until) + TOLD_S
+    times = [at for at in (seen.events.cleared_at if seen.events else ()) if since <= at <= told]
     if times:
         when = f"{span(max(0.0, seen.arrived - max(times)))} before"
         return Finding(

@@ -14,6 +14,20 @@ from kvtop.triage.engine import Layers
 from kvtop.triage.result import Diff
 from kvtop.triage.reuse import Expected
 
+OWN_TOKENS = 512
+"""So many new tokens at least tell a turn's own pace."""
+
+
+def pace(turn: Captured, rate: float | None) -> float | None:
+    """Prompt tokens a second that a turn was read at, where it read enough and did not wait in a queue that nobody
+    timed; else `rate`, the server's."""
+    ttft, new = waited_s(turn), turn.new_tokens
+    if turn.prefill_s and new is not None and new >= OWN_TOKENS:
+        return new / turn.prefill_s
+    if ttft is None or new is None or new < OWN_TOKENS or turn.queue_s is None or ttft <= turn.queue_s:
+        return rate
+    return new / (ttft - turn.queue_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -85,6 +99,11 @@ class Seen:
     """The ids are those that the server used; else they are allowed to be wrong by one unit."""
     ran_on: Mapping[int, str] = field(default_factory=dict)
     """Turn -> the engine that it ran on, where its counters told."""
+
+    @property
+    def pace(self) -> float | None:
+        """Prompt tokens a second: this turn's own, where its time tells; else the server's."""
+        return pace(self.turn, self.rate)
 
     @property
     def cached(self) -> int | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kvtop.triage.kinds import Varies
 
-MOST_CHARS = 200_000
+MOST_CHARS = 50_000
 """Of a longer text nothing is claimed."""
 
 
@@ -110,7 +110,7 @@ _PATTERNS = [(what, re.compile(pattern, re.IGNORECASE)) for what, pattern in _RU
 _COUNTERS = [re.compile(pattern, re.IGNORECASE) for pattern in _COUNTER]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def spans(text: str) -> tuple[Span, ...]:
     """Those of a text, in order, without overlaps."""
     if len(text) > MOST_CHARS:
