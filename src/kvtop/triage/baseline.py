@@ -85,7 +85,7 @@ def by_outlines(turn: Captured, turns: Iterable[Captured]) -> Baseline | None:
 def common_head(a: Sequence[Part], b: Sequence[Part]) -> int:
     """Bytes of the parts that two prompts begin with alike."""
     size = 0
-    for one, other in zip(_prompt(a), _prompt(b), strict=False):
+    for one, other in zip(prompt_parts(a), prompt_parts(b), strict=False):
         if (one.kind, one.role, one.digest) != (other.kind, other.role, other.digest):
             break
         size += one.size
@@ -115,7 +115,8 @@ def _order(turn: Captured) -> tuple[float, int]:
     return turn.started_at, turn.id
 
 
-def _prompt(outline: Sequence[Part]) -> list[Part]:
+def prompt_parts(outline: Sequence[Part]) -> list[Part]:
+    """Those that reach the prompt."""
     return [part for part in outline if part.kind in _PROMPTS]
 
 

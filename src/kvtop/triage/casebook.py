@@ -23,6 +23,7 @@ from kvtop.triage.residency import Residency
 from kvtop.triage.result import Cause, Why
 from kvtop.triage.reuse import Expected, History
 from kvtop.triage.seen import KvFacts
+from kvtop.triage.shortened import shortened
 from kvtop.triage.talk import Talk
 from kvtop.triage.verdict import why as judged
 
@@ -197,23 +198,40 @@ class Casebook:
 
     async def _expected(self, turn: Captured, old: list[Captured]) -> tuple[Expected | None, dict[int, bytes]]:
         assert self._known.engine is not None
-        history = History(self._known.engine)
-        ids: dict[int, bytes] = {}
-        salt = self.sent(turn).prompt.inputs.get("cache_salt")
         mine = await self.counted(turn)
-        ids[turn.id] = mine.ids
+        known = {turn.id: mine} | await self._counted_of(turn, old)
+        history = History(self._known.engine)
+        salt = self.sent(turn).prompt.inputs.get("cache_salt")
         for one in old:
-            try:
-                counted = await self.counted(one)
-            except KvtopError:  # a prompt that the server refused, too: it left nothing
-                continue
-            ids[one.id] = counted.ids
-            if self.sent(one).prompt.inputs.get("cache_salt") == salt:
-                history.add(baseline.earlier(one, counted.ids, turn, counted.reply))
+            if one.id in known and self.sent(one).prompt.inputs.get("cache_salt") == salt:
+                history.add(baseline.earlier(one, known[one.id].ids, turn, known[one.id].reply))
         expected = history.expect(mine.ids)
         if expected is not None and self.sent(turn).prompt.inputs.get("prompt_logprobs") is not None:
             expected = replace(expected, tokens=0, at_most=0, exact=True)  # it reads no cached block
-        return expected, ids
+        return expected, {id: counted.ids for id, counted in known.items()}
+
+    async def _counted_of(self, turn: Captured, old: list[Captured]) -> dict[int, Counted]:
+        """Of all of these: the server is asked of the one that it goes on from, and of those whose tokens no later one
+        tells. A prompt that the server refuses left nothing, and is left out."""
+        found: dict[int, Counted] = {}
+        longer: list[Captured] = []
+        for one in sorted(old, key=lambda one: (one.id == turn.parent, one.id), reverse=True):
+            made = next((told for other in longer if (told := self._shortened(one, other, found[other.id]))), None)
+            if made is None:
+                try:
+                    made = await self.counted(one)
+                except KvtopError:
+                    continue
+                longer.append(one)
+            found[one.id] = made
+        return found
+
+    def _shortened(self, old: Captured, longer: Captured, counted: Counted) -> Counted | None:
+        """From those that the server told of a longer one. What came with an answer is read there, with its reply."""
+        ids = shortened(old, longer, counted.ids) if counted.method == "server_tokens" else None
+        if ids is None or self.sent(old).prompt.inputs != self.sent(longer).prompt.inputs:
+            return None
+        return replace(counted, ids=ids, reply=None)
 
     async def counted(self, turn: Captured) -> Counted:
         """Its token ids. Raises KvtopError."""
@@ -280,8 +298,10 @@ class Casebook:
         made = await diverge(
             self.sent(base), self.sent(new), self.server, self.cache(new, expected), gateway=_through_proxy(new)
         )
-        told, before = self.talk(new)
-        causes = seen_before(made.diff.causes, told, same_pair=before == base.id)
+        causes = made.diff.causes
+        if causes:
+            told, before = self.talk(new)
+            causes = seen_before(causes, told, same_pair=before == base.id)
         if new.relation in APART and base.conversation != new.conversation:
             causes = two_conversations(causes, made.comparison)
         return replace(made, diff=replace(made.diff, causes=causes))
