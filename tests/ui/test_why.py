@@ -10,9 +10,6 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
-from tests.ui import boxes
-from tests.ui.screen import lines, text, until
-from tests.ui.test_captured import Box, FakeDesk, detail, settled
 from textual.pilot import Pilot
 
 from kvtop.errors import KvtopError
@@ -23,6 +20,10 @@ from kvtop.triage.kinds import Kind, Reason, Verdict, Who
 from kvtop.triage.result import Cause, Diff, FirstDifference, Phases, Tokens, Why
 from kvtop.triage.sheet import Sheet
 from kvtop.ui.app import KvtopApp
+
+from . import boxes
+from .screen import lines, text, until
+from .test_captured import Box, FakeDesk, detail, settled
 
 EVIL = "\x1b]52;c;QUFB\x07\x1b[31m[bold]red[/bold]\u202eevil\x9b\n" + "x" * 1_000_000
 BROKE = "the prefix broke at token 12,622 in tools[4] (key order); 107,200 tokens were read again, 88 s"
