@@ -172,7 +172,7 @@ async def test_80_by_24_says_it_all() -> None:
             " got          11,792    9.6 %           11 units",
             " re-read     107,200   87.0 %    88 s   read before",
             " new           4,188    3.4 %   3.4 s   needed anyway",
-            " Causes ────────────────────────────── each priced with those before it mended",
+            " Causes ──────────────────────────────── each priced with those before it mended",
             "tool_key_order",
             "reminder_moved",
             "105,056",
