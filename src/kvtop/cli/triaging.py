@@ -17,7 +17,7 @@ from kvtop.cli.target import Target, key_for, settings
 from kvtop.config import Settings
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.live.kv_past import past
-from kvtop.model.here import is_local
+from kvtop.model.here import is_local, server_of
 from kvtop.model.judge import Thresholds
 from kvtop.sources.url import discreet, normalise
 from kvtop.triage.asked import Asked
@@ -127,12 +127,15 @@ async def _looked(to: Target, have: Settings, rate: float | None, *, events: boo
     server = source(to, have)
     try:
         known = await look(server, rate)
-        if known.server.offload and known.server.tier_bytes is None and is_local(to.shown):
-            known = sized(known, to.shown, await host_now())
+        here = is_local(to.shown)
+        process = server_of(to.shown, await host_now()) if here else None
+        if process is not None:
+            known = sized(known, process)
         if not events or known.server.engines not in (None, 1):
             return known, None
+        command = process.command if process is not None else ()
         configured = next((one.kv_events for one in have.server if normalise(one.url) == to.shown), "")
-        return known, await past(server.probe, configured=configured, here=is_local(to.shown))
+        return known, await past(server.probe, command, configured, here=here)
     finally:
         await server.aclose()
 

@@ -157,16 +157,20 @@ def real(settings: Settings, clock: Clock) -> Factories:
 
     async def kv_events(url: str, configured: Server | None) -> Residency | None:
         from kvtop.live.kv_past import past
-        from kvtop.model.here import is_local
+        from kvtop.model.here import is_local, server_of
         from kvtop.model.metrics import wanted
+        from kvtop.sources.host import HostSource
         from kvtop.sources.url import normalise
         from kvtop.sources.vllm import VllmSource
 
+        shown = normalise(url)
+        here = is_local(shown)
+        process = server_of(shown, HostSource().read()) if here else None
         key = configured.api_key if configured is not None else lambda: None
         source = VllmSource(url, key=key, timeout_s=settings.poll.metrics_timeout_s, wanted=wanted, clock=clock)
         try:
             named = configured.kv_events if configured is not None else ""
-            return await past(source.probe, configured=named, here=is_local(normalise(url)))
+            return await past(source.probe, process.command if process is not None else (), named, here=here)
         finally:
             await source.aclose()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from kvtop.live.kv_events import places
 from kvtop.readings import KvMessage
@@ -17,10 +17,14 @@ SILENT_S = 1.0
 
 
 async def past(
-    probe: Callable[[str], Awaitable[tuple[int, bytes]]], *, configured: str = "", here: bool = True
+    probe: Callable[[str], Awaitable[tuple[int, bytes]]],
+    command: Sequence[str] = (),
+    configured: str = "",
+    *,
+    here: bool = True,
 ) -> Residency | None:
     """As `kvtop.live.kv_events.places`; None where nothing is published, nothing is kept, or pyzmq is missing."""
-    found = await places(probe, configured=configured, here=here)
+    found = await places(probe, command, configured, here=here)
     publisher = next((one for one in found.publishers if one.replay is not None), None)
     if publisher is None:
         return None

@@ -74,11 +74,6 @@ def repair(
     return Repaired(to, _body(before, one, other), _body(after, other, one), fix.says)
 
 
-def fixable(cause: Cause) -> bool:
-    """Whether there is a repair of its kind."""
-    return cause.kind in FIXES
-
-
 @dataclass(frozen=True, slots=True)
 class _Side:
     """One of the two requests."""

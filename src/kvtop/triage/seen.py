@@ -131,10 +131,6 @@ class Seen:
         return waited_s(self.turn)
 
     @property
-    def queue(self) -> float | None:
-        return self.turn.queue_s
-
-    @property
     def lost(self) -> int:
         """Tokens that it should have had for certain, and did not get; 0 also where that is not known."""
         if self.expected is None or self.cached is None:

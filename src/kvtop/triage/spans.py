@@ -44,7 +44,6 @@ _DAYS = (
     r"|woensdag|donderdag|vrijdag|zaterdag|zondag|понедельник|вторник|среда|четверг|пятница|суббота|воскресенье)"
 )
 _CLOCK = r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d{1,9})?)?"
-_ZONE = r"(?:\s?(?:z\b|utc|gmt|[+-]\d{2}:?\d{2}\b|\(?[a-z]{2,5}\)?(?=[\s.,;)]|$)))"
 _HALF = r"(?:\s?[ap]\.?m\.?\b)"
 
 _RULES: tuple[tuple[Varies, str], ...] = (
