@@ -63,7 +63,7 @@ class Stand:
     async def text(self, ids: bytes, first: int, last: int) -> tuple[str, int]:
         return "", 0
 
-    async def pieces(self, ids: bytes) -> list[str]:
+    async def pieces(self, sent: Sent, ids: bytes) -> list[str] | None:
         return []
 
 

@@ -22,6 +22,7 @@ from kvtop.model.judge import Thresholds
 from kvtop.sim.server import SimBox
 from kvtop.sim.thread import BoxThread
 from kvtop.triage.kinds import Verdict
+from kvtop.triage.residency import Residency
 
 HURRY = Gate(hurry=True)
 TOOLS = [
@@ -105,6 +106,22 @@ def test_what_the_watch_has_read_is_not_asked_again(path: Path, box: str) -> Non
     found = books(path).why(id, Place(box, latest=asyncio.run(read()), rate=1_000.0), HURRY)
     assert found.diff is not None and found.diff.method == "server_tokens"
     assert found.diff.match_unit_tokens, "the scrape told it"
+
+
+def test_kv_events_are_read_for_a_verdict_alone(path: Path, box: str) -> None:
+    id = broken(path, box)
+    asked: list[Residency] = []
+
+    async def events() -> Residency:
+        asked.append(Residency())
+        return asked[-1]
+
+    source = real(Settings(), SystemClock()).server
+    place = Place(box, source=lambda: source(box, None), rate=1_000.0, events=events)
+    books(path).sheet(id, place, HURRY)
+    assert asked == []
+    assert books(path).why(id, place, HURRY).verdict is Verdict.PROMPT_DIVERGED
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("place", [None, Place("http://127.0.0.1:1"), Place("http://127.0.0.1:1/", rate=5.0)])

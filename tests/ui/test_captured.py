@@ -16,8 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 from rich.cells import cell_len
-from tests.ui import boxes
-from tests.ui.screen import Held, lines, text
 from textual.pilot import Pilot
 
 from kvtop.capture.api.answer_text import CALL, REASONING, TEXT, Piece
@@ -33,6 +31,9 @@ from kvtop.ui.draw import pick
 from kvtop.ui.numbers import tok
 from kvtop.ui.turn_words import agent
 from kvtop.ui.verdicts import verdict
+
+from . import boxes
+from .screen import Held, lines, text
 
 EVIL = "\x1b[31mred\x1b[0m\u202eevil\x9bnext"
 

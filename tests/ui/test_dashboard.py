@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from tests.ui import boxes
-from tests.ui.screen import Held, lines, text
 from textual.color import Color
 from textual.pilot import Pilot
 
@@ -27,6 +25,9 @@ from kvtop.ui.layout import PANELS
 from kvtop.ui.numbers import hms
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.gpu import GpuPanel
+
+from . import boxes
+from .screen import Held, lines, text
 
 
 @asynccontextmanager

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.ui import boxes
-
 from kvtop.cli.words import _latency
 from kvtop.model.box import Latency, Quantile
 from kvtop.ui.keys import resolve
 from kvtop.ui.scene import Scene
 from kvtop.ui.widgets.head import contexts
 from kvtop.ui.widgets.ttft import bounds, value
+
+from . import boxes
 
 
 def test_a_server_that_started_after_now_is_up_for_an_unknown_time() -> None:

@@ -7,13 +7,14 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.ui import boxes
 
 from kvtop.model.box import Latencies, Latency, Quantile, Window
 from kvtop.readings import State
 from kvtop.ui.draw import width
 from kvtop.ui.scene import Chooser, Scene
 from kvtop.ui.widgets.ttft import TtftPanel
+
+from . import boxes
 
 W = 38
 """Cells of a line of the panel at 80x24."""

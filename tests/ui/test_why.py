@@ -10,9 +10,6 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
-from tests.ui import boxes
-from tests.ui.screen import lines, text, until
-from tests.ui.test_captured import Box, FakeDesk, detail, settled
 from textual.pilot import Pilot
 
 from kvtop.errors import KvtopError
@@ -23,6 +20,10 @@ from kvtop.triage.kinds import Kind, Reason, Verdict, Who
 from kvtop.triage.result import Cause, Diff, FirstDifference, Phases, Tokens, Why
 from kvtop.triage.sheet import Sheet
 from kvtop.ui.app import KvtopApp
+
+from . import boxes
+from .screen import lines, text, until
+from .test_captured import Box, FakeDesk, detail, settled
 
 EVIL = "\x1b]52;c;QUFB\x07\x1b[31m[bold]red[/bold]\u202eevil\x9b\n" + "x" * 1_000_000
 BROKE = "the prefix broke at token 12,622 in tools[4] (key order); 107,200 tokens were read again, 88 s"
@@ -171,7 +172,7 @@ async def test_80_by_24_says_it_all() -> None:
             " got          11,792    9.6 %           11 units",
             " re-read     107,200   87.0 %    88 s   read before",
             " new           4,188    3.4 %   3.4 s   needed anyway",
-            " Causes ─────────────────────────────────── each priced by putting that one back",
+            " Causes ──────────────────────────────── each priced with those before it mended",
             "tool_key_order",
             "reminder_moved",
             "105,056",
@@ -193,7 +194,7 @@ async def test_200_by_50_has_the_evidence_and_the_time_beside_the_tokens() -> No
             " Reuse and time ",
             "queue 400 ms   prefill 92 s   decode 11 s",
             "sort the keys of tool schemas",
-            "each priced by putting that one back",
+            "each priced with those before it mended",
             "d shows all of it",
             " Evidence ",
             "exact: counted by the server's own tokenizer",

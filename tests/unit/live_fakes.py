@@ -143,6 +143,7 @@ class Bench:
         self.clock = self.time.clock
         self.servers: dict[str, FakeServer] = {}
         self.made: list[tuple[str, Configured | None]] = []
+        self.kv_asked: list[tuple[str, Configured | None]] = []
         self.gpu, self.host, self.finder = FakeGpu(self.clock), FakeHost(self.clock), FakeFinder(self.clock)
         self.order: list[str] = []
         self.changes = 0
@@ -159,6 +160,7 @@ class Bench:
             taps=lambda: self.taps,
             explain=lambda down, url, host, served: self.explained(down),
             worker=Inline,
+            kv_events=self._kv_events,
         )
         self.watch = Watch(self.settings, urls, clock=self.clock, factories=factories, sleep=self.time.sleep)
 
@@ -174,6 +176,9 @@ class Bench:
         self.order.append("server")
         self.made.append((url, configured))
         return self.server(url)
+
+    async def _kv_events(self, url: str, configured: Configured | None) -> None:
+        self.kv_asked.append((url, configured))
 
     def _note(self, name: str, made: T) -> T:
         self.order.append(name)

@@ -47,14 +47,14 @@ class Shop:
             {"role": "user" if i % 2 == 0 else "assistant", "content": f"{t} " * 30} for i, t in enumerate(said)
         ]
         body = json.dumps({"model": "q", "messages": messages, "tools": tools}).encode()
+        outline = read_request("POST", "/v1/chat/completions", [], body).outline
         at = FULL.started_at + 60 * self.count
         self.count += 1
         turn = replace(
             FULL, source=Source.TAP, state=TurnState.DONE, record=Record.COMPLETE, error=None, model="q",
             prompt_tokens=None, cached_tokens=None, started_at=at, sent_at=at, first_token_at=at + 1,
             ended_at=at + 5, conversation=talk,
-            parent=parent, relation="next" if parent else "first", samples=[], prompt_unproven="",
-            outline=read_request("POST", "/v1/chat/completions", [], body).outline,
+            parent=parent, relation="next" if parent else "first", samples=[], prompt_unproven="", outline=outline,
         )  # fmt: skip
         return self.store.begin(replace(turn, **known), body)
 

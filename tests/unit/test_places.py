@@ -9,7 +9,8 @@ from hypothesis import given
 
 from diff_sheets import of, sheet, sheets
 from kvtop.triage.kinds import Kind
-from kvtop.triage.places import in_words, places
+from kvtop.triage.places import places
+from kvtop.triage.prompt import in_words
 from kvtop.triage.result import Cause
 
 SECTIONS = ((0, "tools[0]"), (10, "tools[1]"), (20, "tools[10]"), (30, "system"), (40, "messages[1]"))

@@ -265,5 +265,5 @@ def test_a_prompt_below_a_unit_or_above_the_pool_is_named() -> None:
 
 def test_the_repaired_pair_is_told_behind_the_verdict() -> None:
     _, sentence = judged(runs(0, 1984, 512, 0, 1900), Live(), unit_tokens=16, fix="the tools sorted")
-    assert sentence.endswith("With the tools sorted the new turn gets 1,900 of 2,000 tokens (95%)")
+    assert sentence.endswith("With the tools sorted the new turn gets 1,900 of 2,000 tokens (95 %)")
     assert judged(runs(0, 1984, 512, 64, 1900), Live(), unit_tokens=16, fix="x")[0] is Verdict.UNKNOWN

@@ -66,6 +66,23 @@ async def test_one_that_is_not_watched_is_asked_only_on_this_machine() -> None:
         assert of(bench.watch).place("no url at all\x1b[") is None
 
 
+async def test_its_kv_events_are_read_where_config_says() -> None:
+    watched = Server(url="http://user:pw@localhost:8000", kv_events="tcp://127.0.0.1:5557")
+    other = Server(url="http://127.0.0.1:8005", kv_events="tcp://127.0.0.1:5558")
+    bench = Bench(servers=[watched, other])
+    async with bench.running() as time:
+        await time.go(3)
+        for url in (URL, other.url, "http://127.0.0.1:8009"):
+            place = of(bench.watch).place(url)
+            assert place is not None and place.events is not None
+            assert await place.events() is None
+    assert [(url, server and server.kv_events) for url, server in bench.kv_asked] == [
+        (watched.url, "tcp://127.0.0.1:5557"),
+        (other.url, "tcp://127.0.0.1:5558"),
+        ("http://127.0.0.1:8009", None),
+    ]
+
+
 async def test_a_watched_one_of_another_machine_is_asked_and_through_no_tap() -> None:
     far = "http://10.0.0.7:8000"
     bench = Bench(far)

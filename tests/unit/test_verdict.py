@@ -46,7 +46,7 @@ def test_the_prefix_broke() -> None:
     assert found.fix == KEY_ORDER.fix
     assert found.evidence[0] == KEY_ORDER.says
     assert "12,608 cached, which is what the prompt allows" in found.evidence[1]
-    assert found.rules_out == ("the engine: it gave all that this prompt could have had",)
+    assert found.rules_out == ("a lost cache: the engine gave all that this prompt could have had",)
     assert (found.expected_cached_tokens, found.cached_tokens, found.diff is None) == (12_608, 12_608, False)
 
 

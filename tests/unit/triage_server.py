@@ -69,7 +69,7 @@ class WordServer:
         words = [self._words[id] for id in unpack(ids)]
         return "".join(words[first:last]), len("".join(words[:first]).encode())
 
-    async def pieces(self, ids: bytes) -> list[str]:
+    async def pieces(self, sent: Sent, ids: bytes) -> list[str] | None:
         return [self._words[id] for id in unpack(ids)]
 
 

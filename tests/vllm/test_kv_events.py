@@ -12,6 +12,9 @@ from test_offload_server import filler
 from vllm_agent import TOOLS, Agent, Book, Message, Server, opening, tool_turn
 from vllm_events import Followed, events_flag, followed, token_ids, usable
 
+from kvtop.clock import SystemClock
+from kvtop.config import Settings
+from kvtop.live.factories import real
 from kvtop.triage.residency import Leading
 
 pytestmark = pytest.mark.vllm
@@ -81,6 +84,11 @@ async def test_who_comes_late_learns_it_from_the_replay(agent: Agent) -> None:
         await told(agent, one, messages, TOOLS)
         prefix = one.index.prefix(await token_ids(agent.server, messages, TOOLS))
         assert one.index.leading(prefix) == Leading(usage.prompt // BLOCK * BLOCK, True)
+        now = time.time()
+        once = await real(Settings(), SystemClock()).kv_events(agent.server.url, None)
+        assert once is not None, "the dashboard reads it so, for one turn"
+        known = once.leading(once.prefix(await token_ids(agent.server, messages, TOOLS)), at=now)
+        assert known.tokens == usage.prompt // BLOCK * BLOCK
 
 
 async def test_a_reset_clears_the_device_and_is_told_with_the_next_step(agent: Agent) -> None:

@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,12 @@ from kvtop.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from kvtop.capture.turn import Route
+    from kvtop.triage.casebook import Casebook
     from kvtop.triage.differ import Divergence, Sent, Server
+    from kvtop.triage.sheet import Sheet
 
+PIPED = 120
+"""Columns where no terminal tells."""
 MOST_BYTES = 256_000_000
 """Of a file with a request's body."""
 
@@ -50,15 +55,17 @@ def main(argv: Sequence[str]) -> int:
 async def _turns(ids: Sequence[int], url: str | None, *, as_json: bool) -> int:
     from kvtop import paths
     from kvtop.capture.store.store import Store
-    from kvtop.cli.triaging import book
+    from kvtop.cli.triaging import answered, newest
 
     with Store.open(paths.turns_file()) as store:
-        turn = store.turn(ids[-1]) if ids else None
-        async with book(store, turn or next(iter(store.turns(last=1)), None), url) as cases:
+        turn = store.turn(ids[-1]) if ids else newest(store)
+
+        async def work(cases: Casebook) -> tuple[Divergence, Sheet | None]:
             new = cases.turn(ids[-1]) if ids else cases.latest()
-            old = cases.turn(ids[0]) if len(ids) == 2 else None
-            found = await cases.diff(new, old)
-            await _tell(found, cases.server, f"turn {found.diff.old}", f"turn {found.diff.new}", as_json=as_json)
+            found = await cases.diff(new, cases.turn(ids[0]) if len(ids) == 2 else None)
+            return found, None if as_json else await _sheet(found, cases.server, "turn ")
+
+        _tell(*await answered(store, turn, url, work))
     return 0
 
 
@@ -69,10 +76,13 @@ async def _files(old: str, new: str, *, url: str | None, as_json: bool) -> int:
 
     one, other = request_of(old), request_of(new)
     if url is None:
-        await _tell(await diverge(one, other, None), None, old, new, as_json=as_json)
+        found = await diverge(one, other, None)
+        _tell(found, None if as_json else await _sheet(found, None))
         return 0
     async with tokens_of(target(url, settings())) as server:
-        await _tell(await diverge(one, other, server), server, old, new, as_json=as_json)
+        found = await diverge(one, other, server)
+        found = replace(found, diff=replace(found.diff, exact=False))  # what kind of cache it is, was not asked
+        _tell(found, None if as_json else await _sheet(found, server))
     return 0
 
 
@@ -115,18 +125,24 @@ def _route(body: bytes) -> Route:
     return Route.CHAT
 
 
-async def _tell(found: Divergence, server: Server | None, old: str, new: str, *, as_json: bool) -> None:
-    if as_json:
+async def _sheet(found: Divergence, server: Server | None, label: str = "") -> Sheet:
+    from kvtop.triage import sheets
+
+    old, new = f"{label}{found.diff.old}", f"{label}{found.diff.new}"
+    if server is not None and found.counted is not None:
+        return await sheets.of_tokens(found, server, old, new)
+    return sheets.of_words(found, old, new)
+
+
+def _tell(found: Divergence, sheet: Sheet | None) -> None:
+    """As lines; without a sheet as JSON."""
+    if sheet is None:
         from kvtop.triage import document
 
         print(json.dumps(document.diff(found.diff), allow_nan=False))
         return
-    from kvtop.triage import plain, sheets
+    from kvtop.triage import plain
 
-    if server is not None and found.counted is not None:
-        sheet = await sheets.of_tokens(found, server, old, new)
-    else:
-        sheet = sheets.of_words(found, old, new)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED
     for line in plain.lines(sheet, width):
         print(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kvtop.cli.args import Parser, seconds
 from kvtop.errors import KvtopError, UsageError, printable
+from kvtop.triage.kinds import Verdict
 
 if TYPE_CHECKING:
     from kvtop.triage.replay import Replay
@@ -26,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
 
     parser = Parser(
         prog="kvtop replay",
-        usage="%(prog)s [-h] [NEW | OLD NEW] [--url URL] [--fix KIND] [--wait S] [--force] [--yes] [--json]",
+        usage="%(prog)s [-h] [NEW | OLD NEW] [--url URL] [--fix KIND ...] [--wait S] [--force] [--yes] [--json]",
         description="Sends the old turn twice and the new one once, each for one token, under a cache salt that nobody "
         "had: what the new one has from the cache then is what its prompt allows. A difference to what it had when it "
         "was live is the engine's doing. A salt keeps hashes apart, not room: what is written evicts other blocks, so "
@@ -35,7 +37,13 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("which", metavar="OLD NEW", nargs="*", help="ids of turns, or two files (these need --url)")
     parser.add_argument("--url", help="send to this server, instead of the one that the turns went to")
-    parser.add_argument("--fix", metavar="KIND", help="also send both as they would be without this kind of cause")
+    parser.add_argument(
+        "--fix",
+        metavar="KIND",
+        action="append",
+        default=[],
+        help="also send both as they would be without this kind of cause; several together",
+    )
     parser.add_argument("--wait", metavar="S", type=seconds, default=WAIT_S, help="for an idle server (default: 60)")
     parser.add_argument("--force", action="store_true", help="also to a busy server; counts may then be mixed")
     parser.add_argument("--allow-remote", action="store_true", help="also to a server that is not this machine")
@@ -64,7 +72,7 @@ async def _replay(args: argparse.Namespace) -> int:
             _show(replay.so_far(), as_json=args.json)
             return 130
         _show(found, as_json=args.json)
-    return 0
+    return 1 if found.verdict is Verdict.UNKNOWN else 0
 
 
 async def _idle(replay: Replay, wait_s: float) -> Plan:
@@ -85,7 +93,12 @@ def _agreed() -> bool:
     if not sys.stdin.isatty():
         raise UsageError("a replay writes into the server's cache: nobody is here to be asked", "say --yes to mean it")
     print("send it? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    # A loop that runs takes ctrl-c for itself, and tells nobody who reads a line.
+    loops = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    finally:
+        signal.signal(signal.SIGINT, loops)
 
 
 def _tell(line: str) -> None:

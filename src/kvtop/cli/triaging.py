@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from kvtop.capture.slow import prefill_rates
-from kvtop.capture.store.store import Store
+from kvtop.capture.store.store import Store, StoreError
 from kvtop.capture.turn import Captured
 from kvtop.cli.once import host_now, source
 from kvtop.cli.stdio import tell
@@ -15,14 +17,18 @@ from kvtop.cli.target import Target, key_for, settings
 from kvtop.config import Settings
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.live.kv_past import past
-from kvtop.model.here import is_local
+from kvtop.model.here import is_local, server_of
 from kvtop.model.judge import Thresholds
-from kvtop.sources.url import normalise
+from kvtop.sources.url import discreet, normalise
 from kvtop.triage.asked import Asked
-from kvtop.triage.casebook import Casebook, Known
+from kvtop.triage.casebook import Casebook, Known, NotFound
 from kvtop.triage.known import look, sized
 from kvtop.triage.residency import Residency
 
+T = TypeVar("T")
+
+LATE_S = 3.0
+"""After which it is said that something is waited for."""
 RATED = 1_000
 """Turns that the prefill rate is worked out from."""
 
@@ -41,6 +47,44 @@ def is_id(text: str) -> bool:
 def is_turn(text: str) -> bool:
     """An id, and no file of that name."""
     return is_id(text) and not Path(text).exists()
+
+
+async def answered(
+    store: Store,
+    turn: Captured | None,
+    url: str | None,
+    work: Callable[[Casebook], Awaitable[T]],
+    *,
+    events: bool = False,
+) -> T:
+    """What `work` finds, with the server that may be asked. One that was not named and does not count tokens is said
+    on stderr, and texts are compared; so is it said when this takes long."""
+    place = url or (turn.upstream if turn is not None else "")
+    waits = f"waits for {discreet(place)}" if place else "is at work"
+    late = threading.Timer(LATE_S, lambda: tell(f"kvtop: {waits} …"))
+    late.daemon = True
+    late.start()
+    try:
+        try:
+            async with book(store, turn, url, events=events) as cases:
+                return await work(cases)
+        except (NotFound, StoreError):
+            raise
+        except KvtopError as error:
+            if url is not None:
+                raise
+            tell(f"kvtop: {error.what}: texts are compared, and no tokens are counted")
+        return await work(Casebook(store, limits=limits(settings())))
+    finally:
+        late.cancel()
+
+
+def newest(store: Store) -> Captured | None:
+    """The newest turn with a prompt."""
+    try:
+        return Casebook(store).latest()
+    except NotFound:
+        return None
 
 
 @asynccontextmanager
@@ -83,12 +127,15 @@ async def _looked(to: Target, have: Settings, rate: float | None, *, events: boo
     server = source(to, have)
     try:
         known = await look(server, rate)
-        if known.server.offload and known.server.tier_bytes is None and is_local(to.shown):
-            known = sized(known, to.shown, await host_now())
+        here = is_local(to.shown)
+        process = server_of(to.shown, await host_now()) if here else None
+        if process is not None:
+            known = sized(known, process)
         if not events or known.server.engines not in (None, 1):
             return known, None
+        command = process.command if process is not None else ()
         configured = next((one.kv_events for one in have.server if normalise(one.url) == to.shown), "")
-        return known, await past(server.probe, configured=configured, here=is_local(to.shown))
+        return known, await past(server.probe, command, configured, here=here)
     finally:
         await server.aclose()
 

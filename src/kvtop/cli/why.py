@@ -12,7 +12,7 @@ from kvtop.cli.args import Parser
 from kvtop.errors import printable
 from kvtop.model.words import exact, secs
 from kvtop.triage.kinds import Because
-from kvtop.triage.places import in_words
+from kvtop.triage.prompt import in_words
 from kvtop.triage.result import Cause, Why
 
 WIDTH = 100
@@ -48,13 +48,12 @@ async def _why(wanted: int | None, url: str | None, *, as_json: bool) -> int:
     from kvtop import paths
     from kvtop.capture.store.store import Store
     from kvtop.cli.captured import latest_slow
-    from kvtop.cli.triaging import book
+    from kvtop.cli.triaging import answered
     from kvtop.triage import document
 
     with Store.open(paths.turns_file()) as store:
         id = wanted if wanted is not None else latest_slow(store)
-        async with book(store, store.turn(id), url, events=True) as cases:
-            found = await cases.why(cases.turn(id))
+        found = await answered(store, store.turn(id), url, lambda cases: cases.why(cases.turn(id)), events=True)
     if as_json:
         print(json.dumps(document.why(found), allow_nan=False))
     else:
@@ -62,8 +61,8 @@ async def _why(wanted: int | None, url: str | None, *, as_json: bool) -> int:
     return 0
 
 
-def causes(found: Sequence[Cause]) -> Iterator[str]:
-    """One line each: kind, place, price, who can mend it, how often."""
+def causes(found: Sequence[Cause], main: str | None) -> Iterator[str]:
+    """One line each: kind, place, price, who can mend it, how often; and its fix, if it is not `main`, told below."""
     for cause in found:
         price = [] if cause.lost_tokens is None else [f"{exact(cause.lost_tokens)} tokens"]
         price += [] if cause.lost_s is None else [secs(cause.lost_s)]
@@ -71,7 +70,8 @@ def causes(found: Sequence[Cause]) -> Iterator[str]:
         moved = f" -> {in_words(cause.pointer_new)}" if cause.pointer_new is not None else ""
         told = [f"{cause.kind.value}{values} in {cause.section}{moved}", *price, cause.who.value]
         yield ", ".join([*told, cause.seen] if cause.seen else told)
-        yield f"  {cause.says}; {cause.fix}"
+        if cause.fix != main:
+            yield f"  {cause.fix}"
 
 
 def lines(found: Why) -> Iterator[str]:
@@ -82,7 +82,7 @@ def lines(found: Why) -> Iterator[str]:
     rows += [("may be", str(reason).replace("_", " ")) for reason in found.candidates]
     rows += [("expected", BECAUSE[because]) for because in found.expected_because]
     if found.diff is not None:
-        rows += [("cause", row) for row in causes(found.diff.causes)]
+        rows += [("cause", row) for row in causes(found.diff.causes, found.fix)]
         rows += [("note", note) for note in found.diff.notes]
     if found.fix:
         rows.append(("fix", found.fix))

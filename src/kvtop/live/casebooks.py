@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from kvtop.errors import KvtopError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kvtop.capture.turn import Captured
     from kvtop.triage.casebook import Casebook, Known
     from kvtop.triage.memory import Memory
+    from kvtop.triage.residency import Residency
     from kvtop.triage.result import Why
     from kvtop.triage.sheet import Sheet
 
@@ -52,6 +53,8 @@ class Place:
     """Prompt tokens that it computes in a second."""
     started_at: float | None = None
     """Unix time: another one is another process, and perhaps another model."""
+    events: Callable[[], Awaitable[Residency | None]] | None = None
+    """Reads what it still has of its KV events, which takes seconds."""
 
 
 class Casebooks:
@@ -84,6 +87,8 @@ class Casebooks:
                 return await sheets.of_tokens(found, cases.server, *labels)
             return sheets.of_words(found, *labels)
 
+        if place is not None:
+            place = replace(place, events=None)  # they tell nothing of texts
         return self._worked(id, place, gate, ask)
 
     def _worked(self, id: int, place: Place | None, gate: Gate, ask: Callable[[Casebook], Awaitable[T]]) -> T:
@@ -122,9 +127,12 @@ class Casebooks:
         from kvtop.triage.tokens import Tokenizer
 
         known = await self._known(store, turn, place)
+        told = None
+        if place.events is not None and known.server.engines in (None, 1):
+            told = await place.events()
         server = Asked(Tokenizer(place.url, key=place.key, timeout_s=ASK_S, memory=self._remembered(place)))
         try:
-            return await ask(Casebook(store, Patient(server, gate), known, self._limits))
+            return await ask(Casebook(store, Patient(server, gate), known, self._limits, told))
         finally:
             await server.aclose()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvtop.capture.control.running import Running
     from kvtop.capture.turn import Captured
     from kvtop.clock import Clock
+    from kvtop.triage.residency import Residency
 
 
 class ServerLike(Protocol):
@@ -69,6 +70,11 @@ class StoreLike(Protocol):
     def close(self) -> None: ...
 
 
+async def no_events(url: str, configured: Server | None) -> Residency | None:
+    """Of a box that publishes none."""
+    return None
+
+
 @dataclass(frozen=True)
 class Factories:
     """All but `server` may block and import: they are called beside the event loop.
@@ -89,6 +95,8 @@ class Factories:
     explain: Callable[[SourceDown, str, HostReading | None, int | None], SourceDown] = explain
     """What the machine knows about a server that does not answer."""
     worker: Callable[[str], Caller] = Worker
+    kv_events: Callable[[str, Server | None], Awaitable[Residency | None]] = no_events
+    """What a server still has of its KV events; None: it publishes none, or keeps none. It takes seconds."""
 
 
 def real(settings: Settings, clock: Clock) -> Factories:
@@ -147,4 +155,23 @@ def real(settings: Settings, clock: Clock) -> Factories:
 
         return running.alive()
 
-    return Factories(server, gpu, host, finder, captures, taps)
+    async def kv_events(url: str, configured: Server | None) -> Residency | None:
+        from kvtop.live.kv_past import past
+        from kvtop.model.here import is_local, server_of
+        from kvtop.model.metrics import wanted
+        from kvtop.sources.host import HostSource
+        from kvtop.sources.url import normalise
+        from kvtop.sources.vllm import VllmSource
+
+        shown = normalise(url)
+        here = is_local(shown)
+        process = server_of(shown, HostSource().read()) if here else None
+        key = configured.api_key if configured is not None else lambda: None
+        source = VllmSource(url, key=key, timeout_s=settings.poll.metrics_timeout_s, wanted=wanted, clock=clock)
+        try:
+            named = configured.kv_events if configured is not None else ""
+            return await past(source.probe, process.command if process is not None else (), named, here=here)
+        finally:
+            await source.aclose()
+
+    return Factories(server, gpu, host, finder, captures, taps, kv_events=kv_events)

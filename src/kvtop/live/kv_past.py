@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 
 from kvtop.live.kv_events import places
 from kvtop.readings import KvMessage
@@ -16,24 +17,37 @@ SILENT_S = 1.0
 
 
 async def past(
-    probe: Callable[[str], Awaitable[tuple[int, bytes]]], *, configured: str = "", here: bool = True
+    probe: Callable[[str], Awaitable[tuple[int, bytes]]],
+    command: Sequence[str] = (),
+    configured: str = "",
+    *,
+    here: bool = True,
 ) -> Residency | None:
     """As `kvtop.live.kv_events.places`; None where nothing is published, nothing is kept, or pyzmq is missing."""
-    found = await places(probe, configured=configured, here=here)
+    found = await places(probe, command, configured, here=here)
     publisher = next((one for one in found.publishers if one.replay is not None), None)
     if publisher is None:
         return None
     from kvtop.sources.kv_events import KvEventSource
 
-    index, heard = Residency(), False
+    index, heard, known_to = Residency(), False, 0.0
     stream = KvEventSource(publisher).stream()
     try:
         async with asyncio.timeout(ALL_S):
             while True:
-                item = await asyncio.wait_for(anext(stream), SILENT_S)
+                try:
+                    item = await asyncio.wait_for(anext(stream), SILENT_S)
+                except TimeoutError:
+                    known_to = time.time()  # all that it had was said
+                    break
                 if isinstance(item, KvMessage):
-                    heard = index.feed(decode(item.seq, item.payload, item.rank)) or heard
+                    batch = decode(item.seq, item.payload, item.rank)
+                    heard, known_to = index.feed(batch) or heard, batch.at
     except (TimeoutError, ValueError, OSError, ImportError, StopAsyncIteration):
-        return index if heard else None
+        pass
     finally:
         await stream.aclose()
+    if not heard:
+        return None
+    index.suspended(known_to)  # of what came later nothing is known
+    return index

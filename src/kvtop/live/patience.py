@@ -50,9 +50,9 @@ class Patient:
         await self._quiet()
         return await self._server.text(ids, first, last)
 
-    async def pieces(self, ids: bytes) -> list[str]:
+    async def pieces(self, sent: Sent, ids: bytes) -> list[str] | None:
         await self._quiet()
-        return await self._server.pieces(ids)
+        return await self._server.pieces(sent, ids)
 
     async def _quiet(self) -> None:
         while self._left_s > 0 and not self._gate.hurry:

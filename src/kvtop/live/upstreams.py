@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from kvtop.clock import Clock
 from kvtop.errors import UsageError
@@ -43,12 +44,14 @@ class Upstreams:
             if history.latest is None:
                 return None
             moment = self._captures.told(upstream)
+            typed = self._named.typed(history.url)
             return Place(
-                self._named.typed(history.url),
+                typed,
                 self._named.key(history.url),
                 latest=history.latest,
                 rate=moment.rate if moment is not None else None,
                 started_at=history.started_at,
+                events=partial(self._factories.kv_events, typed, self._named.server(history.url)),
             )
         try:
             shown = normalise(url)
@@ -57,7 +60,12 @@ class Upstreams:
         if not is_local(shown):
             return None
         configured, typed = self._named.server(shown), self._named.typed(shown)
-        return Place(typed, self._named.key(shown), source=lambda: self._factories.server(typed, configured))
+        return Place(
+            typed,
+            self._named.key(shown),
+            source=lambda: self._factories.server(typed, configured),
+            events=partial(self._factories.kv_events, typed, configured),
+        )
 
     def busy(self, upstream: str) -> bool:
         """Something runs or waits there, as far as the last scrape and the taps know."""

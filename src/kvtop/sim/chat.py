@@ -77,7 +77,8 @@ class Chat:
         else:
             return error_answer(400, "neither prompt nor messages")
         most = self._world.scenario.spec.max_model_len
-        return json_answer({"count": len(ids), "max_model_len": most, "tokens": ids.tolist(), "token_strs": None})
+        names = [spell([id]) for id in ids] if body.get("return_token_strs") is True else None
+        return json_answer({"count": len(ids), "max_model_len": most, "tokens": ids.tolist(), "token_strs": names})
 
     def detokenize(self, call: Call) -> Answer:
         """/detokenize."""

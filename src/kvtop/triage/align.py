@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TypeVar
 
-from kvtop.triage.windows import common_head, common_tail
+from kvtop.triage.windows import common_head, common_tail, meetings
 
 MOST_PAIRS = 40_000
 """Of two stretches with more pairs of elements to be weighed, only what stands at the same place is looked at."""
@@ -36,8 +36,10 @@ def align(old: Sequence[T], new: Sequence[T], key: Callable[[T], str], likeness:
     alike: list[tuple[int, int]] = []
     i, j = head, head
     end_a, end_b = len(a) - tail, len(b) - tail
-    matcher = SequenceMatcher(None, a[head:end_a], b[head:end_b], autojunk=False)
-    for block in matcher.get_matching_blocks():
+    one, other = a[head:end_a], b[head:end_b]
+    if meetings(one, other) > MOST_PAIRS * 10:  # one and the same element over and over
+        one, other = [f"{i} {key}" for i, key in enumerate(one)], [f"{i} {key}" for i, key in enumerate(other)]
+    for block in SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
         to_a, to_b = head + block.a, head + block.b
         between = bool(block.size or tail)
         alike += _pairs(old, new, range(i, to_a), range(j, to_b), likeness, between=between)

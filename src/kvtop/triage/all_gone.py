@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from kvtop.capture.turn import Captured, Sample
 from kvtop.model.words import exact, span
@@ -14,6 +15,10 @@ from kvtop.triage.seen import Seen
 CLOCKS_S = 60.0
 """How far the clocks of two machines may be apart."""
 _NEVER_FALL = ("prompt_tokens", "cached_tokens", "queries", "hits", "generation_tokens", "finished")
+
+
+TOLD_S = 1.0
+"""So long after a step at most its KV events come."""
 
 
 def restarted(seen: Seen, source: Captured) -> Finding:
@@ -42,11 +47,11 @@ def restarted(seen: Seen, source: Captured) -> Finding:
 
 def _path(seen: Seen, source: Captured) -> list[Sample]:
     """The server's counters from the last look at them in the source's time to the last one before this turn's first
-    token; empty where one of the two is missing."""
+    token, else the first one after it; empty where one of the two is missing."""
     if source.upstream != seen.turn.upstream:
         return []
     old = [one for one in source.samples if one.at >= (source.first_token_at or source.started_at)]
-    own = [one for one in own_samples(seen, old[-1].at) if one.at > old[-1].at] if old else []
+    own = own_samples(seen, math.nextafter(old[-1].at, math.inf)) if old else []  # the same look tells nothing
     if not old or not own:
         return []
     a, b = old[-1], own[-1]
@@ -70,7 +75,9 @@ def _falls(path: list[Sample], name: str) -> bool:
 def reset(seen: Seen, source: Captured, restart: Finding) -> Finding:
     """The same process threw all of it away."""
     since, until = seen.since(source), seen.admitted
-    times = [at for at in (seen.events.cleared_at if seen.events else ()) if since <= at <= until]
+    # An idle engine tells a reset only with the next request, which is this one.
+    told = (seen.turn.first_token_at or seen.turn.ended_at or until) + TOLD_S
+    times = [at for at in (seen.events.cleared_at if seen.events else ()) if since <= at <= told]
     if times:
         when = f"{span(max(0.0, seen.arrived - max(times)))} before"
         return Finding(

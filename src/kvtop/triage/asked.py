@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from kvtop.triage.tokens import Tokenizer
 
 
+FEW = 4_000
+"""Tokens whose texts are asked for one after the other, where the server does not tell their names."""
+
+
 class Asked:
     """Every method raises KvtopError where the server does not answer."""
 
@@ -37,6 +41,8 @@ class Asked:
 
     async def counted(self, sent: Sent) -> Counted:
         found = await self._tokenizer.ids(sent.route, sent.body, sent.answer, sent.prompt_tokens)
+        if not found.ids and (sent.prompt_tokens or any(map(text_of, sent.prompt.messages))):
+            raise KvtopError(f"{self.url}/tokenize counts 0 tokens for a prompt that has some", "is this vLLM?")
         return Counted(found.ids, found.method, found.exact, found.notes, found.reply)
 
     async def again(self, sent: Sent) -> bytes:
@@ -56,5 +62,9 @@ class Asked:
     async def text(self, ids: bytes, first: int, last: int) -> tuple[str, int]:
         return await self._tokenizer.text(ids, first, last)
 
-    async def pieces(self, ids: bytes) -> list[str]:
+    async def pieces(self, sent: Sent, ids: bytes) -> list[str] | None:
+        if (told := await self._tokenizer.strings(sent.route, sent.body, ids)) is not None:
+            return told
+        if count(ids) > FEW:
+            return None
         return [span.text for span in await self._tokenizer.pieces(ids, 0, count(ids))]

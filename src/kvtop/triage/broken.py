@@ -8,7 +8,7 @@ from kvtop.triage.kinds import Kind
 from kvtop.triage.result import Cause
 from kvtop.triage.seen import Seen
 
-KEYS = (Kind.MODEL_CHANGED, Kind.CACHE_SALT_CHANGED)
+KEYS = (Kind.MODEL_CHANGED, Kind.CACHE_SALT_CHANGED, Kind.PROMPT_LOGPROBS_SET)
 """Causes that are no tokens: nothing of the same tokens can be reused."""
 _OF_ITSELF = frozenset(
     {

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from kvtop.capture.turn import Captured, Route
+from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.errors import KvtopError
 from kvtop.model.judge import Thresholds
 from kvtop.model.view import CONTINUES
@@ -29,6 +29,8 @@ from kvtop.triage.verdict import why as judged
 
 LOOKED_AT = baseline.LOOKED_AT
 """Turns before one that may have left something in the cache for it."""
+OWN = 8
+"""The last turns of its own conversation, however long ago."""
 NEAREST = 4
 """Of a model that keeps all of its past only the prompts that are most alike decide; of others each may."""
 AROUND = 64
@@ -115,7 +117,13 @@ class Casebook:
         """Those of the same model and upstream before it, oldest first, with their outlines."""
         rows = self._store.turns(last=20 * LOOKED_AT, before_id=turn.id)
         rows += [] if turn.source.value == "tap" else self._store.turns(last=20 * LOOKED_AT, since_id=turn.id)
-        near = baseline.before(turn, [row for row in rows if _has_prompt(row)], LOOKED_AT)
+        rows = [row for row in rows if _has_prompt(row)]
+        near = baseline.before(turn, rows, LOOKED_AT)
+        if turn.conversation is not None:  # its own last turns may be longer ago
+            own = self._store.turns(last=OWN, conversation=turn.conversation, before_id=turn.id)
+            known = {row.id for row in near}
+            near += [row for row in baseline.before(turn, filter(_has_prompt, own), OWN) if row.id not in known]
+            near.sort(key=lambda row: (row.started_at, row.id))
         found = [self._store.turn(row.id) for row in near]
         return [one for one in found if one is not None]
 
@@ -128,8 +136,8 @@ class Casebook:
             raise NotFound(f"the body of turn {turn.id} is not kept any more")
         try:
             prompt = read(body, turn.route, self._known.server.version)
-        except ValueError:
-            raise NotFound(f"the body of turn {turn.id} is no JSON object: it holds no prompt to compare") from None
+        except ValueError as error:
+            raise NotFound(f"the body of turn {turn.id} holds no prompt to compare: {error}") from None
         made = Sent(
             name=str(turn.id),
             route=turn.route,
@@ -164,19 +172,29 @@ class Casebook:
         if turn.parent is None or turn.relation not in CONTINUES:
             return None
         parent = self._store.turn(turn.parent)
-        return parent if parent is not None and _has_prompt(parent) else None
+        fit = parent is not None and _has_prompt(parent) and parent.state is not TurnState.FAILED
+        return parent if fit and parent is not None and self._readable(parent) else None
 
     def _candidates(self, turn: Captured, old: list[Captured], nearest: Captured | None) -> list[Captured]:
         """Those that may have left something for it."""
         engine = self._known.engine
         salt = self.sent(turn).prompt.inputs.get("cache_salt")
-        same = [one for one in old if self.sent(one).prompt.inputs.get("cache_salt") == salt]
+        read = [one for one in old if one.state is not TurnState.FAILED and self._readable(one)]
+        same = [one for one in read if self.sent(one).prompt.inputs.get("cache_salt") == salt]
         if engine is not None and engine.layers is Layers.FULL:
             shared = {one.id: baseline.common_head(turn.outline, one.outline) for one in same}
             same = sorted(same, key=lambda one: (shared[one.id], one is nearest, one.id))[-NEAREST:]
             if nearest is not None and nearest not in same and nearest in old:
                 same.append(nearest)
         return baseline.admitted(same)
+
+    def _readable(self, turn: Captured) -> bool:
+        """Its body is there; that of another turn is no reason to answer nothing."""
+        try:
+            self.sent(turn)
+        except KvtopError:
+            return False
+        return True
 
     async def _expected(self, turn: Captured, old: list[Captured]) -> tuple[Expected | None, dict[int, bytes]]:
         assert self._known.engine is not None
@@ -185,19 +203,27 @@ class Casebook:
         history = History(self._known.engine)
         salt = self.sent(turn).prompt.inputs.get("cache_salt")
         for one in old:
-            if self.sent(one).prompt.inputs.get("cache_salt") == salt:
+            if one.id in known and self.sent(one).prompt.inputs.get("cache_salt") == salt:
                 history.add(baseline.earlier(one, known[one.id].ids, turn, known[one.id].reply))
-        return history.expect(mine.ids), {id: counted.ids for id, counted in known.items()}
+        expected = history.expect(mine.ids)
+        if expected is not None and self.sent(turn).prompt.inputs.get("prompt_logprobs") is not None:
+            expected = replace(expected, tokens=0, at_most=0, exact=True)  # it reads no cached block
+        return expected, {id: counted.ids for id, counted in known.items()}
 
     async def _counted_of(self, turn: Captured, old: list[Captured]) -> dict[int, Counted]:
         """Of all of these: the server is asked of the one that it goes on from, and of those whose tokens no later one
-        tells."""
+        tells. A prompt that the server refuses left nothing, and is left out."""
         found: dict[int, Counted] = {}
         longer: list[Captured] = []
         for one in sorted(old, key=lambda one: (one.id == turn.parent, one.id), reverse=True):
             made = next((told for other in longer if (told := self._shortened(one, other, found[other.id]))), None)
-            found[one.id] = made or await self.counted(one)
-            longer += [] if made else [one]
+            if made is None:
+                try:
+                    made = await self.counted(one)
+                except KvtopError:
+                    continue
+                longer.append(one)
+            found[one.id] = made
         return found
 
     def _shortened(self, old: Captured, longer: Captured, counted: Counted) -> Counted | None:
@@ -270,33 +296,44 @@ class Casebook:
 
     async def _diverged(self, base: Captured, new: Captured, expected: Expected | None) -> Divergence:
         made = await diverge(
-            self.sent(base), self.sent(new), self.server, self.cache(expected), gateway=_through_proxy(new)
+            self.sent(base), self.sent(new), self.server, self.cache(new, expected), gateway=_through_proxy(new)
         )
-        causes = seen_before(made.diff.causes, self.talk(new)) if made.diff.causes else ()
+        causes = made.diff.causes
+        if causes:
+            told, before = self.talk(new)
+            causes = seen_before(causes, told, same_pair=before == base.id)
         if new.relation in APART and base.conversation != new.conversation:
             causes = two_conversations(causes, made.comparison)
         return replace(made, diff=replace(made.diff, causes=causes))
 
-    def cache(self, expected: Expected | None) -> Cache:
+    def cache(self, turn: Captured, expected: Expected | None) -> Cache:
         return Cache(
             unit=self._known.unit,
-            rate=self._known.rate,
+            rate=seen.pace(turn, self._known.rate),
             expected=None if expected is None else expected.tokens,
             expected_exact=expected is not None and expected.exact,
         )
 
-    def talk(self, turn: Captured) -> tuple[Cause, ...]:
+    def talk(self, turn: Captured) -> tuple[tuple[Cause, ...], int | None]:
         """The causes of a turn against the one before it, with how often each was seen in the last turns of its agent:
-        each compared with the one before it in its conversation, a first one with the agent's turn before."""
+        each compared with the one before it in its conversation, a first one with the agent's turn before. And that
+        turn."""
         steps: list[Step] = []
         talks: dict[str | None, Talk] = {}
+        last: dict[str | None, int] = {}
         causes: tuple[Cause, ...] = ()
-        before: Prompt | None = None
+        before: tuple[int, Prompt] | None = None
+        compared: int | None = None
         for row in self._of_agent(turn):
-            prompt = self.sent(row).prompt
+            try:
+                prompt = self.sent(row).prompt
+            except KvtopError:  # its body is not kept, or damaged: the others still tell
+                continue
             talk = talks.setdefault(row.conversation, Talk(steps, gateway=_through_proxy(turn)))
-            causes, before = talk.add(row.started_at, prompt, before), prompt
-        return causes
+            causes = talk.add(row.started_at, prompt, before[1] if before else None)
+            compared = last.get(row.conversation, before[0] if before else None)
+            before, last[row.conversation] = (row.id, prompt), row.id
+        return causes, compared
 
     def _of_agent(self, turn: Captured) -> list[Captured]:
         """Its last turns on that model and upstream, this one the last."""

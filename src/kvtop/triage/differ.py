@@ -13,7 +13,7 @@ from kvtop.triage.ids import common, count
 from kvtop.triage.judge import causes_of, first_difference
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.pricing import dearest_first, in_seconds, price
-from kvtop.triage.prompt import Prompt, section
+from kvtop.triage.prompt import Prompt, in_words
 from kvtop.triage.render import AROUND
 from kvtop.triage.result import Cause, Diff, FirstDifference, Tokens
 from kvtop.triage.windows import common_head
@@ -68,8 +68,8 @@ class Server(Protocol):
         """The text of some tokens, and the byte (UTF-8) of the prompt at which it begins."""
         ...
 
-    async def pieces(self, ids: bytes) -> list[str]:
-        """The text of each token."""
+    async def pieces(self, sent: Sent, ids: bytes) -> list[str] | None:
+        """The text of each token of a request that was counted; None where that takes too many calls."""
         ...
 
 
@@ -95,6 +95,8 @@ class Divergence:
 
     diff: Diff
     comparison: Comparison
+    sent: tuple[Sent, Sent]
+    """The old and the new request."""
     counted: tuple[Counted, Counted] | None = None
     """The tokens of the old and the new prompt; None where no server was asked."""
     calls: int = 0
@@ -121,7 +123,7 @@ async def diverge(
         notes=tuple(dict.fromkeys([*old.prompt.notes, *new.prompt.notes])),
     )
     if server is None:
-        return Divergence(replace(made, first=first_difference(comparison, causes)), comparison)
+        return Divergence(replace(made, first=first_difference(comparison, causes)), comparison, (old, new))
     one, other = await server.counted(old), await server.counted(new)
     pair = _Pair(comparison, server, one.ids, other.ids, new)
     found, notes, calls = await pair.causes(causes, cache.unit)
@@ -138,7 +140,7 @@ async def diverge(
         append_only=not found and (tokens.lost or 0) <= HANDFUL,
         notes=tuple(dict.fromkeys([*made.notes, *one.notes, *other.notes, *notes])),
     )
-    return Divergence(made, comparison, (one, other), calls)
+    return Divergence(made, comparison, (old, new), (one, other), calls)
 
 
 async def _unread(new: Sent, counted: Counted, server: Server) -> Cause | None:
@@ -152,11 +154,11 @@ async def _unread(new: Sent, counted: Counted, server: Server) -> Cause | None:
         return None
     old_name = b'"reasoning_content"' in new.body
     kind = Kind.REASONING_FIELD_IGNORED if old_name else Kind.REASONING_DROPPED_BY_PROXY
-    path = ("messages", thinks[0], "reasoning")
+    pointer = new.prompt.at(("messages", thinks[0], "reasoning"))
     return Cause(
         kind=kind,
-        pointer=new.prompt.at(path),
-        section=section(path),
+        pointer=pointer,
+        section=in_words(pointer),
         says=f"reasoning is sent with {len(thinks)} message{'' if len(thinks) == 1 else 's'}, and is not in the prompt",
         fix="send it in the field that this server reads (reasoning)"
         if old_name
@@ -195,6 +197,12 @@ class _Pair:
         mine, theirs, notes = await self._rebuilt() if told else (self.old, self.new, [])
         priced = await price(self.comparison, told, mine, theirs, self.server.of)
         found = [await self._as_printed(cause) for cause in priced.causes]
+        found = [replace(one, lost_tokens=0) if one.kind is Kind.OTHER_CONVERSATION else one for one in found]
+        if priced.unasked:
+            found += priced.unasked
+            notes.append(
+                f"{len(priced.unasked)} causes have no price: the first {priced.calls} prompts were enough asked"
+            )
         if priced.unexplained:
             restored = {id for cause in found for id in cause.changes}
             left = await self._leftover(priced.reached, restored)
@@ -257,10 +265,10 @@ class _Pair:
     async def first(self, causes: Sequence[Cause]) -> FirstDifference | None:
         """Where they begin to differ, told by the first cause that the prompt meets."""
         at = common(self.old, self.new)
-        if not causes:
-            return None
         if at >= count(self.old):  # no token differs
             return first_difference(self.comparison, tuple(causes))
+        if not causes and count(self.old) - at <= HANDFUL:
+            return None
         before, _ = await self.server.text(self.new, max(0, at - AROUND), at)
         one, _ = await self.server.text(self.old, at, min(count(self.old), at + AROUND))
         other, start = await self.server.text(self.new, at, min(count(self.new), at + AROUND))
@@ -268,8 +276,8 @@ class _Pair:
         byte = start + len(other[:same].encode("utf-8", "surrogatepass"))
         head = (before + one[:same])[-AROUND:]
         return FirstDifference(
-            section=causes[0].section,
-            pointer=causes[0].pointer,
+            section=causes[0].section if causes else "the template",
+            pointer=causes[0].pointer if causes else "",
             old=(head + one[same:])[: 2 * AROUND],
             new=(head + other[same:])[: 2 * AROUND],
             token=at,

@@ -74,6 +74,8 @@ def never_had(seen: Seen) -> Finding | None:
         return None
     if source.ended_at is not None and source.ended_at <= seen.admitted:
         return _aborted(seen, source)
+    if (source.cached_tokens or 0) > (seen.cached or 0):
+        return None  # it found more of what both begin with: this turn was taken in before it
     return _still_running(seen, source) if source.state is not None else None
 
 
@@ -94,9 +96,14 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
     since, until = seen.since(source), seen.admitted
     by, past = turns_between(seen, source), (counted_between(seen, source) or 0.0) >= seen.unit
     clause = f"evicted by {names_of(by)}" if by else "evicted by requests that went past the tap" if past else "evicted"
-    gone = [one for one in (events.gone if events else ()) if one.tier == "GPU" and since <= one.at <= until]
-    if any(one.end_tokens <= expected for one in gone):
-        says = f"KV events: {len(gone)} blocks of this prefix left the device since turn {source.id}"
+    gone = [
+        one
+        for one in (events.gone if events else ())
+        if one.tier == "GPU" and since <= one.at <= until and one.end_tokens <= expected
+    ]
+    if gone:
+        blocks = "1 block" if len(gone) == 1 else f"{len(gone)} blocks"
+        says = f"KV events: {blocks} of this prefix left the device since turn {source.id}"
         return Finding(reason, True, says, clause)
     computed, came = computed_between(seen, source), "loaded or computed" if seen.server.offload else "computed"
     if pool is not None and computed is not None and computed >= pool:

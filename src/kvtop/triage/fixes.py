@@ -15,13 +15,14 @@ from kvtop.capture.api.canonical import decode
 from kvtop.capture.turn import Route
 from kvtop.errors import UsageError
 from kvtop.triage.changes import Change, Comparison, What, compare
+from kvtop.triage.changes import in_system as of_system
 from kvtop.triage.convert import convert
 from kvtop.triage.convert.converted import object_of
 from kvtop.triage.judge import causes_of, read
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.result import Cause
-from kvtop.triage.values import SYSTEM, role, text_of
+from kvtop.triage.values import role, text_of
 
 Pair = tuple[Prompt, Prompt]
 """Old and new."""
@@ -73,11 +74,6 @@ def repair(
     return Repaired(to, _body(before, one, other), _body(after, other, one), fix.says)
 
 
-def fixable(cause: Cause) -> bool:
-    """Whether there is a repair of its kind."""
-    return cause.kind in FIXES
-
-
 @dataclass(frozen=True, slots=True)
 class _Side:
     """One of the two requests."""
@@ -107,7 +103,7 @@ def _changes(kind: Kind, comparison: Comparison, causes: Sequence[Cause]) -> lis
             if cause.kind in (*_IN_SYSTEM, Kind.TEXT_EDITED, Kind.PATH_CHANGED, Kind.VOLATILE_TEXT)
             for id in cause.changes
         }
-        return [change for change in comparison.changes if change.id in ids and _of_system(comparison, change)]
+        return [change for change in comparison.changes if change.id in ids and of_system(comparison, change)]
     return [change for change in comparison.changes if change.id in ids]
 
 
@@ -196,13 +192,6 @@ def _all_from_the_start(comparison: Comparison, changes: Sequence[Change]) -> Pa
 # From the system prompt behind the history
 
 
-def _of_system(comparison: Comparison, change: Change) -> bool:
-    if change.what is What.MESSAGE_REMOVED:
-        return role(change.old) in SYSTEM
-    index = change.message
-    return index is not None and role(comparison.new.messages[index]) in SYSTEM
-
-
 def _left_out(comparison: Comparison, changes: Sequence[Change]) -> Pair:
     """The lines that change are in neither."""
     return _behind_the_history(comparison, changes, told=False)
@@ -211,7 +200,7 @@ def _left_out(comparison: Comparison, changes: Sequence[Change]) -> Pair:
 def _behind_the_history(comparison: Comparison, changes: Sequence[Change], *, told: bool = True) -> Pair:
     """The lines that change leave the system prompt and stand at the end of the newest message, where they stay when it
     is no longer the newest. What changes elsewhere is put back."""
-    in_system = [change for change in changes if _of_system(comparison, change)]
+    in_system = [change for change in changes if of_system(comparison, change)]
     others = {change.id for change in changes} - {change.id for change in in_system}
     whole = {change.id for change in in_system if change.what in (What.MESSAGE_INSERTED, What.MESSAGE_REMOVED)}
     regions = [change for change in in_system if change.what is What.TEXT and change.region is not None]
@@ -230,6 +219,8 @@ def _behind_the_history(comparison: Comparison, changes: Sequence[Change], *, to
     return _told_last(again, again.restored(back), old_said, new_said)
 
 
+LONG_LINE = 200
+"""Characters of a line before or behind a region from which on only its sentence is moved."""
 Span = tuple[tuple[str | int, ...], int, int]
 """Path of a text, and a stretch of it."""
 
@@ -257,7 +248,14 @@ def _lines(text: str, at: int, part: str) -> tuple[tuple[int, int], bool]:
     if part and ((begins and part.endswith("\n")) or (ends and part.startswith("\n"))):
         return (at, end), True
     last = text.find("\n", end)
-    return (text.rfind("\n", 0, at) + 1, len(text) if last < 0 else last + 1), False
+    start, stop = text.rfind("\n", 0, at) + 1, len(text) if last < 0 else last + 1
+    # Of a text without lines its sentence is enough.
+    if at - start > LONG_LINE:
+        start = max(text.rfind(". ", start, at) + 2, at - LONG_LINE) if ". " in text[start:at] else at
+    if stop - end > LONG_LINE:
+        dot = text.find(". ", end, end + LONG_LINE)
+        stop = dot + 2 if dot >= 0 else end
+    return (start, stop), False
 
 
 def _without_lines(prompt: Prompt, spans: Sequence[Span]) -> tuple[Prompt, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvtop.capture.api.canonical import decode
+from kvtop.capture.api.canonical import canonical, decode
 from kvtop.capture.turn import Route
 from kvtop.triage.causes import RULES, Board
 from kvtop.triage.changes import Comparison, What, compare
@@ -21,6 +21,7 @@ def read(body: bytes, route: Route, version: str | None = None) -> Prompt:
     raw = decode(body)
     if not isinstance(raw, dict):
         raise ValueError("not an object")
+    canonical(raw)  # what is nested too deeply is no prompt
     made = convert(route, raw, version=version)
     inputs = render_inputs(route, raw)
     if made.chat is not None:

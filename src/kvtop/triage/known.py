@@ -8,10 +8,9 @@ from typing import Protocol
 from kvtop.errors import KvtopError
 from kvtop.model import metrics as m
 from kvtop.model.growth import Growth
-from kvtop.model.here import server_of
 from kvtop.model.samples import samples
 from kvtop.model.window import between
-from kvtop.readings import HostReading, Scrape, ServerFacts, SourceDown
+from kvtop.readings import Scrape, ServerFacts, SourceDown, VllmProcess
 from kvtop.triage import seen
 from kvtop.triage.casebook import Known
 from kvtop.triage.engine import engine_of
@@ -64,10 +63,9 @@ def known(scrape: Scrape, facts: ServerFacts | None, rate: float | None) -> Know
     )
 
 
-def sized(found: Known, url: str, host: HostReading) -> Known:
-    """The same with the size of the tier from the command line of the server, which is one of this machine."""
-    process = server_of(url, host)
-    if process is None or process.tier_bytes is None:
+def sized(found: Known, process: VllmProcess) -> Known:
+    """The same with the size of the tier from the command line of the server's process, where metrics do not tell."""
+    if not found.server.offload or found.server.tier_bytes is not None or process.tier_bytes is None:
         return found
     return replace(found, server=replace(found.server, tier_bytes=process.tier_bytes))
 

@@ -70,15 +70,6 @@ def unseen(sheet: Sheet, hunk: Hunk) -> bool:
     return len(sides) == 1
 
 
-def in_words(pointer: str) -> str:
-    """A JSON pointer as people write it: messages[124].content."""
-    out = ""
-    for step in pointer.split("/")[1:]:
-        step = step.replace("~1", "/").replace("~0", "~")
-        out += f"[{step}]" if step.isascii() and step.isdigit() else f".{step}" if out else step
-    return out
-
-
 def _kind(name: str) -> str:
     return name.partition("[")[0]
 

@@ -13,7 +13,8 @@ from itertools import chain
 from kvtop.errors import printable
 from kvtop.model.words import DASH, exact, secs
 from kvtop.triage.flow import NEWLINE, Show, Shown, flow
-from kvtop.triage.places import Places, in_words, places, unseen
+from kvtop.triage.places import Places, places, unseen
+from kvtop.triage.prompt import in_words
 from kvtop.triage.result import Cause
 from kvtop.triage.sheet import Hunk, Sheet
 

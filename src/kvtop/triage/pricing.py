@@ -25,6 +25,8 @@ class Priced:
     """In the order in which the prompt meets them: those that moved the common prefix."""
     unseen: tuple[Cause, ...]
     """Changes of the request that moved nothing: they reach no prompt, or stand behind `unexplained`."""
+    unasked: tuple[Cause, ...]
+    """What no call was left for."""
     common: int
     """Tokens that both prompts begin with as they were sent."""
     reached: int
@@ -68,7 +70,9 @@ async def price(comparison: Comparison, causes: Sequence[Cause], old: bytes, new
                 priced += [replace(cause, lost_tokens=0) for cause in rest]
                 waiting, at = [], moved
             break
-    return Priced(tuple(priced), tuple(waiting), start, at, size - at, calls)
+    spent = at < size and calls >= MOST_CALLS
+    unseen, unasked = ((), waiting) if spent else (waiting, ())
+    return Priced(tuple(priced), tuple(unseen), tuple(unasked), start, at, 0 if spent else size - at, calls)
 
 
 def dearest_first(causes: Sequence[Cause]) -> tuple[Cause, ...]:

@@ -29,11 +29,12 @@ def pointer(path: Path, at: int | None = None) -> str:
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
-def section(path: Path) -> str:
-    """The same as people write it: tools[3].function.parameters."""
+def in_words(pointer: str) -> str:
+    """A JSON pointer as people write it: messages[124].content."""
     out = ""
-    for step in path:
-        out += f"[{step}]" if isinstance(step, int) else f".{step}" if out else str(step)
+    for step in pointer.split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        out += f"[{step}]" if step.isascii() and step.isdigit() else f".{step}" if out else step
     return out
 
 

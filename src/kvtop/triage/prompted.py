@@ -106,6 +106,11 @@ class _Tokens(msgspec.Struct):
     tokens: list[int]
 
 
+class _Named(msgspec.Struct):
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
 class _Text(msgspec.Struct):
     prompt: str
 
@@ -118,6 +123,14 @@ def tokens(answer: Body) -> list[int] | None:
     """What /tokenize answers; None for an answer of another shape."""
     found = _decode(answer.body, _Tokens)
     return found.tokens if found is not None else None
+
+
+def named(answer: Body) -> tuple[list[int], list[str]] | None:
+    """The tokens of /tokenize with their names in the vocabulary; None where it tells none."""
+    found = _decode(answer.body, _Named)
+    if found is None or found.token_strs is None or len(found.token_strs) != len(found.tokens):
+        return None
+    return found.tokens, found.token_strs
 
 
 def said(answer: Body) -> str | None:

@@ -54,24 +54,24 @@ def told(steps: Sequence[Step]) -> tuple[Cause, ...]:
     return tuple(replace(cause, seen=seen(place(cause), steps)) for cause in steps[-1].causes)
 
 
-def seen_before(causes: Sequence[Cause], told_ones: Sequence[Cause]) -> tuple[Cause, ...]:
-    """Causes with a price, told as a conversation tells them: its kind of each, and how often it was seen."""
+def seen_before(causes: Sequence[Cause], told_ones: Sequence[Cause], *, same_pair: bool) -> tuple[Cause, ...]:
+    """Causes with a price, told as a conversation tells them: how often each was seen, and where both are of the same
+    two turns also its kind there. `told_ones`: of the last step of that conversation."""
     out = []
     for cause in causes:
-        same = [one for one in told_ones if one.changes == cause.changes] or [
-            one for one in told_ones if place(one) == place(cause)
-        ]
-        if same:
-            one = same[0]
+        ours = next((one for one in told_ones if same_pair and one.changes == cause.changes), None)
+        if ours is not None:
             cause = replace(
-                cause, kind=one.kind, values=one.values, says=one.says, fix=one.fix, who=one.who, seen=one.seen
+                cause, kind=ours.kind, values=ours.values, says=ours.says, fix=ours.fix, who=ours.who, seen=ours.seen
             )
+        elif alike := next((one for one in told_ones if place(one) == place(cause)), None):
+            cause = replace(cause, seen=alike.seen)
         out.append(cause)
     return tuple(out)
 
 
 def seen(what: Hashable, steps: Sequence[Step]) -> str | None:
-    """'8 % of 41 turns, every 10 minutes'; None where it was once."""
+    """'8 of the last 60 turns (13 %), every 8 turns'; None where it was once."""
     places = [n for n, step in enumerate(steps) if any(place(cause) == what for cause in step.causes)]
     if len(places) < 2:
         return None

@@ -95,6 +95,8 @@ class Replay:
         self._live, self._rate, self._sleep = live or Live(), rate, sleep
         self.salt = fresh_salt()
         self._runs: list[Run] = []
+        self._sending = False
+        """A request is on its way, and was not answered yet."""
         self._plan: Plan | None = None
         self._unit: int | None = None
         self._steps(offloads=False)
@@ -168,7 +170,7 @@ class Replay:
             self.salt,
             tuple(self._runs),
             verdict if self._runs else Verdict.UNKNOWN,
-            sentence if self._runs else "nothing was sent",
+            _unended(sentence if self._runs else "", sending=self._sending),
         )
 
     def _steps(self, *, offloads: bool) -> list[_Step]:
@@ -194,7 +196,9 @@ class Replay:
         before = await self._scrape()
         began = time.monotonic()
         path = PATHS[step.route]
+        self._sending = True
         answer = await self._server.post(path, step.body)
+        self._sending = False
         took = time.monotonic() - began
         said = Answered()
         if answer.status == 200:
@@ -232,6 +236,14 @@ class Replay:
         if isinstance(found, SourceDown):
             raise KvtopError(f"{self._server.url}: {found.cause}", "replay when the server answers")
         return found
+
+
+def _unended(sentence: str, *, sending: bool) -> str:
+    """What was shown, or that nothing was; and that a request was on its way."""
+    if sending:
+        more = "a request was sent and not waited for: its prompt may be written, under a salt that nobody uses"
+        return f"{sentence}; {more}" if sentence else more
+    return sentence or "nothing was sent"
 
 
 def _object(value: object) -> dict[str, Any]:

@@ -132,9 +132,10 @@ def judged(
     if any(run.disturbed for run in runs):
         return Verdict.UNKNOWN, "another request ran in between: replay again when nothing else runs"
     if missing := [name.value for name in wanted if name not in by_name]:
-        written = sum((run.prompt_tokens or 0) - (run.cached_tokens or 0) for run in runs)
+        told = [run.prompt_tokens - (run.cached_tokens or 0) for run in runs if run.prompt_tokens is not None]
+        written = f"{sum(told):,}" if len(told) == len(runs) else "an unknown number of"
         return Verdict.UNKNOWN, (
-            f"stopped before {missing[0]}: {written:,} tokens were written under a salt of their own, which nobody uses"
+            f"stopped before {missing[0]}: {written} tokens were written under a salt of their own, which nobody uses"
         )
     counts = [by_name[name].cached_tokens for name in wanted]
     if None in counts:
@@ -164,9 +165,12 @@ def _of_pair(warm: int, new: int, live: Live, unit: int) -> tuple[Verdict, str]:
     was = live.cached_tokens
     shares = f"right behind the old turn the new one gets {new:,} of {warm:,} tokens that could be reused"
     if was is not None and new - was >= unit:
-        return Verdict.ENGINE_LOST_CACHE, (
-            f"{shares}, and got {was:,} then: the prompts are not to blame, the cache was evicted or lost in between"
+        both = (
+            "the cache was evicted or lost in between; the prompts part as well"
+            if diverged
+            else ("the prompts are not to blame, the cache was evicted or lost in between")
         )
+        return Verdict.ENGINE_LOST_CACHE, f"{shares}, and got {was:,} then: {both}"
     if was is not None and was - new >= unit + (live.reply_tokens or 0):
         return Verdict.UNKNOWN, f"{shares}, and got {was:,} then: it followed another turn than this old one"
     then = "" if was is None else f", and got {was:,} then"
@@ -176,7 +180,9 @@ def _of_pair(warm: int, new: int, live: Live, unit: int) -> tuple[Verdict, str]:
 
 
 def _nothing_kept(cold: Run, unit_tokens: int | None, pool_tokens: int | None) -> str:
-    prompt = cold.prompt_tokens or 0
+    prompt = cold.prompt_tokens
+    if prompt is None:
+        return "sent twice in a row, the old turn gets nothing from the cache, and its length is not told"
     if unit_tokens and prompt <= unit_tokens:
         return f"the old turn has {prompt:,} tokens, no more than the {unit_tokens:,} that are matched at once"
     if pool_tokens and prompt >= pool_tokens:
@@ -186,9 +192,8 @@ def _nothing_kept(cold: Run, unit_tokens: int | None, pool_tokens: int | None) -
 
 def _of(run: Run) -> str:
     share = run.share
-    return f"{run.cached_tokens or 0:,} of {run.prompt_tokens or 0:,} tokens" + (
-        f" ({share:.0%})" if share is not None else ""
-    )
+    prompt = "unknown" if run.prompt_tokens is None else f"{run.prompt_tokens:,}"
+    return f"{run.cached_tokens or 0:,} of {prompt} tokens" + (f" ({100 * share:.0f} %)" if share is not None else "")
 
 
 def _seconds(seconds: float) -> str:

@@ -14,6 +14,20 @@ from kvtop.triage.engine import Layers
 from kvtop.triage.result import Diff
 from kvtop.triage.reuse import Expected
 
+OWN_TOKENS = 512
+"""So many new tokens at least tell a turn's own pace."""
+
+
+def pace(turn: Captured, rate: float | None) -> float | None:
+    """Prompt tokens a second that a turn was read at, where it read enough and did not wait in a queue that nobody
+    timed; else `rate`, the server's."""
+    ttft, new = waited_s(turn), turn.new_tokens
+    if turn.prefill_s and new is not None and new >= OWN_TOKENS:
+        return new / turn.prefill_s
+    if ttft is None or new is None or new < OWN_TOKENS or turn.queue_s is None or ttft <= turn.queue_s:
+        return rate
+    return new / (ttft - turn.queue_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -87,6 +101,11 @@ class Seen:
     """Turn -> the engine that it ran on, where its counters told."""
 
     @property
+    def pace(self) -> float | None:
+        """Prompt tokens a second: this turn's own, where its time tells; else the server's."""
+        return pace(self.turn, self.rate)
+
+    @property
     def cached(self) -> int | None:
         """As the server told it; None also for a number that cannot be true."""
         told, prompt = self.turn.cached_tokens, self.turn.prompt_tokens
@@ -110,10 +129,6 @@ class Seen:
     @property
     def ttft(self) -> float | None:
         return waited_s(self.turn)
-
-    @property
-    def queue(self) -> float | None:
-        return self.turn.queue_s
 
     @property
     def lost(self) -> int:

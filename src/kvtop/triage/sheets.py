@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from kvtop.triage.differ import Divergence, Server
 from kvtop.triage.hunks import hunks, hunks_of
-from kvtop.triage.prompt import Path, Prompt, section
+from kvtop.triage.prompt import Path, Prompt, in_words
 from kvtop.triage.render import render
 from kvtop.triage.sheet import Sheet
 
@@ -24,7 +24,7 @@ def of_words(found: Divergence, old_label: str, new_label: str) -> Sheet:
     ends = list(accumulate(map(len, pieces[1])))
     sections: list[tuple[int, str]] = []
     for start, path in zip(new.starts, new.paths, strict=True):
-        name = named(path)
+        name = named(found.comparison.new, path)
         if not sections or sections[-1][1] != name:
             sections.append((bisect_left(ends, start + 1), name))
     return Sheet(
@@ -40,10 +40,12 @@ def of_words(found: Divergence, old_label: str, new_label: str) -> Sheet:
 
 
 async def of_tokens(found: Divergence, server: Server, old_label: str, new_label: str) -> Sheet:
-    """From the tokens that the server counted. Raises KvtopError."""
+    """From the tokens that the server counted; from words where it does not tell their texts. Raises KvtopError."""
     assert found.counted is not None
     one, other = (counted.ids for counted in found.counted)
-    old, new = await server.pieces(one), await server.pieces(other)
+    old, new = await server.pieces(found.sent[0], one), await server.pieces(found.sent[1], other)
+    if old is None or new is None:
+        return of_words(found, old_label, new_label)
     return Sheet(
         diff=found.diff,
         old=old,
@@ -69,14 +71,14 @@ def _sections(prompt: Prompt, pieces: Sequence[str]) -> Iterator[tuple[int, str]
     for i, tool in enumerate(prompt.tools):
         start = text.find(f'"{tool.get("name", "")}"')
         if start >= 0:
-            places.append((start, f"tools[{i}]"))
+            places.append((start, named(prompt, ("tools", i))))
     for start, path in zip(rendered.starts, rendered.paths, strict=True):
         if path[:1] != ("messages",) or path[-1] == "role":
             continue
         words = rendered.text[start : start + SOUGHT].split("\n")[0].strip()
         found = text.find(words, at) if len(words) >= 4 else -1
         if found >= 0:
-            places.append((found, named(path)))
+            places.append((found, named(prompt, path)))
             at = found if path[1:2] != (0,) else at  # a system prompt may stand before the tools
     last = ""
     for start, name in sorted(places):
@@ -85,6 +87,6 @@ def _sections(prompt: Prompt, pieces: Sequence[str]) -> Iterator[tuple[int, str]
             last = name
 
 
-def named(path: Path) -> str:
-    """The part of a prompt that a path leads into: tools[3], messages[5]."""
-    return section(path[:2])
+def named(prompt: Prompt, path: Path) -> str:
+    """The part of a prompt that a path leads into, as it was sent: tools[3], messages[5], input[7]."""
+    return in_words(prompt.at(path[:2]))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kvtop.triage.kinds import Varies
 
-MOST_CHARS = 200_000
+MOST_CHARS = 50_000
 """Of a longer text nothing is claimed."""
 
 
@@ -44,7 +44,6 @@ _DAYS = (
     r"|woensdag|donderdag|vrijdag|zaterdag|zondag|понедельник|вторник|среда|четверг|пятница|суббота|воскресенье)"
 )
 _CLOCK = r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d{1,9})?)?"
-_ZONE = r"(?:\s?(?:z\b|utc|gmt|[+-]\d{2}:?\d{2}\b|\(?[a-z]{2,5}\)?(?=[\s.,;)]|$)))"
 _HALF = r"(?:\s?[ap]\.?m\.?\b)"
 
 _RULES: tuple[tuple[Varies, str], ...] = (
@@ -110,7 +109,7 @@ _PATTERNS = [(what, re.compile(pattern, re.IGNORECASE)) for what, pattern in _RU
 _COUNTERS = [re.compile(pattern, re.IGNORECASE) for pattern in _COUNTER]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def spans(text: str) -> tuple[Span, ...]:
     """Those of a text, in order, without overlaps."""
     if len(text) > MOST_CHARS:

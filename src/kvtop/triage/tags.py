@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 MOST_CHARS = 400_000
-MOST_TAGS = 20_000
+MOST_TAGS = 4_000
 """Of a text with more nothing is looked for."""
 
 _TAG = re.compile(r"<(/?)([A-Za-z][\w-]{1,60})(?:\s[^<>]{0,400})?>")
@@ -22,20 +22,29 @@ class Block(NamedTuple):
     name: str
 
 
-@lru_cache(maxsize=256)
-def blocks(text: str) -> tuple[Block, ...]:
-    """The outermost ones, in order."""
+@lru_cache(maxsize=8)
+def _tags(text: str) -> tuple[tuple[int, int, bool, str], ...]:
+    """(start, end, whether it closes, name); none of a text with too many."""
     if "</" not in text or len(text) > MOST_CHARS:
         return ()
+    found = []
+    for tag in _TAG.finditer(text):
+        found.append((tag.start(), tag.end(), bool(tag[1]), tag[2]))
+        if len(found) > MOST_TAGS:
+            return ()
+    return tuple(found)
+
+
+@lru_cache(maxsize=8)
+def blocks(text: str) -> tuple[Block, ...]:
+    """The outermost ones, in order."""
     opened: dict[str, list[int]] = {}
     found: list[Block] = []
-    for n, tag in enumerate(_TAG.finditer(text)):
-        if n >= MOST_TAGS:
-            return ()
-        if not tag[1]:
-            opened.setdefault(tag[2], []).append(tag.start())
-        elif starts := opened.get(tag[2]):
-            found.append(Block(starts.pop(), tag.end(), tag[2]))
+    for start, end, closes, name in _tags(text):
+        if not closes:
+            opened.setdefault(name, []).append(start)
+        elif starts := opened.get(name):
+            found.append(Block(starts.pop(), end, name))
     return tuple(_outermost(sorted(found, key=lambda block: (block.start, -block.end))))
 
 
@@ -62,15 +71,13 @@ def without(text: str) -> str:
 
 def around(text: str, at: int) -> list[str]:
     """The names of the blocks that a place stands in, the nearest first."""
-    if "</" not in text or len(text) > MOST_CHARS:
-        return []
     opened: list[str] = []
-    for n, tag in enumerate(_TAG.finditer(text, 0, at)):
-        if n >= MOST_TAGS:
-            return []
-        if not tag[1]:
-            opened.append(tag[2])
-        elif tag[2] in opened[-64:]:
-            while opened.pop() != tag[2]:
+    for start, _, closes, name in _tags(text):
+        if start >= at:
+            break
+        if not closes:
+            opened.append(name)
+        elif name in opened[-64:]:
+            while opened.pop() != name:
                 pass
     return [name for name in reversed(opened[-64:]) if text.find(f"</{name}>", at) >= 0]

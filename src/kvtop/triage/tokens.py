@@ -19,7 +19,7 @@ from kvtop.capture.api.canonical import decode, encode
 from kvtop.capture.turn import Route
 from kvtop.errors import KvtopError
 from kvtop.triage import ids as packed
-from kvtop.triage import payloads, pieces, prompted
+from kvtop.triage import payloads, pieces, prompted, vocabulary
 from kvtop.triage.convert import Converted, convert, render_inputs
 from kvtop.triage.convert import version as v
 from kvtop.triage.convert.converted import object_of
@@ -130,6 +130,27 @@ class Tokenizer:
     async def pieces(self, ids: bytes, first: int, last: int) -> list[Span]:
         """The same of each single token; their texts joined are the `text` of the range. Raises KvtopError."""
         return await pieces.pieces(self._say, self._words, ids, first, last)
+
+    async def strings(self, route: Route, body: bytes, ids: bytes) -> list[str] | None:
+        """The text of every token of a request whose ids these are, in two calls; None where the server does not tell
+        their names, or tokenises it otherwise. Raises KvtopError."""
+        document = decode(body)
+        made = convert(route, document)
+        if isinstance(made.prompt, str):
+            asked = [payloads.tokenize_text(made.prompt, document)]
+        elif made.chat is None:
+            return None
+        else:
+            version = await self._learned.version()
+            ways = await self._ways(_Request(route, body, document, made))
+            chats = [chat for way in ways for chat in _with_and_without_tools(way.chat or {})]
+            asked = [payloads.tokenize_chat(chat, version) for chat in chats]
+        for one in asked:
+            answer = await self._server.post("/tokenize", one[:-1] + b',"return_token_strs":true}')
+            found = prompted.named(answer) if answer.status == 200 else None
+            if found is not None and packed.pack(found[0]) == ids:
+                return vocabulary.texts(found[1], await self._say(found[0]))
+        return None
 
     async def _render(self, request: _Request, usage: int | None) -> Found | None:
         """From the render routes; None where they are closed, or refuse it for another reason than its length."""

@@ -26,8 +26,13 @@ from kvtop.triage.words import FIXES, LIMIT, because, cause, named, section, wai
 
 SHORT_S = 2.0
 """A shorter time in the queue is no news."""
-SMALL = 0.1
-"""Share of the dearest cause's tokens."""
+
+
+ANOTHER_KEY = {
+    Kind.CACHE_SALT_CHANGED: "it was sent with another cache salt than the turn before",
+    Kind.MODEL_CHANGED: "it was sent with another model than the turn before",
+    Kind.PROMPT_LOGPROBS_SET: "it asks for prompt_logprobs, and such a request reads nothing from the cache",
+}
 
 
 def why(seen: Seen) -> Why:
@@ -215,19 +220,24 @@ def _prompt(seen: Seen) -> Why | None:
     anew = reread(seen, broken)
     if anew is None or not seen.counts(anew):
         return None
-    first = _main(broken)
-    cost = f", {secs(anew / seen.rate)}" if seen.rate else ""
+    first = _first(seen, broken)
+    cost = f", {secs(anew / seen.pace)}" if seen.pace else ""
     name, at = f"{named(seen)} {waited(seen)}", _where(seen, first)
-    again = f"{exact(anew)} tokens were read again{cost}"
+    about = "about " if seen.diff is not None and seen.diff.method == "text" else ""
+    again = f"{about}{exact(anew)} tokens were read again{cost}"
     if first is not None and first.kind in KEYS:
-        what = "cache salt" if first.kind is Kind.CACHE_SALT_CHANGED else "model"
-        sentence = f"{name}: it was sent with another {what} than the turn before; {again}"
+        sentence = f"{name}: {ANOTHER_KEY[first.kind]}; {again}"
     elif first is not None and first.who is Who.NOBODY:
         sentence = f"{name}: {cause(first.kind)}, by design; {again}"
     else:
         kind = f" ({cause(first.kind)})" if first is not None else ""
         sentence = f"{name}: the prefix broke{at}{kind}; {again}"
     lines = [printable(one.says) for one in broken]
+    behind = sum(one.lost_tokens or 0 for one in broken if one is not first)
+    if first is not None and first.lost_tokens is not None and behind:
+        lines.append(
+            f"mended alone it brings back {exact(first.lost_tokens)} tokens; {exact(behind)} stand behind others"
+        )
     if first is None and seen.turn.changed:
         lines.append(f"other than in the turn before: {', '.join(seen.turn.changed).replace('_', ' ')}")
     return _why(
@@ -242,14 +252,13 @@ def _prompt(seen: Seen) -> Why | None:
     )
 
 
-def _main(broken: Sequence[Cause]) -> Cause | None:
-    """The dearest cause that somebody can mend, unless it is next to nothing beside what is so by design."""
-    dearest = broken[0] if broken else None
-    if dearest is None or dearest.who is not Who.NOBODY:
-        return dearest
-    most = dearest.lost_tokens or 0
-    mendable = (one for one in broken if one.who is not Who.NOBODY and (one.lost_tokens or 0) >= SMALL * most)
-    return next(mendable, dearest)
+def _first(seen: Seen, broken: Sequence[Cause]) -> Cause | None:
+    """The cause that the prompt meets first, since mending another one alone gains nothing; another key before all."""
+    if key := next((one for one in broken if one.kind in KEYS), None):
+        return key
+    told = seen.diff.first if seen.diff else None
+    found = (one for one in broken if told is not None and (one.pointer, one.section) == (told.pointer, told.section))
+    return next(found, broken[0] if broken else None)
 
 
 def _where(seen: Seen, cause: Cause | None) -> str:
@@ -278,7 +287,7 @@ def _agrees(seen: Seen) -> tuple[str, ...]:
 def _served(seen: Seen) -> tuple[str, ...]:
     if seen.expected is None or seen.cached is None or seen.lost:
         return ()
-    return ("the engine: it gave all that this prompt could have had",)
+    return ("a lost cache: the engine gave all that this prompt could have had",)
 
 
 def _boundary(seen: Seen) -> Why | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -13,7 +14,12 @@ MOST_WORDS = 3_000
 APART = 24
 """Characters of equal text that part two regions of a line."""
 
-_WORD = re.compile(r"\w+|\s+|[^\w\s]")
+MOST_PAIRS = 60_000
+"""Of two stretches in which equal words meet more often than this, too: such a search takes seconds."""
+MOST_REGIONS = 200
+"""Of a text with more regions all between the first and the last one is one."""
+
+_WORD = re.compile(r"\w+[^\S\n]*|\s+|[^\w\s][^\S\n]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,12 @@ class Region:
 
 
 Stretch = str | Region
+
+
+def meetings(a: Sequence[str], b: Sequence[str]) -> int:
+    """How often an element of one is equal to one of the other: what a search for equal stretches goes through."""
+    ours, theirs = Counter(a), Counter(b)
+    return sum(n * theirs[one] for one, n in ours.items())
 
 
 def common_head(a: Sequence[object], b: Sequence[object]) -> int:
@@ -56,6 +68,10 @@ def common_tail(a: Sequence[object], b: Sequence[object], head: int) -> int:
 def stretches(old: str, new: str) -> list[Stretch]:
     """The new text in pieces: equal ones as text, others as regions. The old text follows from them as well."""
     regions = list(_regions(old, new))
+    if len(regions) > MOST_REGIONS:
+        first, last = regions[0], regions[-1]
+        old_end, new_end = last.old_at + len(last.old), last.new_at + len(last.new)
+        regions = [Region(old[first.old_at : old_end], new[first.new_at : new_end], first.old_at, first.new_at)]
     out: list[Stretch] = []
     at = 0
     for region in regions:
@@ -79,7 +95,7 @@ def _regions(old: str, new: str) -> Iterator[Region]:
     if len(old) - old_end != len(new) - new_end:
         old_end, new_end = len(old) - tail, len(new) - tail
     a, b = old[start:old_end].splitlines(keepends=True), new[start:new_end].splitlines(keepends=True)
-    if len(a) > MOST_LINES or len(b) > MOST_LINES:
+    if len(a) > MOST_LINES or len(b) > MOST_LINES or meetings(a, b) > 10 * MOST_PAIRS:
         yield Region(old[head : len(old) - tail], new[head : len(new) - tail], head, head)
         return
     old_at = new_at = start
@@ -115,7 +131,8 @@ def _in_line(old: str, new: str, old_at: int, new_at: int) -> Iterator[Region]:
     head, tail = _to_edge(old, new, head, tail)
     a, b = old[head : len(old) - tail], new[head : len(new) - tail]
     one, other = _WORD.findall(a), _WORD.findall(b)
-    if not one or not other or len(one) > MOST_WORDS or len(other) > MOST_WORDS:
+    long = len(one) > MOST_WORDS or len(other) > MOST_WORDS
+    if not one or not other or long or meetings(one, other) > MOST_PAIRS:
         yield Region(a, b, old_at + head, new_at + head)
         return
     found: list[tuple[int, int, int, int]] = []

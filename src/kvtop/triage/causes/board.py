@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kvtop.triage.changes import Change, Comparison, What
 from kvtop.triage.kinds import Kind, Varies, Who
-from kvtop.triage.prompt import Path, section
+from kvtop.triage.prompt import Path, in_words
 from kvtop.triage.result import Cause
 
 
@@ -40,19 +40,22 @@ class Board:
         values: Iterable[Varies] = (),
         at: Path | None = None,
         moved_to: Path | None = None,
+        in_old: bool = False,
     ) -> None:
-        """These changes are explained. `at`: where the cause is named, else the first change's place."""
+        """These changes are explained. `at`: where the cause is named, else the first change's place; `in_old`: it is a
+        place of the old prompt."""
         mine = list(changes)
         self._taken |= {change.id for change in mine}
         first = mine[0]
         gone = first.what.value.endswith("_removed")
         path = at if at is not None else first.path
-        prompt = self.comparison.old if gone and at is None else self.comparison.new
+        prompt = self.comparison.old if in_old or (gone and at is None) else self.comparison.new
+        pointer = prompt.at(path, first.region.new_at if first.region is not None and at is None else None)
         self.causes.append(
             Cause(
                 kind=kind,
-                pointer=prompt.at(path, first.region.new_at if first.region is not None and at is None else None),
-                section=section(path),
+                pointer=pointer,
+                section=in_words(pointer),
                 says=says,
                 fix=fix,
                 who=who,
@@ -61,6 +64,12 @@ class Board:
                 changes=frozenset(change.id for change in mine),
             )
         )
+
+    def message_of(self, change: Change) -> int | None:
+        """The message of the new prompt that a change is in; None: it is in none, or in one that is gone."""
+        if change.what in (What.BLOCK_REMOVED, What.CALL_REMOVED) and change.message is not None:
+            return dict(self.comparison.pairs).get(change.message)
+        return None if change.what is What.MESSAGE_REMOVED else change.message
 
     def causes_of(self, kind: Kind) -> list[Cause]:
         """Those of a kind that were found."""

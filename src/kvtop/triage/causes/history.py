@@ -146,7 +146,7 @@ def reminder_moved(board: Board) -> None:
         name = _tag(gone.text)
         if name is None or gone.change not in board.free():
             continue
-        at = gone.change.message if gone.change.what is not What.MESSAGE_REMOVED else None
+        at = board.message_of(gone.change)
         start = at if at is not None else int(gone.change.path[1])
         for j in range(start, len(c.new.messages)):
             text = _whole(c.new.messages[j])
@@ -168,6 +168,7 @@ def reminder_moved(board: Board) -> None:
                 "keep a reminder where it was first sent, and add the new one behind it",
                 at=_message_place(gone.change),
                 moved_to=("messages", j),
+                in_old=gone.change.what.value.endswith("_removed"),
             )
             break
 
@@ -202,6 +203,7 @@ def message_moved(board: Board) -> None:
             "resume a conversation from what was sent, not from parts that are put together anew",
             at=first[0].path,
             moved_to=first[1].path,
+            in_old=True,
         )
 
 
@@ -237,7 +239,7 @@ def other_conversation(board: Board) -> None:
     https://github.com/gotgenes/pi-packages/issues/180"""
     c = board.comparison
     everything = board.free()
-    if not everything or board.causes_of(Kind.COMPACTION) or not _apart(c):
+    if not everything or board.causes_of(Kind.COMPACTION) or not _apart(board):
         return
     a, b = ("\n".join(text_of(m) for m in one.messages[: _system_head(one.messages)]) for one in (c.old, c.new))
     common = common_head(a, b)
@@ -260,11 +262,12 @@ def other_conversation(board: Board) -> None:
     )
 
 
-def _apart(c: Comparison) -> bool:
+def _apart(board: Board) -> bool:
     """Whether one cannot be the other one, continued."""
+    c = board.comparison
     head = _system_head(c.old.messages), _system_head(c.new.messages)
     shared = [(i, j) for i, j in c.pairs if i >= head[0] and j >= head[1]]
-    changed = {change.message for change in c.changes if change.what is not What.MESSAGE_REMOVED}
+    changed = {board.message_of(change) for change in c.changes}
     kept = sum(j not in changed for _, j in shared)
     asked = any(role(message) == "user" for message in c.old.messages[head[0] :])
     systems = [one.messages[:n] for one, n in zip((c.old, c.new), head, strict=True)]

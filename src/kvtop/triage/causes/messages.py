@@ -154,7 +154,7 @@ def images(board: Board) -> None:
     gone = [change for change in board.free(What.BLOCK_REMOVED) if _is_picture(change.old)]
     if gone:
         # A placeholder may stand in its place.
-        places = {change.message for change in gone}
+        places = {board.message_of(change) for change in gone}
         notes = [
             change
             for change in board.free(What.BLOCK_INSERTED)
@@ -165,7 +165,7 @@ def images(board: Board) -> None:
             [*gone, *notes],
             f"{len(gone)} picture{' was' if len(gone) == 1 else 's were'} taken out of an earlier message",
             "raise the cap on pictures, or drop many at once and seldom",
-            at=("messages", board.comparison.new.messages.index(_new_message(board, gone[0])), "content"),
+            at=("messages", board.message_of(gone[0]) or 0, "content"),
         )
     same = [
         change
@@ -263,7 +263,10 @@ def other_fields(board: Board) -> None:
     """Blocks and members that no rule above explains are edited text."""
     rest = [change for change in board.free() if change.message is not None and change.what is not What.TEXT]
     rest = [change for change in rest if change.what not in (What.MESSAGE_INSERTED, What.MESSAGE_REMOVED)]
-    for changes in _by_message(rest):
+    groups: dict[int | None, list[Change]] = {}
+    for change in rest:
+        groups.setdefault(board.message_of(change), []).append(change)
+    for changes in groups.values():
         board.claim(
             Kind.TEXT_EDITED,
             changes,
@@ -335,11 +338,6 @@ def _in_picture(board: Board, change: Change) -> bool:
         if _is_picture(block):
             return True
     return False
-
-
-def _new_message(board: Board, gone: Change) -> Any:
-    pairs = dict(board.comparison.pairs)
-    return board.comparison.new.messages[pairs.get(int(gone.path[1]), 0)]
 
 
 def _flat(content: Any) -> str:

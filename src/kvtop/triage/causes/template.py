@@ -8,7 +8,7 @@ from typing import Any
 
 from kvtop.triage.changes import Comparison
 from kvtop.triage.kinds import Kind, Varies, Who
-from kvtop.triage.prompt import Path, section
+from kvtop.triage.prompt import Path, in_words
 from kvtop.triage.result import Cause
 from kvtop.triage.spans import varying
 from kvtop.triage.values import role, text_of
@@ -165,7 +165,7 @@ def _cause(
     return Cause(
         kind=kind,
         pointer=at(path),
-        section=section(path) or "the template",
+        section=in_words(at(path)) or "the template",
         says=says,
         fix=fix,
         who=who,

@@ -148,9 +148,10 @@ _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'`<>]+", re.IGNORECASE)
 
 def _in_url(change: Change) -> bool:
     region = change.region
-    return region is not None and any(
-        found.start() <= region.new_at < found.end() for found in _URL.finditer(change.new)
-    )
+    if region is None:
+        return False
+    start = max(change.new.rfind("\n", 0, region.new_at) + 1, region.new_at - 2_000)
+    return any(m.start() <= region.new_at < m.end() for m in _URL.finditer(change.new, start, region.new_at + 200))
 
 
 def _in_list(change: Change) -> bool:
@@ -212,15 +213,21 @@ def _lines(change: Change) -> tuple[str, str]:
 
 def _inside_header(change: Change) -> bool:
     region = change.region
-    if region is None:
+    if region is None or len(region.old) + len(region.new) > MOST_CHARS:
         return False
 
-    def inside(text: str, at: int, part: str) -> bool:
-        if not part.strip():
-            return True
-        return any(m.start() <= at and at + len(part.rstrip("\n")) <= m.end() for m in _HEADER.finditer(text))
+    def inside(text: str, at: int, part: str) -> bool | None:
+        """None: there is nothing of it on this side."""
+        words = part.strip()
+        if not words:
+            return None
+        start = at + len(part) - len(part.lstrip())
+        line = text.rfind("\n", 0, start) + 1
+        found = _HEADER.search(text, line, start + len(words))
+        return found is not None and found.start() <= start and "\n" not in words
 
-    return inside(change.old, region.old_at, region.old) and inside(change.new, region.new_at, region.new)
+    sides = (inside(change.old, region.old_at, region.old), inside(change.new, region.new_at, region.new))
+    return False not in sides and True in sides
 
 
 def _bare(text: str) -> str:

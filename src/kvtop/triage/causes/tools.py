@@ -83,7 +83,7 @@ def tools_added_or_removed(board: Board) -> None:
     added, removed = board.free(What.TOOL_ADDED), board.free(What.TOOL_REMOVED)
     came = [str(change.new.get("name", "")) for change in added]
     went = [str(change.old.get("name", "")) for change in removed]
-    fix = "name all tools from the first turn on, and add later ones behind the others"
+    fix = "name all tools from the first turn on"
     if added and removed:
         says = f"another set of tools: {quoted(came)} came, {quoted(went)} went"
         first = min(added, key=lambda change: change.path)
@@ -207,9 +207,10 @@ def _ids(old: str, new: str) -> tuple[Varies, ...]:
 
 def _moved_group(old: list[Any], new: list[Any]) -> str:
     """The MCP server whose tools alone went to the end, in their order; empty: that is not what happened."""
+    old, new = [str(name) for name in old], [str(name) for name in new]
     common = [name for name in old if name in set(new)]
     now = [name for name in new if name in set(old)]
-    if Counter(map(str, common)) != Counter(map(str, now)):
+    if Counter(common) != Counter(now):
         return ""
     servers = {found[1] for name in now if (found := _MCP.match(str(name)))}
     for server in sorted(servers):

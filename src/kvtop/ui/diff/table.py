@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvtop.triage.places import Places, in_words
+from kvtop.triage.places import Places
+from kvtop.triage.prompt import in_words
 from kvtop.triage.result import Cause
 from kvtop.triage.sheet import Sheet
 from kvtop.ui.draw import Line, cells, clip, lj, pick, rj, safe, wrap
