@@ -172,8 +172,7 @@ async def test_turns_that_did_not_end_well(tap: Tap, plain: Server) -> None:
         talk.messages = [*talk.messages, {"role": "user", "content": LONG}]
         body = {"model": "tiny", "messages": talk.messages, "tools": talk.tools, "max_tokens": 1, "stream": True}
         client = await Client.ask(tap.url, "/v1/chat/completions", body)
-        while not (await agent.scrape()).values[RUNNING]:
-            pass
+        await reaches(agent, 1)
         client.reset()
         await agent.settled()
         usage = await talk.again()
@@ -197,13 +196,13 @@ async def test_a_queue(tap: Tap, plain: Server) -> None:
     async with Agent(plain) as agent, Talk(tap.url, "In line. ") as talk:
         await talk.again()
         busy = [asyncio.create_task(_write(plain.url, n)) for n in range(8)]
-        while (await agent.scrape()).values[RUNNING] < len(busy):
-            pass
+        await reaches(agent, len(busy))
         turn = asyncio.create_task(talk.next())
         since: float | None = None
-        while since is None or time.monotonic() < since + 3.0:  # a wait that is worth a word
-            waiting = (await agent.scrape()).values[WAITING] > 0
-            since = (since or time.monotonic()) if waiting else None
+        async with asyncio.timeout(60):
+            while since is None or time.monotonic() < since + 3.0:  # a wait that is worth a word
+                waiting = (await agent.scrape()).values[WAITING] > 0
+                since = (since or time.monotonic()) if waiting else None
         for one in busy:
             one.cancel()
         await turn
@@ -214,6 +213,13 @@ async def test_a_queue(tap: Tap, plain: Server) -> None:
     assert (stood.verdict, stood.causes) == ("queued", []), stood.said
     assert stood.why["expected_cached_tokens"] == stood.why["cached_tokens"]
     assert "8 ran and 1 waited meanwhile" in stood.why["evidence"]
+
+
+async def reaches(agent: Agent, running: int) -> None:
+    """Until so many requests run."""
+    async with asyncio.timeout(60):
+        while (await agent.scrape()).values[RUNNING] < running:
+            pass
 
 
 async def _write(url: str, n: int) -> None:
