@@ -115,7 +115,7 @@ NAMED: list[tuple[Reason, dict[str, Any], str, str]] = [
     ),
     (
         Reason.STILL_RUNNING,
-        {"baseline": old(first_token_at=T + 70, ended_at=T + 80), "expected": UNREAD},
+        {"baseline": old(first_token_at=T + 70, ended_at=T + 80, cached_tokens=0), "expected": UNREAD},
         "turn 10 was still being read when it came", "turn 10 was still being read when it came",
     ),
     (
@@ -348,6 +348,33 @@ def test_what_the_pool_cannot_hold_beside_the_prefix_is_evicted(pool: int, cache
     assert named or Reason.EVICTED in found.candidates
     line = "100,000 tokens were computed since turn 10: the pool of 110,000 could not hold these 20,000 as well"
     assert (line in found.evidence) is named
+
+
+def test_of_two_at_once_the_one_that_was_taken_in_first_lost_nothing() -> None:
+    """Their numbers are those of their first bytes."""
+    reads = {"first_token_at": T + 70, "ended_at": T + 80}
+    for had, lost in ((0, True), (1_280, False)):
+        found = why(scene(baseline=old(**reads, cached_tokens=had), expected=UNREAD))
+        assert (found.reason == Reason.STILL_RUNNING) is lost
+
+
+def test_a_look_after_its_arrival_counts_while_nobody_else_computes() -> None:
+    """The look at its arrival is the one after the turn before."""
+    stale = with_(OLD.samples[1], at=T + 59.9)
+    fresh = sample(60.1, **BETWEEN)
+    for running, named in ((1, True), (2, False)):
+        looks = [stale, with_(fresh, running=running), NEW.samples[1]]
+        found = why(scene(baseline=old(OLD.samples[0], stale), turn=with_(NEW, samples=looks)))
+        assert (found.reason == Reason.EVICTED) is named
+
+
+def test_a_look_after_the_first_token_tells_of_the_process_and_of_resets() -> None:
+    stale = with_(COUNTED[1], at=T + 59.9)
+    for resets in (0, 1):
+        late = with_(NEW, samples=[stale, with_(NEW.samples[1], resets=resets)])
+        found = why(scene(baseline=old(COUNTED[0], stale), turn=late))
+        assert "a restart: the process start is unchanged since turn 10" in found.rules_out
+        assert (found.reason == Reason.CACHE_RESET) is bool(resets)
 
 
 def test_a_hit_that_a_tier_may_have_given_rules_no_reset_out() -> None:

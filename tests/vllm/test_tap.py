@@ -317,21 +317,3 @@ async def test_killed_recorder(tap: Tap, server: Server) -> None:
     for row, usage in zip(whole, book.rows, strict=True):
         assert_says(row, usage, "length")
     assert tap.recorder().pid != old.pid
-
-
-async def test_server_that_tells_no_cached_tokens(serving: Serving, tmp_path: Path) -> None:
-    """Without --enable-prompt-tokens-details the counters tell, where a turn was alone."""
-    with (
-        serving("small", "--no-enable-prompt-tokens-details") as server,
-        tapping(server.url, tmp_path / "tap") as tap,
-    ):
-        async with Agent(server) as agent:
-            for shape in shapes("Switch it off.", max_tokens=80):
-                if "tools" in shape.body:
-                    continue
-                row, raw = await counted(tap, agent, shape.path, shape.body | {"ignore_eos": True})
-                # The answers of responses tell them all the same.
-                source = "usage" if shape.route == "responses" else "metrics"
-                assert (row.cached_source, b'"cached_tokens"' in raw) == (source, source == "usage"), shape.name
-                assert row.cached_tokens is not None
-                assert row.cached_tokens >= BLOCK or not shape.stream

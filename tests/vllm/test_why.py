@@ -14,6 +14,8 @@ import pytest
 from vllm_agent import TEXT, Agent, Message, Server, shuffled
 from vllm_tap import Client, Tap, tapping
 from vllm_why import (
+    RUNNING,
+    WAITING,
     Asked,
     Rendered,
     Talk,
@@ -187,10 +189,6 @@ async def test_turns_that_did_not_end_well(tap: Tap, plain: Server) -> None:
     assert f"turn {gone.turn.id} was aborted before its prompt had been read" in after.why["evidence"]
     assert (refused.verdict, refused.why["phases"]["prefill_s"]) == ("failed", None), refused.said
     assert "400" in refused.why["sentence"]
-
-
-RUNNING = "vllm:num_requests_running", (("engine", "0"), ("model_name", "tiny"))
-WAITING = "vllm:num_requests_waiting", (("engine", "0"), ("model_name", "tiny"))
 
 
 async def test_a_queue(tap: Tap, plain: Server) -> None:

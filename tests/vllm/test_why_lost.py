@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
-from vllm_agent import TEXT, Message, Server
+from test_tap import counted
+from vllm_agent import TEXT, Agent, Message, Server
+from vllm_routes import shapes
 from vllm_tap import Tap, free_port, tapping
-from vllm_why import Asked, Talk, Told, assert_clean, assert_contract, assert_lost, assert_unaccused
+from vllm_why import RUNNING, Asked, Talk, Told, assert_clean, assert_contract, assert_lost, assert_unaccused
 
 pytestmark = pytest.mark.vllm
 
@@ -47,8 +50,16 @@ def asked(tap: Tap) -> Asked:
 
 
 @pytest.fixture(scope="module")
-def before(serving: Serving, port: str, tap: Tap, asked: Asked) -> Before:
-    """Its answers do not tell what was cached. The turns come one by one, so that the counters can."""
+def until_restart(serving: Serving, port: str) -> Iterator[tuple[Server, ExitStack]]:
+    """Its answers do not tell what was cached. Closing the stack stops it."""
+    with ExitStack() as stack:
+        arguments = ("--port", port, *SMALL, "--no-enable-prompt-tokens-details")
+        yield stack.enter_context(serving("small", *arguments)), stack
+
+
+@pytest.fixture(scope="module")
+def before(until_restart: tuple[Server, ExitStack], tap: Tap, asked: Asked) -> Before:
+    """The turns come one by one, so that the counters can tell what each had."""
 
     async def turns() -> list[Told]:
         found = []
@@ -59,12 +70,13 @@ def before(serving: Serving, port: str, tap: Tap, asked: Asked) -> Before:
         return found
 
     talk = Talk(tap.url, "Before the restart. ")
-    with serving("small", "--port", port, *SMALL, "--no-enable-prompt-tokens-details"):
-        return Before(talk, asyncio.run(turns()))
+    return Before(talk, asyncio.run(turns()))
 
 
 @pytest.fixture(scope="module")
-def server(before: Before, serving: Serving, port: str) -> Iterator[Server]:
+def server(before: Before, until_restart: tuple[Server, ExitStack], serving: Serving, port: str) -> Iterator[Server]:
+    """The same one, started anew."""
+    until_restart[1].close()
     with serving("small", "--port", port, *SMALL, *SLOWLY, VLLM_SERVER_DEV_MODE="1") as running:
         yield running
 
@@ -95,6 +107,24 @@ def test_cached_tokens_that_no_answer_tells(before: Before) -> None:
         told = one.why["cached_tokens"]
         assert (told, one.turn.cached_source) in ((one.why["expected_cached_tokens"], "metrics"), (None, None))
     assert second.diff["append_only"]
+
+
+async def test_turns_of_a_server_that_tells_no_cached_tokens(
+    until_restart: tuple[Server, ExitStack], tmp_path: Path
+) -> None:
+    """Without --enable-prompt-tokens-details the counters tell, where a turn was alone."""
+    server = until_restart[0]
+    with tapping(server.url, tmp_path / "tap") as tap:
+        async with Agent(server) as agent:
+            for shape in shapes("Switch it off.", max_tokens=80):
+                if "tools" in shape.body:
+                    continue
+                row, raw = await counted(tap, agent, shape.path, shape.body | {"ignore_eos": True})
+                # The answers of responses tell them all the same.
+                source = "usage" if shape.route == "responses" else "metrics"
+                assert (row.cached_source, b'"cached_tokens"' in raw) == (source, source == "usage"), shape.name
+                assert row.cached_tokens is not None
+                assert row.cached_tokens >= 128 or not shape.stream
 
 
 async def test_a_restart(before: Before, server: Server, tap: Tap, asked: Asked) -> None:
@@ -143,11 +173,15 @@ async def test_a_cache_that_is_cleared(server: Server, tap: Tap, asked: Asked) -
 
 async def test_two_that_come_at_once_with_one_beginning(server: Server, tap: Tap, asked: Asked) -> None:
     """The second one misses what the first one has not yet read."""
-    async with Talk(tap.url, "At once. ") as one, Talk(tap.url, "At once. ") as two:
+    async with Agent(server) as agent, Talk(tap.url, "At once. ") as one, Talk(tap.url, "At once. ") as two:
         for talk in (one, two):
             talk.messages = [*talk.messages, *filler(9)]
-        await asyncio.gather(one.again(), two.again())
-    first, second = sorted(await asked.why(2), key=lambda told: told.turn.first_token_at or 0)
+        sent = asyncio.create_task(one.again())
+        while not (await agent.scrape()).values[RUNNING]:
+            pass
+        await two.again()
+        await sent
+    first, second = await asked.why(2)
     assert_unaccused(first)
     assert_lost(second, "still_running")
     assert f"turn {first.turn.id} was still being read when it came" in second.why["evidence"]

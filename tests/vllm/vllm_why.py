@@ -30,6 +30,10 @@ TOKENS = {"old", "new", "common", "reusable", "lost", "reread"}
 FIRST = {"token", "byte", "section", "pointer", "old", "new"}
 CAUSE = {"kind", "pointer", "section", "values", "lost_tokens", "lost_s", "who", "says", "fix", "seen"}
 
+RUNNING = "vllm:num_requests_running", (("engine", "0"), ("model_name", "tiny"))
+WAITING = "vllm:num_requests_waiting", (("engine", "0"), ("model_name", "tiny"))
+"""Of a scrape's values."""
+
 
 class Talk:
     """An agent that talks to a URL, streamed. `route`: chat or messages."""

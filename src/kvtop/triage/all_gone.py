@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from kvtop.capture.turn import Captured, Sample
 from kvtop.model.words import exact, span
@@ -46,11 +47,11 @@ def restarted(seen: Seen, source: Captured) -> Finding:
 
 def _path(seen: Seen, source: Captured) -> list[Sample]:
     """The server's counters from the last look at them in the source's time to the last one before this turn's first
-    token; empty where one of the two is missing."""
+    token, else the first one after it; empty where one of the two is missing."""
     if source.upstream != seen.turn.upstream:
         return []
     old = [one for one in source.samples if one.at >= (source.first_token_at or source.started_at)]
-    own = [one for one in own_samples(seen, old[-1].at) if one.at > old[-1].at] if old else []
+    own = own_samples(seen, math.nextafter(old[-1].at, math.inf)) if old else []  # the same look tells nothing
     if not old or not own:
         return []
     a, b = old[-1], own[-1]

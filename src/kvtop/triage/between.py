@@ -29,7 +29,7 @@ def samples_between(seen: Seen, source: Captured) -> list[Sample]:
     since, until = source.first_token_at or seen.since(source), seen.admitted
     after = sorted((one for one in source.samples if one.at >= since), key=lambda one: one.at)
     own = own_samples(seen, after[-1].at) if after else []
-    own = [one for one in own if one.at <= until] or own[:1]
+    own = [one for one in own if one.at <= until or _alone(seen, one)] or own[:1]
     if not own:
         return []
     inner = [
@@ -41,6 +41,12 @@ def samples_between(seen: Seen, source: Captured) -> list[Sample]:
     ]
     kept = {one.at: one for one in (*after, *inner, *own)}
     return [kept[at] for at in sorted(kept)]
+
+
+def _alone(seen: Seen, one: Sample) -> bool:
+    """No other request was computing at that look, and this one's prompt is not counted yet."""
+    end = seen.turn.first_token_at
+    return end is not None and one.at < end and one.running is not None and one.running <= 1
 
 
 def own_samples(seen: Seen, since: float) -> list[Sample]:

@@ -74,6 +74,8 @@ def never_had(seen: Seen) -> Finding | None:
         return None
     if source.ended_at is not None and source.ended_at <= seen.admitted:
         return _aborted(seen, source)
+    if (source.cached_tokens or 0) > (seen.cached or 0):
+        return None  # it found more of what both begin with: this turn was taken in before it
     return _still_running(seen, source) if source.state is not None else None
 
 
