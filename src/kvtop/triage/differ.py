@@ -189,7 +189,7 @@ class _Pair:
         if unit:
             reusable = min(kept, m - 1) // unit * unit
             reread = max(0, min(n, m - 1) // unit * unit - reusable)
-        return Tokens(old=n, new=m, common=shared, reusable=reusable, lost=n - kept, reread=reread)
+        return Tokens(old=n, new=m, common=shared, reusable=reusable, lost=n - shared, reread=reread)
 
     async def causes(self, guessed: Sequence[Cause], unit: int | None) -> tuple[list[Cause], list[str], int]:
         """Those that cost something, in the order in which the prompt meets them; notes; the calls made."""
