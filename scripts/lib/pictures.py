@@ -63,14 +63,14 @@ def past_is_told(pane: Pane) -> None:
 
 
 def one_broke(pane: Pane) -> None:
-    """A turn whose prefix broke is there, told why; it alone is listed, and opened."""
+    """A turn whose prefix broke is there, told why; it is sought, and opened."""
     pane.wait_until(lambda screen: "broke" in screen and "SLOW" in screen, "a slow turn", 180)
     pane.keys("/")
-    pane.keys("-l", "slow")
+    pane.keys("-l", "slow new>50k cached<20")
     pane.keys("Enter")
     time.sleep(1)
     pane.keys("Enter")
-    pane.wait_until(lambda screen: "Causes" in screen, "the turn's page")
+    pane.wait_until(lambda screen: "Causes" in screen, "the turn's page", 60)
     time.sleep(2)
 
 

@@ -369,9 +369,9 @@ async def test_a_captured_turns_page_has_all_that_is_known() -> None:
         "POST /v1/chat/completions, stream, 492 kB sent",
         "3 tools              3.6 kB  bash, edit, read",
         "system              14.2 kB",
-        "messages[0]           500 B  user",
+        "messages[1]           500 B  user",
         "··· 33 messages",
-        "messages[39]          539 B  assistant",
+        "messages[40]          539 B  assistant",
         "hints x-session-id ses_01234567890123456…456789",
         "11 characters of reasoning, calls edit; 75.0 kB came",
         "line 8",
@@ -399,7 +399,7 @@ async def test_the_page_fits_and_scrolls(w: int, h: int) -> None:
             seen += text(app)
             await pilot.press("pagedown")
         if w >= 40:
-            assert "messages[0]" in seen and "chatcmpl-42" in seen
+            assert "messages[1]" in seen and "chatcmpl-42" in seen
 
 
 async def test_what_is_not_known_is_said_so() -> None:
@@ -460,7 +460,7 @@ async def test_a_store_that_fails_is_a_line_and_is_asked_again() -> None:
         assert "turns.db is held by another program" in await settled(app, pilot)
         box.desk.fails, box.desk.details[812] = "", detail()
         app.screen.tick()  # type: ignore[attr-defined]
-        assert "messages[0]" in await settled(app, pilot)
+        assert "messages[1]" in await settled(app, pilot)
         asked = len(box.desk.asked)
         app.screen.tick()  # type: ignore[attr-defined]
         await settled(app, pilot)
@@ -525,7 +525,7 @@ async def test_bodies_are_laid_out_and_changed_between() -> None:
         assert "Turn 812: answer" in screen and 'data: {"a": "␛[2J"}' in screen and "data: [DONE]" in screen
         assert "as it was sent" in screen and "indented" not in screen
         await pilot.press("escape")
-        assert "messages[0]" in text(app)
+        assert "messages[1]" in text(app)
 
 
 async def test_a_body_that_is_not_there_or_too_long_is_said_so() -> None:

@@ -39,6 +39,7 @@ class Shop:
         *,
         parent: int | None = None,
         talk: str = "c1",
+        salt: str | None = None,
         **known: Any,
     ) -> int:
         tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in ("read", "edit")]
@@ -46,7 +47,8 @@ class Shop:
         messages += [
             {"role": "user" if i % 2 == 0 else "assistant", "content": f"{t} " * 30} for i, t in enumerate(said)
         ]
-        body = json.dumps({"model": "q", "messages": messages, "tools": tools}).encode()
+        salted = {"cache_salt": salt} if salt else {}
+        body = json.dumps({"model": "q", "messages": messages, "tools": tools} | salted).encode()
         outline = read_request("POST", "/v1/chat/completions", [], body).outline
         at = FULL.started_at + 60 * self.count
         self.count += 1
@@ -84,6 +86,18 @@ async def test_without_a_parent_the_longest_common_beginning_decides(shop: Shop)
     last = shop.turn(["one", "yes", "two"], talk="c1")
     cases = book(shop)
     assert (await cases.base(cases.turn(last))).id == near
+
+
+@pytest.mark.parametrize("odd", [{"schema": TURNED}, {"salt": "s"}])
+async def test_after_a_turn_that_stepped_aside_the_one_before_it_counts(shop: Shop, odd: dict[str, Any]) -> None:
+    first = shop.turn(["one"])
+    before = shop.turn(["one", "yes", "two"], parent=first)
+    aside = shop.turn(["one", "yes", "two", "yes", "three"], parent=before, **odd)
+    back = shop.turn(["one", "yes", "two", "yes", "three", "yes", "four"], parent=aside)
+    on = shop.turn(["one", "yes", "two", "yes", "three", "yes", "four", "yes", "five"], parent=back)
+    cases = book(shop)
+    assert [(await cases.base(cases.turn(id))).id for id in (aside, back, on)] == [before, before, back]
+    assert [len((await cases.diff(cases.turn(id))).diff.causes) for id in (aside, back, on)] == [1, 0, 0]
 
 
 async def test_a_first_turn_has_nothing_to_be_compared_with(shop: Shop) -> None:

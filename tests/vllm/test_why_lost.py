@@ -21,7 +21,7 @@ pytestmark = pytest.mark.vllm
 Serving = Callable[..., AbstractContextManager[Server]]
 SMALL = ("--num-gpu-blocks-override", "48", "--max-model-len", "6000")
 """A pool of 6,144 tokens, most of which one conversation may take."""
-SLOWLY = ("--max-num-batched-tokens", "1024", "--long-prefill-token-threshold", "128")
+SLOWLY = ("--max-num-batched-tokens", "1024", "--long-prefill-token-threshold", "32")
 """Two prompts are read at once, in small steps."""
 
 
@@ -174,7 +174,7 @@ async def test_a_cache_that_is_cleared(server: Server, tap: Tap, asked: Asked) -
 async def test_two_that_come_at_once_with_one_beginning(server: Server, tap: Tap, asked: Asked) -> None:
     """The second one misses what the first one has not yet read. Where that was nearly done, two others are sent."""
     for n in range(4):
-        first, second = await asked_at_once(server, tap, asked, f"At once, {n}. ")
+        first, second = await asked_at_once(server, tap, asked, n)
         if (second.turn.cached_tokens or 0) + 640 < (first.turn.prompt_tokens or 0):
             break
     assert_unaccused(first)
@@ -183,11 +183,10 @@ async def test_two_that_come_at_once_with_one_beginning(server: Server, tap: Tap
     assert second.why["expected_cached_tokens"] == ((first.turn.prompt_tokens or 0) - 1) // 128 * 128
 
 
-async def asked_at_once(server: Server, tap: Tap, asked: Asked, who: str) -> list[Told]:
+async def asked_at_once(server: Server, tap: Tap, asked: Asked, n: int) -> list[Told]:
     """The same prompt twice, the second one while the first one is read."""
-    async with Agent(server) as agent, Talk(tap.url, who) as one, Talk(tap.url, who) as two:
-        for talk in (one, two):
-            talk.messages = [*talk.messages, *filler(9)]
+    who, task = f"At once, {n}. ", filler(20 + n)[0]["content"]
+    async with Agent(server) as agent, Talk(tap.url, who, task=task) as one, Talk(tap.url, who, task=task) as two:
         sent = asyncio.create_task(one.again())
         while not sent.done() and not (await agent.scrape()).values[RUNNING]:
             pass

@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
 
     parser = Parser(
         prog="kvtop replay",
-        usage="%(prog)s [-h] [NEW | OLD NEW] [--url URL] [--fix KIND ...] [--wait S] [--force] [--yes] [--json]",
+        usage="%(prog)s [-h] [NEW | OLD NEW] [--url URL] [--fix KIND] [--wait S] [--force] [--yes] [--json]",
         description="Sends the old turn twice and the new one once, each for one token, under a cache salt that nobody "
         "had: what the new one has from the cache then is what its prompt allows. A difference to what it had when it "
         "was live is the engine's doing. A salt keeps hashes apart, not room: what is written evicts other blocks, so "
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         metavar="KIND",
         action="append",
         default=[],
-        help="also send both as they would be without this kind of cause; several together",
+        help="also send both as they would be without this kind of cause; given again: without all of them",
     )
     parser.add_argument("--wait", metavar="S", type=seconds, default=WAIT_S, help="for an idle server (default: 60)")
     parser.add_argument("--force", action="store_true", help="also to a busy server; counts may then be mixed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kvtop.triage.causes.template import HANDFUL
 from kvtop.triage.changes import Comparison, in_system
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.pricing import dearest_first
@@ -12,7 +13,8 @@ from kvtop.triage.result import Cause
 
 
 def two_conversations(causes: Sequence[Cause], comparison: Comparison) -> tuple[Cause, ...]:
-    """The same causes, with all those of the messages as one: what is said in another conversation is another thing."""
+    """The same causes, with all those of the messages as one: what is said in another conversation is another thing.
+    Nothing else that costs a handful of tokens is told."""
     talk = [one for one in causes if _of_talk(one, comparison)]
     if not talk:
         return tuple(causes)
@@ -32,7 +34,11 @@ def two_conversations(causes: Sequence[Cause], comparison: Comparison) -> tuple[
         seen=None,
     )
     first = list(causes).index(talk[0])
-    found = [other if i == first else one for i, one in enumerate(causes) if i == first or one not in talk]
+    found = [
+        other if i == first else one
+        for i, one in enumerate(causes)
+        if i == first or (one not in talk and (one.lost_tokens is None or one.lost_tokens > HANDFUL))
+    ]
     return dearest_first(found)
 
 

@@ -157,15 +157,25 @@ class Casebook:
     async def baseline(self, turn: Captured) -> tuple[Captured | None, Expected | None]:
         """The turn to compare it with, and what the cache should have given. Raises KvtopError."""
         old, parent = self.before(turn), self._parent(turn)
-        by_outline = baseline.by_outlines(turn, old)
-        nearest = parent or (by_outline.turn if by_outline else None)
+        # A turn of its own conversation says why its prompt broke, also where another one's shares more of its head.
+        own = [one for one in old if parent is None or turn.conversation in (None, one.conversation)]
+        own = self._with_its_salt(turn, own)
+        keep = parent if parent is not None and not _stepped_aside(parent, own) else None
+        by_outline = baseline.by_outlines(turn, own)
+        nearest = keep or (by_outline.turn if by_outline is not None else parent)
         if self.server is None or self._known.engine is None:
             return nearest, None
         expected, ids = await self._expected(turn, self._candidates(turn, old, nearest))
-        # What a turn continues says why its prompt broke, also where another conversation's shares more of its head.
-        if parent is None and (found := baseline.by_ids(turn, ids[turn.id], ids, old, self._known.unit or 1)):
+        found = baseline.by_ids(turn, ids[turn.id], ids, own, self._known.unit or 1)
+        if keep is None and found is not None and (parent is None or parent.id in ids):
             nearest = found.turn
         return nearest, expected
+
+    def _with_its_salt(self, turn: Captured, old: list[Captured]) -> list[Captured]:
+        """Those that it could read from; all, where there are none."""
+        salt = self.sent(turn).prompt.inputs.get("cache_salt")
+        same = [one for one in old if self._readable(one) and self.sent(one).prompt.inputs.get("cache_salt") == salt]
+        return same or old
 
     def _parent(self, turn: Captured) -> Captured | None:
         """The turn that it continues, if that is kept."""
@@ -345,6 +355,13 @@ class Casebook:
         fit = [row for row in rows if same(row) and _has_prompt(row) and row.relation not in BESIDE]
         mine = [row for row in fit if row.id != turn.id]
         return [*reversed(mine[: TALK - 1]), turn]
+
+
+def _stepped_aside(parent: Captured, own: list[Captured]) -> bool:
+    """Whether it may have left the line of its conversation alone, so that the next one goes on from an earlier one. Of
+    prompts that go to and fro each is compared with the one before it."""
+    before = baseline.by_outlines(parent, own)
+    return before is None or before.turn.id == parent.parent
 
 
 def _has_prompt(turn: Captured) -> bool:

@@ -129,7 +129,7 @@ async def diverge(
     found, notes, calls = await pair.causes(causes, cache.unit)
     if (unread := await _unread(new, other, server)) is not None:
         found.append(unread)
-    tokens = pair.tokens(cache.unit)
+    tokens = pair.tokens(cache.unit, apart=any(cause.kind in _NO_TOKENS for cause in found))
     made = replace(
         made,
         method=one.method if one.method == other.method else "server_tokens",
@@ -182,11 +182,12 @@ class _Pair:
     sent: Sent
     """The new one."""
 
-    def tokens(self, unit: int | None) -> Tokens:
+    def tokens(self, unit: int | None, *, apart: bool) -> Tokens:
+        """`apart`: nothing of the old one can be read, whatever both have in common."""
         n, m, shared = count(self.old), count(self.new), common(self.old, self.new)
-        reusable = reread = None
+        kept, reusable, reread = 0 if apart else shared, None, None
         if unit:
-            reusable = min(shared, m - 1) // unit * unit
+            reusable = min(kept, m - 1) // unit * unit
             reread = max(0, min(n, m - 1) // unit * unit - reusable)
         return Tokens(old=n, new=m, common=shared, reusable=reusable, lost=n - shared, reread=reread)
 

@@ -115,7 +115,8 @@ class Replay:
                 f"{self._server.url} does not tell whether it is idle", "start it without --disable-log-stats"
             )
         if requests.running or requests.waiting:
-            busy = f"{requests.running:,.0f} requests run and {requests.waiting:,.0f} wait"
+            runs = "1 request runs" if requests.running == 1 else f"{requests.running:,.0f} requests run"
+            busy = f"{runs} and {requests.waiting:,.0f} wait"
         elif moved or requests.finished.total:
             busy = "requests came in the last second"
         sizes = [len(step.body) for step in self._steps(offloads=False) if step.name is not Name.WARM]

@@ -19,14 +19,19 @@ OWN_TOKENS = 512
 
 
 def pace(turn: Captured, rate: float | None) -> float | None:
-    """Prompt tokens a second that a turn was read at, where it read enough and did not wait in a queue that nobody
-    timed; else `rate`, the server's."""
+    """Prompt tokens a second that a turn was read at, where it read enough; else `rate`, the server's, which is also
+    taken where it may have waited in a queue that nobody timed: unless it was read faster than that, queue and all."""
     ttft, new = waited_s(turn), turn.new_tokens
-    if turn.prefill_s and new is not None and new >= OWN_TOKENS:
-        return new / turn.prefill_s
-    if ttft is None or new is None or new < OWN_TOKENS or turn.queue_s is None or ttft <= turn.queue_s:
+    if new is None or new < OWN_TOKENS:
         return rate
-    return new / (ttft - turn.queue_s)
+    if turn.prefill_s:
+        return new / turn.prefill_s
+    read_s = None if ttft is None else ttft - (turn.queue_s or 0.0)
+    if read_s is None or read_s <= 0:
+        return rate
+    if turn.queue_s is None:
+        return None if rate is None else max(rate, new / read_s)
+    return new / read_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,7 +236,8 @@ def _prompt(seen: Seen) -> Why | None:
     behind = sum(one.lost_tokens or 0 for one in broken if one is not first)
     if first is not None and first.lost_tokens is not None and behind:
         lines.append(
-            f"mended alone it brings back {exact(first.lost_tokens)} tokens; {exact(behind)} stand behind others"
+            f"to mend the first of them brings back {exact(first.lost_tokens)} tokens; "
+            f"{exact(behind)} more stand behind the others"
         )
     if first is None and seen.turn.changed:
         lines.append(f"other than in the turn before: {', '.join(seen.turn.changed).replace('_', ' ')}")

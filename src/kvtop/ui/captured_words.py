@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kvtop.capture.api.answer_text import CALL, REASONING, Piece
 from kvtop.capture.importers.exchange import KEY
-from kvtop.capture.turn import Captured, Part
+from kvtop.capture.turn import Captured, Part, Route
 from kvtop.live.captures import unasked
 from kvtop.live.desk import Detail
 from kvtop.model.view import ServerView, Turn
@@ -149,7 +149,7 @@ def _gaps(turn: Captured) -> Line:
 
 # ---------------------------------------------------------------- the request
 def _request(turn: Captured, w: int, tall: bool) -> Block:
-    rows = list(_outline(turn.outline, w, tall))
+    rows = list(_outline(turn.outline, w, tall, chat=turn.route is Route.CHAT))
     if not rows:
         rows = [[("its parts are not known", "d")]]
     hints = {name: value for name, value in turn.hints.items() if name != KEY}
@@ -163,8 +163,9 @@ def _request(turn: Captured, w: int, tall: bool) -> Block:
     return "Request", note, rows
 
 
-def _outline(parts: Sequence[Part], w: int, tall: bool) -> Iterator[Line]:
-    """In the order in which the model reads them: tools and system first; of many messages the first and last ones."""
+def _outline(parts: Sequence[Part], w: int, tall: bool, *, chat: bool) -> Iterator[Line]:
+    """In the order in which the model reads them: tools and system first; of many messages the first and last ones,
+    by the numbers that they were sent with: on the chat route a system prompt is a message, too."""
     place = 0
     for kind, group in itertools.groupby(parts, key=lambda part: part.kind):
         run = list(group)
@@ -178,7 +179,7 @@ def _outline(parts: Sequence[Part], w: int, tall: bool) -> Iterator[Line]:
                 yield _part(safe(part.kind), part.size, safe(part.name), w)
             if len(run) > FIRST:
                 yield _part(f"{len(run) - FIRST} more", _size(run[FIRST:]), "", w)
-        place += len(run) if kind == "message" else 0
+        place += len(run) if kind == "message" or (chat and kind == "system") else 0
 
 
 def _messages(run: Sequence[Part], place: int, w: int, tall: bool) -> Iterator[Line]:

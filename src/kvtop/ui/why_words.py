@@ -174,7 +174,7 @@ def block_of_causes(why: Why, w: int) -> Block | None:
         rows += wrap([("seen ", "d"), (safe(seen[:MOST]), "t")], w, 5)
     if why.fix:
         rows += wrap([("fix ", "ok"), (safe(why.fix[:MOST]), "t")], w, 4)
-    notes = ["each priced with those before it mended", "priced one by one"] if priced else []
+    notes = ["by what they cost, those before it in the prompt mended", "by what they cost"] if priced else []
     return "Causes", notes if listed else [], rows
 
 
