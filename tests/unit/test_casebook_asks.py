@@ -43,11 +43,11 @@ class Counting(WordServer):
         return await super().counted(sent)
 
 
-def messages(steps: int, who: str = "", said: str = "") -> list[dict[str, Any]]:
+def messages(steps: int, who: str = "", said: str = "", *, thinks: bool = False) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"role": "system", "content": who + RULES}, {"role": "user", "content": "Mend it."}]
     for i in range(steps):
         found += [
-            {"role": "assistant", "content": f"Step {i}.", "reasoning": f"I think of step {i}."},
+            {"role": "assistant", "content": f"Step {i}."} | ({"reasoning": f"I think of {i}."} if thinks else {}),
             {"role": "user", "content": f"{said}Go on with file {i}. " * 20},
         ]
     return found
@@ -144,7 +144,15 @@ _SAID = st.lists(
 )
 
 
-@given(said=_SAID, thoughts=st.booleans(), template=st.sampled_from([system_first, drops_thoughts, opens_a_thought]))
+async def test_where_reasoning_is_sent_each_turn_is_asked_for(box: Callable[..., Box]) -> None:
+    one = box(drops_thoughts)
+    ids = [one.put(messages(n, thinks=True), conversation="c1", relation="next", cached_tokens=0) for n in range(4)]
+    book = one.book()
+    await book.baseline(book.turn(ids[-1]))
+    assert sorted(one.server.turns) == [str(id) for id in ids[1:]]
+
+
+@given(said=_SAID, thoughts=st.booleans(), template=st.sampled_from([system_first, opens_a_thought]))
 def test_what_is_cut_out_of_a_longer_prompt_is_what_the_server_would_say(
     said: list[tuple[str, str]], thoughts: bool, template: Template
 ) -> None:

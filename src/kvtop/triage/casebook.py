@@ -237,7 +237,10 @@ class Casebook:
         return found
 
     def _shortened(self, old: Captured, longer: Captured, counted: Counted) -> Counted | None:
-        """From those that the server told of a longer one. What came with an answer is read there, with its reply."""
+        """From those that the server told of a longer one. What came with an answer is read there, with its reply. A
+        template may leave out reasoning that it printed before."""
+        if any(message.get("reasoning") for message in self.sent(old).prompt.messages):
+            return None
         ids = shortened(old, longer, counted.ids) if counted.method == "server_tokens" else None
         if ids is None or self.sent(old).prompt.inputs != self.sent(longer).prompt.inputs:
             return None
