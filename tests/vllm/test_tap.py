@@ -112,7 +112,7 @@ async def test_interleaved_conversations(tap: Tap, server: Server, agent: Agent)
 async def counted(tap: Tap, agent: Agent, path: str, body: dict[str, Any]) -> tuple[Captured, bytes]:
     """A turn whose cached tokens the counters tell, and its answer. Where the recorder came too late to look it says
     nothing, and another one is asked."""
-    for _ in range(5):
+    for _ in range(10):
         start = await agent.settled()
         raw = await (await Client.ask(tap.url, path, body)).rest()
         assert raw.startswith(b"HTTP/1.1 200 OK"), raw
