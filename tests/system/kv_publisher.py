@@ -50,6 +50,12 @@ class Publisher:
         async with asyncio.timeout(20):
             await self.pub.recv()
 
+    async def heard(self) -> bytes:
+        """The next subscription (b"\1...") or the end of one (b"\0...")."""
+        async with asyncio.timeout(20):
+            told: bytes = await self.pub.recv()
+            return told
+
     async def publish(self, payload: bytes, *, lost: bool = False) -> None:
         """`lost`: on the way; the replay has it."""
         self.seq += 1

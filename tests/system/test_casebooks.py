@@ -22,7 +22,7 @@ from kvtop.model.judge import Thresholds
 from kvtop.sim.server import SimBox
 from kvtop.sim.thread import BoxThread
 from kvtop.triage.kinds import Verdict
-from kvtop.triage.residency import Residency
+from kvtop.triage.kv_facts import Unheard
 
 HURRY = Gate(hurry=True)
 TOOLS = [
@@ -110,10 +110,10 @@ def test_what_the_watch_has_read_is_not_asked_again(path: Path, box: str) -> Non
 
 def test_kv_events_are_read_for_a_verdict_alone(path: Path, box: str) -> None:
     id = broken(path, box)
-    asked: list[Residency] = []
+    asked: list[Unheard] = []
 
-    async def events() -> Residency:
-        asked.append(Residency())
+    async def events() -> Unheard:
+        asked.append(Unheard("nobody listened"))
         return asked[-1]
 
     source = real(Settings(), SystemClock()).server

@@ -147,10 +147,6 @@ NAMED: list[tuple[Reason, dict[str, Any], str, str]] = [
         "turn 10 went to another server", "turn 10 went to another server",
     ),
     (
-        Reason.REPLICA, {"ran_on": {10: "0", 14: "1"}, "server": replace(SERVER, engines=2)},
-        "turn 10 ran on another engine", "turn 10 ran on engine 0, this one on engine 1",
-    ),
-    (
         Reason.REPLICA,
         {"baseline": old(response_headers=[("X-LiteLLM-Model-Id", "a")]),
          "turn": with_(NEW, response_headers=[("x-litellm-model-id", "b")])},
@@ -229,7 +225,6 @@ UNNAMED: list[dict[str, Any]] = [
     {"baseline": old(ended_at=T + 59.8)},  # its prompt had been read long before, and is missing too
     {"baseline": old(state=TurnState.ABORTED)},  # it was writing
     {"baseline": old(state=TurnState.ABORTED, first_token_at=None, stream=False), "turn": NEW},
-    {"ran_on": {10: "0"}, "server": replace(SERVER, engines=2)},
     {"server": TIER, "baseline": STORED, "turn": before(store_bytes=5e6, load_bytes=0)},  # and not evicted
     {"server": replace(TIER, lasting_tier=True, version="0.28.0")},
     {"turn": with_(RESENT, samples=[sample(60, computed=2_800, cached=19_040, generated=300), NEW.samples[1]]),
@@ -316,8 +311,18 @@ def test_a_pool_with_room_rules_eviction_out_for_full_attention_alone() -> None:
     for layers in (Layers.SLIDING, Layers.HYBRID, None):
         found = why(scene(turn=reads, server=replace(SERVER, layers=layers)))
         assert Reason.EVICTED in found.candidates
-    found = why(scene(turn=reads, server=replace(SERVER, layers=None), events=KvFacts(complete=True)))
-    assert "eviction: by the KV events none of its blocks left the device" in found.rules_out
+    says = "eviction: by the KV events none of its blocks left the device"
+    for held, ruled_out in ((20_000, True), (19_984, False)):
+        events = KvFacts(complete=True, held=held)
+        found = why(scene(turn=reads, server=replace(SERVER, layers=None), events=events))
+        assert (says in found.rules_out) is ruled_out, "nobody saw those that were there before"
+
+
+def test_events_that_do_not_reach_say_so() -> None:
+    short = "KV events are known only from a time after turn 10 had ended"
+    assert short in why(scene(events=KvFacts(short=short))).evidence
+    told = why(scene(events=KvFacts(gone=(Gone(T + 30, "GPU", 512),), short=short)))
+    assert told.reason == Reason.EVICTED and short not in told.evidence, "what they do tell is enough"
 
 
 @pytest.mark.parametrize(
@@ -434,7 +439,8 @@ def anything(draw: st.DrawFn) -> Seen:
     gone = st.builds(Gone, _moments.filter(bool), st.sampled_from(["GPU", "CPU"]), st.sampled_from([16, 512, 20_512]))
     facts = st.builds(
         KvFacts, st.booleans(), st.lists(gone, max_size=2).map(tuple),
-        st.lists(_moments.filter(bool), max_size=1).map(tuple), _numbers, _numbers,
+        st.lists(_moments.filter(bool), max_size=1).map(tuple), st.sampled_from([0, 512, 20_000]), _numbers, _numbers,
+        st.sampled_from(["", "the stream broke off"]),
     )  # fmt: skip
     server = Server(
         unit=draw(st.sampled_from([None, 16, 1_072])),
@@ -462,7 +468,6 @@ def anything(draw: st.DrawFn) -> Seen:
         events=draw(st.one_of(st.none(), facts)),
         rate=draw(st.sampled_from([None, 10.0, 1_000.0])),
         exact=draw(st.booleans()),
-        ran_on=draw(st.sampled_from([{}, {10: "0", 14: "1"}, {10: "0", 14: "0"}])),
     )
 
 
@@ -520,12 +525,9 @@ EVIDENCE: dict[Reason, Callable[[Seen], bool]] = {
         one.state in (TurnState.ABORTED, TurnState.FAILED, TurnState.CUT) and one.first_token_at is None
         for one in _around(seen)
     ),
-    Reason.REPLICA: lambda seen: (
-        any(
-            one.upstream != seen.turn.upstream or one.response_headers != seen.turn.response_headers
-            for one in _around(seen)
-        )
-        or len(set(seen.ran_on.values())) > 1
+    Reason.REPLICA: lambda seen: any(
+        one.upstream != seen.turn.upstream or one.response_headers != seen.turn.response_headers
+        for one in _around(seen)
     ),
     Reason.OFFLOAD_NOT_LOADED: lambda seen: (
         seen.server.offload is True and _squeezed(seen) and len(seen.turn.samples) > 1

@@ -13,7 +13,7 @@ from kvtop.live.kv_events import Engine, KvEvents, places
 from kvtop.readings import KvMessage, KvPublisher, KvSilence, State
 from kvtop.sources.http import HttpFailure
 from kvtop.sources.kv_places import KvPlaces
-from kvtop.triage.residency import Leading
+from kvtop.triage.residency import Leading, Missing
 
 TOLD = json.dumps({"0": {"enable_kv_cache_events": True, "endpoint": "tcp://*:5613", "topic": "kv"}}).encode()
 COMMAND = ("vllm", "serve", "m", "--kv-events-config", '{"enable_kv_cache_events": true, "endpoint": "tcp://*:7000"}')
@@ -59,7 +59,7 @@ class Stream:
     def __init__(self, publisher: KvPublisher, fails: Exception | None = None) -> None:
         self.publisher, self.fails = publisher, fails
         self.items: asyncio.Queue[KvMessage | KvSilence] = asyncio.Queue()
-        self.connected = True
+        self.connected = self.waiting = True
         self.ended = False
 
     async def stream(self) -> AsyncIterator[KvMessage | KvSilence]:
@@ -118,11 +118,13 @@ async def test_what_a_stream_says_is_known() -> None:
     first, second = followed.streams
     first.items.put_nowait(KvMessage(0, 0, payload(10.0, stored([1, 2], IDS[:32]))))
     second.items.put_nowait(KvMessage(1, 0, payload(10.0, stored([1], IDS[:16]))))
-    first.items.put_nowait(KvMessage(0, 1, b"nonsense"))
-    await followed.until(lambda: followed.engine().unread and followed.engine(1).index.batches)
+    await followed.until(lambda: followed.engine().index.batches and followed.engine(1).index.batches)
     first_index, second_index = followed.engine().index, followed.engine(1).index
     assert first_index.leading(first_index.prefix(IDS)) == Leading(32, True)
     assert second_index.leading(second_index.prefix(IDS)) == Leading(16, True)
+    first.items.put_nowait(KvMessage(0, 1, b"nonsense"))
+    await followed.until(lambda: followed.engine().unread)
+    assert first_index.leading(first_index.prefix(IDS)) == Leading(0, False), "it may have told of a removal"
     await followed.end()
     assert first.ended
     assert second.ended
@@ -140,13 +142,19 @@ async def test_while_a_stream_is_broken_nothing_is_claimed() -> None:
     assert index.leading(prefix) == Leading(0, False)
     assert index.leading(prefix, at=15.0) == Leading(16, True)
     assert index.complete(10.0, 15.0)
+    items.put_nowait(KvMessage(0, 0, payload(10.0, stored([1], IDS[:16]))))  # from the replay: the same engine
     items.put_nowait(KvMessage(0, 1, payload(30.0, stored([2], IDS[16:32], parent=1))))
     await followed.until(lambda: index.batches == 2)
     assert index.leading(index.prefix(IDS)) == Leading(32, True), "no number is missing: nothing was"
     assert index.complete(10.0)
+    items.put_nowait(KvSilence(0, 35.0))
+    items.put_nowait(KvMessage(0, 2, payload(38.0, stored([3], [1] * 16))))
+    await followed.until(lambda: index.batches == 3)
+    assert index.leading(index.prefix(IDS)) == Leading(0, False), "without one it may be another that counted as far"
+    assert (index.missing(10.0, 38.0), index.complete(38.0)) == (Missing.LOST, True)
     items.put_nowait(KvSilence(0, 40.0))
     items.put_nowait(KvMessage(0, 5, payload(50.0, removed([9]))))
-    await followed.until(lambda: index.batches == 3)
+    await followed.until(lambda: index.batches == 4)
     assert index.leading(index.prefix(IDS)) == Leading(0, False)
     await followed.end()
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kv_event_talk import CLEARED, batch, payload, positional, removed, stored
 
+from kv_event_talk import CLEARED, batch, payload, positional, removed, stored
 from kvtop.triage.kv_events import decode
-from kvtop.triage.residency import Clearing, Leading, Removal, Residency
+from kvtop.triage.residency import Clearing, Leading, Missing, Removal, Residency
 
 BLOCK = 16
 CPU_AND_GPU = ("GPU", "CPU")
@@ -136,11 +136,24 @@ def test_a_gap_makes_what_was_known_uncertain() -> None:
     after = engine.step(chain(1, first=30, tokens=ids(1, first=700)), lost=2)
     assert engine.index.lost == 2
     assert not engine.index.complete(began, after)
+    assert not engine.index.complete(after - 0.5), "what was lost may be of any time between the two"
+    assert engine.index.missing(began, after) is Missing.LOST
     assert engine.index.complete(after)
     assert engine.leading(ids(3)) == Leading(0, False)
     assert engine.leading(ids(3), at=began + 0.5) == Leading(3 * BLOCK, True)
     assert engine.leading(ids(1, first=700)) == Leading(BLOCK, True), "what was told since then is certain"
     assert engine.leading(ids(1, first=999)) == Leading(0, False), "it may have been stored in between"
+
+
+def test_after_a_reset_it_is_the_tiers_that_are_not_known_whole() -> None:
+    engine = Engine()
+    began = engine.step(chain(3))
+    engine.step(CLEARED)
+    assert engine.index.missing(began) is Missing.TIERS
+    assert engine.index.missing(began - 50) is Missing.BEFORE
+    engine.index.suspended(engine.at + 1)
+    assert engine.index.missing(began, engine.at) is Missing.TIERS
+    assert engine.index.missing(began) is Missing.BROKEN_OFF
 
 
 def test_a_removal_is_certain_whatever_was_missed() -> None:

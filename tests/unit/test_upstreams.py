@@ -15,6 +15,7 @@ from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.config import Server
 from kvtop.live.upstreams import Upstreams
 from kvtop.live.watch import Watch
+from kvtop.triage.kv_facts import Unheard
 
 URL = "http://127.0.0.1:8000"
 
@@ -81,6 +82,20 @@ async def test_its_kv_events_are_read_where_config_says() -> None:
         (other.url, "tcp://127.0.0.1:5558"),
         ("http://127.0.0.1:8009", None),
     ]
+
+
+async def test_kv_events_that_are_followed_come_before_what_the_server_still_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(URL)
+    followed = Unheard("as the test says")
+    monkeypatch.setattr(bench.watch._kv, "told", lambda url: followed if url == URL else None)
+    async with bench.running() as time:
+        await time.go(3)
+        place = of(bench.watch).place("http://localhost:8000/")
+        assert place is not None and place.events is not None
+        assert await place.events() is followed
+    assert bench.kv_asked == []
 
 
 async def test_a_watched_one_of_another_machine_is_asked_and_through_no_tap() -> None:

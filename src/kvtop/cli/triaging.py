@@ -23,7 +23,7 @@ from kvtop.sources.url import discreet, normalise
 from kvtop.triage.asked import Asked
 from kvtop.triage.casebook import Casebook, Known, NotFound
 from kvtop.triage.known import look, sized
-from kvtop.triage.residency import Residency
+from kvtop.triage.kv_facts import Told
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ async def tokens_of(to: Target) -> AsyncIterator[Asked]:
         await server.aclose()
 
 
-async def _looked(to: Target, have: Settings, rate: float | None, *, events: bool) -> tuple[Known, Residency | None]:
+async def _looked(to: Target, have: Settings, rate: float | None, *, events: bool) -> tuple[Known, Told | None]:
     server = source(to, have)
     try:
         known = await look(server, rate)

@@ -19,8 +19,8 @@ from kvtop.readings import Scrape, ServerFacts, SourceDown
 if TYPE_CHECKING:
     from kvtop.capture.turn import Captured
     from kvtop.triage.casebook import Casebook, Known
+    from kvtop.triage.kv_facts import Told
     from kvtop.triage.memory import Memory
-    from kvtop.triage.residency import Residency
     from kvtop.triage.result import Why
     from kvtop.triage.sheet import Sheet
 
@@ -53,8 +53,8 @@ class Place:
     """Prompt tokens that it computes in a second."""
     started_at: float | None = None
     """Unix time: another one is another process, and perhaps another model."""
-    events: Callable[[], Awaitable[Residency | None]] | None = None
-    """Reads what it still has of its KV events, which takes seconds."""
+    events: Callable[[], Awaitable[Told | None]] | None = None
+    """Who has its KV events; to read what it still has itself takes seconds."""
 
 
 class Casebooks:

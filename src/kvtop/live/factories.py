@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from kvtop.capture.control.running import Running
     from kvtop.capture.turn import Captured
     from kvtop.clock import Clock
-    from kvtop.triage.residency import Residency
+    from kvtop.live.kv_watch import Find
+    from kvtop.sources.kv_places import KvPlaces
+    from kvtop.sources.vllm import VllmSource
+    from kvtop.triage.kv_facts import Told
 
 
 class ServerLike(Protocol):
@@ -70,7 +73,7 @@ class StoreLike(Protocol):
     def close(self) -> None: ...
 
 
-async def no_events(url: str, configured: Server | None) -> Residency | None:
+async def no_events(url: str, configured: Server | None) -> Told | None:
     """Of a box that publishes none."""
     return None
 
@@ -95,8 +98,10 @@ class Factories:
     explain: Callable[[SourceDown, str, HostReading | None, int | None], SourceDown] = explain
     """What the machine knows about a server that does not answer."""
     worker: Callable[[str], Caller] = Worker
-    kv_events: Callable[[str, Server | None], Awaitable[Residency | None]] = no_events
-    """What a server still has of its KV events; None: it publishes none, or keeps none. It takes seconds."""
+    kv_events: Callable[[str, Server | None], Awaitable[Told | None]] = no_events
+    """What a server still has of its KV events; None: it publishes none. It takes seconds."""
+    kv_places: Find | None = None
+    """Where a server publishes them; None: nobody follows them."""
 
 
 def real(settings: Settings, clock: Clock) -> Factories:
@@ -155,23 +160,39 @@ def real(settings: Settings, clock: Clock) -> Factories:
 
         return running.alive()
 
-    async def kv_events(url: str, configured: Server | None) -> Residency | None:
+    def asker(url: str, configured: Server | None) -> VllmSource:
+        from kvtop.model.metrics import wanted
+        from kvtop.sources.vllm import VllmSource
+
+        key = configured.api_key if configured is not None else lambda: None
+        return VllmSource(url, key=key, timeout_s=settings.poll.metrics_timeout_s, wanted=wanted, clock=clock)
+
+    async def kv_events(url: str, configured: Server | None) -> Told | None:
         from kvtop.live.kv_past import past
         from kvtop.model.here import is_local, server_of
-        from kvtop.model.metrics import wanted
         from kvtop.sources.host import HostSource
         from kvtop.sources.url import normalise
-        from kvtop.sources.vllm import VllmSource
 
         shown = normalise(url)
         here = is_local(shown)
         process = server_of(shown, HostSource().read()) if here else None
-        key = configured.api_key if configured is not None else lambda: None
-        source = VllmSource(url, key=key, timeout_s=settings.poll.metrics_timeout_s, wanted=wanted, clock=clock)
+        source = asker(url, configured)
         try:
             named = configured.kv_events if configured is not None else ""
             return await past(source.probe, process.command if process is not None else (), named, here=here)
         finally:
             await source.aclose()
 
-    return Factories(server, gpu, host, finder, captures, taps, kv_events=kv_events)
+    async def kv_places(url: str, configured: Server | None, command: Sequence[str]) -> KvPlaces:
+        from kvtop.live.kv_events import places
+        from kvtop.model.here import is_local
+        from kvtop.sources.url import normalise
+
+        source = asker(url, configured)
+        try:
+            named = configured.kv_events if configured is not None else ""
+            return await places(source.probe, command, named, here=is_local(normalise(url)))
+        finally:
+            await source.aclose()
+
+    return Factories(server, gpu, host, finder, captures, taps, kv_events=kv_events, kv_places=kv_places)

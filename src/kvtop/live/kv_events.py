@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from kvtop.live.endpoint import Sleep, rest
@@ -14,8 +14,9 @@ from kvtop.sources.kv_places import KvPlaces, asked, named, told
 from kvtop.triage.kv_events import decode
 from kvtop.triage.residency import Residency
 
-LOOK_S = 30.0
-"""Between two looks where events are published."""
+LOOK_S = 300.0
+"""Between two looks where events are published; a server that began anew is asked at once."""
+NO_ZMQ = "KV events need pyzmq, which is not installed"
 AGAIN_S = 5.0
 """Until a stream that could not be opened is tried again."""
 
@@ -46,6 +47,11 @@ class StreamLike(Protocol):
     @property
     def connected(self) -> bool: ...
 
+    @property
+    def waiting(self) -> bool:
+        """All that came was handed up, and nothing more is here."""
+        ...
+
     def stream(self) -> AsyncIterator[KvMessage | KvSilence]: ...
 
 
@@ -54,7 +60,7 @@ class Engine:
     """One rank, and what its events told so far."""
 
     publisher: KvPublisher
-    index: Residency = field(default_factory=Residency)
+    index: Residency
     source: StreamLike | None = None
     problem: str = ""
     """Why nothing is heard of it; empty where it is connected."""
@@ -66,14 +72,18 @@ class KvEvents:
     """`run` until cancelled; `engines` is what it knows."""
 
     def __init__(
-        self, find: Callable[[], Awaitable[KvPlaces]], made: Callable[[KvPublisher], StreamLike], sleep: Sleep
+        self,
+        find: Callable[[], Awaitable[KvPlaces]],
+        made: Callable[[KvPublisher], StreamLike],
+        sleep: Sleep,
+        index: Callable[[], Residency] = Residency,
     ) -> None:
-        """`find` says where events are published, and raises nothing."""
+        """`find` says where events are published, and raises nothing. `index` makes an empty one."""
         self.engines: dict[int, Engine] = {}
         """By rank."""
         self.problems: tuple[str, ...] = ()
         """Why some are not followed, in words."""
-        self._find, self._made, self._sleep = find, made, sleep
+        self._find, self._made, self._sleep, self._index = find, made, sleep, index
         self._tasks: dict[KvPublisher, asyncio.Task[None]] = {}
         self._soon = asyncio.Event()
 
@@ -104,7 +114,7 @@ class KvEvents:
                 del self.engines[publisher.rank]
         for publisher in places.publishers:
             if publisher not in self._tasks:
-                engine = self.engines[publisher.rank] = Engine(publisher)
+                engine = self.engines[publisher.rank] = Engine(publisher, self._index())
                 self._tasks[publisher] = asyncio.create_task(self._listen(engine, changed))
 
     async def _listen(self, engine: Engine, changed: Callable[[], None]) -> None:
@@ -119,7 +129,7 @@ class KvEvents:
                         engine.index.suspended(item.at)
                     changed()
             except ImportError:
-                engine.problem = "KV events need pyzmq, which is not installed"
+                engine.problem = NO_ZMQ
             except OSError as error:
                 engine.problem = error.strerror or type(error).__name__
             except Exception as error:  # noqa: BLE001  one stream's fault is its own, never the end of the others
@@ -134,3 +144,4 @@ class KvEvents:
             engine.index.feed(decode(message.seq, message.payload, message.rank))
         except ValueError:
             engine.unread += 1
+            engine.index.interrupted(engine.index.last_at or 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from kvtop.clock import Clock
 from kvtop.errors import UsageError
@@ -11,10 +12,14 @@ from kvtop.live.captures import LOST_S, Captures
 from kvtop.live.casebooks import Place
 from kvtop.live.endpoint import Endpoint
 from kvtop.live.factories import Factories
+from kvtop.live.kv_watch import KvWatch
 from kvtop.live.named import Named
 from kvtop.live.taps import Taps
 from kvtop.model.here import is_local, same_port_here
 from kvtop.sources.url import normalise
+
+if TYPE_CHECKING:
+    from kvtop.triage.kv_facts import Told
 
 
 class Upstreams:
@@ -29,10 +34,11 @@ class Upstreams:
         *,
         factories: Factories,
         clock: Clock,
+        kv: KvWatch,
     ) -> None:
         """`endpoints`: those that are watched now."""
         self._endpoints, self._named, self._taps, self._captures = endpoints, named, taps, captures
-        self._factories, self._clock = factories, clock
+        self._factories, self._clock, self._kv = factories, clock, kv
 
     def place(self, upstream: str) -> Place | None:
         """A prompt goes to the server that has seen it before, where that is watched or of this machine, and nowhere
@@ -51,7 +57,7 @@ class Upstreams:
                 latest=history.latest,
                 rate=moment.rate if moment is not None else None,
                 started_at=history.started_at,
-                events=partial(self._factories.kv_events, typed, self._named.server(history.url)),
+                events=partial(self._events, history.url, typed),
             )
         try:
             shown = normalise(url)
@@ -66,6 +72,10 @@ class Upstreams:
             source=lambda: self._factories.server(typed, configured),
             events=partial(self._factories.kv_events, typed, configured),
         )
+
+    async def _events(self, url: str, typed: str) -> Told | None:
+        """Those that were followed, with what the server had kept when that began; else what it still has."""
+        return self._kv.told(url) or await self._factories.kv_events(typed, self._named.server(url))
 
     def busy(self, upstream: str) -> bool:
         """Something runs or waits there, as far as the last scrape and the taps know."""

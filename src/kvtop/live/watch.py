@@ -21,6 +21,7 @@ from kvtop.live.endpoint import Endpoint, Sleep, Surroundings
 from kvtop.live.factories import Factories, FinderLike, ServerLike, real
 from kvtop.live.hook import Hook
 from kvtop.live.joined import Joined
+from kvtop.live.kv_watch import KvWatch
 from kvtop.live.machine import GpuWatch, HostWatch
 from kvtop.live.named import Named
 from kvtop.live.taps import Taps
@@ -89,9 +90,10 @@ class Watch:
         self._taps = Taps(self._factories.taps, worker("taps"), sleep)
         limits = settings.thresholds
         judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
+        self._kv = KvWatch(self._factories.kv_places, self._named, self._clock)
         upstreams = Upstreams(
             lambda: self._endpoints, self._named, self._taps, self._captures,
-            factories=self._factories, clock=self._clock,
+            factories=self._factories, clock=self._clock, kv=self._kv,
         )  # fmt: skip
         self._hook = Hook("" if demo else settings.on_slow, worker("on_slow"), self._failed)
         self._verdicts = Verdicts(
@@ -140,11 +142,9 @@ class Watch:
         self._named.add(url, given)
         limits = self._settings.thresholds
         history = ServerHistory(
-            url,
-            self._named.label(url),
+            url, self._named.label(url), pool_full=limits.kv_pool_full,
             tracker=lambda: TurnTracker(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s),
-            pool_full=limits.kv_pool_full,
-        )
+        )  # fmt: skip
         endpoint = Endpoint(history, lambda: self._made(url), self._surroundings(), found=found)
         self._endpoints.append(endpoint)
         if self._running:
@@ -176,6 +176,7 @@ class Watch:
         return Surroundings(self._settings.poll, self._clock, self._sleep, self._tell, self._explained)
 
     def _tell(self) -> None:
+        self._kv.follow(self._endpoints, self._host.reading)
         self._changed()
 
     def _made(self, url: str) -> ServerLike:
@@ -215,18 +216,11 @@ class Watch:
         self._fault = asyncio.get_running_loop().create_future()
         for endpoint in self._endpoints:
             self._start(endpoint)
-        others = [
-            self._task(loop)
-            for loop in (
-                self._watch_gpu(),
-                self._watch_host(),
-                self._watch_captures(),
-                self._watch_taps(),
-                self._verdicts.run(self._tell),
-                self._hook.run(),
-                self._discover(),
-            )
-        ]
+        loops = (
+            self._watch_gpu(), self._watch_host(), self._watch_captures(), self._watch_taps(),
+            self._verdicts.run(self._tell), self._hook.run(), self._kv.run(), self._discover(),
+        )  # fmt: skip
+        others = [self._task(loop) for loop in loops]
         try:
             await self._fault
         finally:

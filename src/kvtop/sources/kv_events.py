@@ -36,6 +36,8 @@ class KvEventSource:
     def __init__(self, publisher: KvPublisher, *, clock: Clock | None = None) -> None:
         self.publisher = publisher
         self.connected = False
+        self.waiting = False
+        """All that came was handed up, and nothing more is here."""
         self.connections = 0
         """So far: a new one may mean a new engine."""
         self.unread = 0
@@ -64,7 +66,9 @@ class KvEventSource:
             poller.register(stream, zmq.POLLIN)
             poller.register(monitor, zmq.POLLIN)
             while True:
+                self.waiting = True
                 ready = dict(await poller.poll())
+                self.waiting = False
                 if monitor in ready:
                     # All of them before a message: one that came over a new connection may be of a new engine.
                     while await monitor.poll(0):

@@ -16,10 +16,9 @@ from kvtop.triage.apart import two_conversations
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
 from kvtop.triage.engine import Engine, Layers
 from kvtop.triage.judge import read
-from kvtop.triage.kv_facts import facts
+from kvtop.triage.kv_facts import Told
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.recurrence import Step, seen_before
-from kvtop.triage.residency import Residency
 from kvtop.triage.result import Cause, Why
 from kvtop.triage.reuse import Expected, History
 from kvtop.triage.seen import KvFacts
@@ -89,7 +88,7 @@ class Casebook:
         server: Server | None = None,
         known: Known = NOTHING,
         limits: Thresholds = Thresholds(),  # noqa: B008  frozen
-        events: Residency | None = None,
+        events: Told | None = None,
     ) -> None:
         """`events`: what a server's KV events tell, where it publishes them and is one engine."""
         self._store, self.server, self._known, self._limits = store, server, known, limits
@@ -305,7 +304,7 @@ class Casebook:
         """What KV events say of its prefix."""
         if self._events is None or self.server is None or base is None:
             return None
-        return facts(self._events, turn, self.sent(turn).prompt, (await self.counted(turn)).ids, base)
+        return await self._events.facts(turn, self.sent(turn).prompt, (await self.counted(turn)).ids, base)
 
     async def _diverged(self, base: Captured, new: Captured, expected: Expected | None) -> Divergence:
         made = await diverge(

@@ -124,7 +124,7 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
     if pool is not None and usage and (1 - min(1.0, max(usage))) * pool < expected - seen.unit:
         says = f"running requests held {max(usage):.0%} of the pool since turn {source.id}".replace("%", " %")
         return Finding(reason, True, f"{says}: there was no room left for this prefix", clause)
-    if events is not None and events.complete and not gone:
+    if events is not None and events.complete and not gone and events.held >= expected:
         return Finding(reason, False, "eviction: by the KV events none of its blocks left the device")
     most = most_between(seen, source)
     if most is not None and most < (computed or 0.0):
@@ -187,10 +187,6 @@ def _replica(seen: Seen, source: Captured) -> Finding:
     if source.upstream != seen.turn.upstream:
         says = f"turn {source.id} went to another server"
         return Finding(reason, True, says, f"turn {source.id} went to another server")
-    old, new = seen.ran_on.get(source.id), seen.ran_on.get(seen.turn.id)
-    if old is not None and new is not None and old != new:
-        says = f"turn {source.id} ran on engine {old}, this one on engine {new}"
-        return Finding(reason, True, says, f"turn {source.id} ran on another engine")
     for name in _REPLICA_HEADERS:
         one, other = _header(source, name), _header(seen.turn, name)
         if one and other and one != other:
@@ -201,8 +197,6 @@ def _replica(seen: Seen, source: Captured) -> Finding:
         return Finding(reason, True, says, f"turn {source.id} went to another process behind the same address")
     if seen.server.engines == 1:
         return Finding(reason, False, "replicas: the same upstream, and it has one engine")
-    if old is not None and old == new:
-        return Finding(reason, False, f"replicas: both ran on engine {old}")
     return Finding(reason, None)
 
 

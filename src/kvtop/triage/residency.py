@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import islice
 from math import gcd
 
@@ -21,10 +22,24 @@ from kvtop.triage.kv_events import CPU, GPU, Batch, BlockHash, Removed, Stored
 from kvtop.triage.reach import Group, Place, reach
 
 MAX_BLOCKS = 300_000
-"""Blocks in all tiers that are kept in mind, about 100 MB; the ones that were named longest ago are forgotten."""
+"""Blocks in all tiers that are kept in mind, about 170 MB; the ones that were named longest ago are forgotten."""
 MAX_CHANGES = 200_000
 """Stores and removals that can be looked back at."""
 _MAX_TIMES = 1_000
+
+
+class Missing(Enum):
+    """Why a time is not known whole."""
+
+    BEFORE = "before"
+    """It began before anything was heard, or longer ago than can be looked back at."""
+    LOST = "lost"
+    """Messages of it were lost, or another engine may have begun unseen."""
+    TIERS = "tiers"
+    """The device was reset, and whether the tiers behind it were emptied with it is not told."""
+    BROKEN_OFF = "broken off"
+    """The stream broke off in it, and nothing was heard since."""
+
 
 _Key = tuple[str, str, int]
 """Tier, owner, group."""
@@ -104,6 +119,8 @@ class Residency:
         """Unix time of the newest batch, by the server's clock."""
         self.last_seq: int | None = None
         self._suspended: float | None = None
+        self._doubtful = False
+        """The stream broke off, and nothing has shown since that the same engine goes on."""
         self._max_blocks, self._max_changes = max_blocks, max_changes
         self._counts: dict[_Key, dict[BlockHash, int]] = {}
         """Epoch << 8 | copies. The one that was named longest ago stands first."""
@@ -129,6 +146,7 @@ class Residency:
         last, at = self.last_seq, batch.at
         if last is not None and batch.seq <= last:
             if at <= (self.last_at or 0.0):
+                self._doubtful = False
                 return False
             self._restarted(at)
             last = None
@@ -138,9 +156,12 @@ class Residency:
             self._trust(at, whole=(True, True))
         elif first:
             self._trust(at, bump=(1, 1, 1), whole=(False, False))
-        elif batch.seq != (last or 0) + 1:
+        elif batch.seq != (last or 0) + 1 or self._doubtful:
+            # The next number may also be that of a new engine, which has counted as far meanwhile.
             self.lost += batch.seq - (last or 0) - 1
             self.interrupted(self.last_at or at)
+            self.interrupted(at)  # it may have happened at any time between the two
+        self._doubtful = False
         self.last_seq, self.last_at = batch.seq, at
         self.batches += 1
         self._log_from = min(self._log_from, at)
@@ -162,8 +183,9 @@ class Residency:
 
     def suspended(self, at: float) -> None:
         """The stream broke off: whatever is asked of later times is not known, until the next batch says what was
-        missed."""
+        missed. One that follows on is of the same engine only where a replay has brought one that was known before."""
         self._suspended = at if self._suspended is None else self._suspended
+        self._doubtful = True
 
     # What is asked
 
@@ -218,13 +240,21 @@ class Residency:
 
     def complete(self, since: float, until: float | None = None) -> bool:
         """No message of that time is known to be missing, and it can still be looked back at."""
+        return self.missing(since, until) is None
+
+    def missing(self, since: float, until: float | None = None) -> Missing | None:
+        """What keeps that time from being known whole; None: nothing."""
         trust = self._trust_at(since)
+        broken_off = self._suspended is not None and (until is None or until >= self._suspended)
+        if broken_off and (trust is not None or since >= (self._suspended or 0.0)):
+            return Missing.BROKEN_OFF
         if trust is None:
-            return False
-        if self._suspended is not None and (until is None or until >= self._suspended):
-            return False
+            return Missing.BEFORE
         later = (one for one in self._trusts if since < one.at and (until is None or one.at <= until))
-        return all(one.epochs == trust.epochs for one in later)
+        differ = [one.epochs for one in later if one.epochs != trust.epochs]
+        if not differ:
+            return None
+        return Missing.LOST if any(epochs[0] != trust.epochs[0] for epochs in differ) else Missing.TIERS
 
     @property
     def blocks(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvtop.capture.slow import LOST_TOKENS, UNIT_TOKENS, expected_s
@@ -76,10 +75,14 @@ class KvFacts:
     gone: tuple[Gone, ...] = ()
     cleared_at: tuple[float, ...] = ()
     """When all of the device was cleared at once by a reset."""
+    held: int = 0
+    """Leading tokens of it that are known to have lain on the device when that time began."""
     on_device: int | None = None
     """Leading tokens of it that lay on the device when it came."""
     anywhere: int | None = None
     """The same of the device and the tiers behind it together."""
+    short: str = ""
+    """Why it is not `complete`, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +105,6 @@ class Seen:
     limits: Thresholds = field(default_factory=Thresholds)
     exact: bool = True
     """The ids are those that the server used; else they are allowed to be wrong by one unit."""
-    ran_on: Mapping[int, str] = field(default_factory=dict)
-    """Turn -> the engine that it ran on, where its counters told."""
 
     @property
     def pace(self) -> float | None:

@@ -184,6 +184,8 @@ def _lost(seen: Seen, expected: int, found: Sequence[Finding], *, had: bool = Tr
         f"{exact(seen.cached)} of {exact(expected)} tokens came from the cache that should have",
         *(one.says for one in found if one.shown),
     )
+    if seen.events is not None and seen.events.short and not any("KV events" in line for line in lines):
+        lines = (*lines, seen.events.short)
     out = (*(one.says for one in found if one.shown is False and one.says), *_same_prompt(seen, had=had))
     if len(shown) == 1:
         tokens = f"{exact(missing)} tokens"
