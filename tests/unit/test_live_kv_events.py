@@ -7,13 +7,14 @@ import json
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from kv_event_talk import payload, removed, stored
 
+from kv_event_talk import payload, removed, stored
 from kvtop.live.kv_events import Engine, KvEvents, places
 from kvtop.readings import KvMessage, KvPublisher, KvSilence, State
 from kvtop.sources.http import HttpFailure
 from kvtop.sources.kv_places import KvPlaces
-from kvtop.triage.residency import Leading, Missing
+from kvtop.triage.certainty import Missing
+from kvtop.triage.residency import Leading
 
 TOLD = json.dumps({"0": {"enable_kv_cache_events": True, "endpoint": "tcp://*:5613", "topic": "kv"}}).encode()
 COMMAND = ("vllm", "serve", "m", "--kv-events-config", '{"enable_kv_cache_events": true, "endpoint": "tcp://*:7000"}')

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kv_event_talk import CLEARED, batch, payload, positional, removed, stored
+from kvtop.triage.certainty import Missing
 from kvtop.triage.kv_events import decode
-from kvtop.triage.residency import Clearing, Leading, Missing, Removal, Residency
+from kvtop.triage.residency import Clearing, Leading, Removal, Residency
 
 BLOCK = 16
 CPU_AND_GPU = ("GPU", "CPU")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvtop.capture.turn import Captured
+from kvtop.triage.certainty import Missing
 from kvtop.triage.ids import unpack
 from kvtop.triage.prompt import Prompt
-from kvtop.triage.residency import Missing, Residency
+from kvtop.triage.residency import Residency
 from kvtop.triage.seen import Gone, KvFacts
 
 TIERS = ("GPU", "CPU", "STORAGE")

@@ -9,14 +9,13 @@ device as a whole from its next reset, and all from a restart of the engine.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import islice
 from math import gcd
 
+from kvtop.triage.certainty import Certainty, Missing, Trust
 from kvtop.triage.chains import Chains
 from kvtop.triage.kv_events import CPU, GPU, Batch, BlockHash, Removed, Stored
 from kvtop.triage.reach import Group, Place, reach
@@ -26,19 +25,6 @@ MAX_BLOCKS = 300_000
 MAX_CHANGES = 200_000
 """Stores and removals that can be looked back at."""
 _MAX_TIMES = 1_000
-
-
-class Missing(Enum):
-    """Why a time is not known whole."""
-
-    BEFORE = "before"
-    """It began before anything was heard, or longer ago than can be looked back at."""
-    LOST = "lost"
-    """Messages of it were lost, or another engine may have begun unseen."""
-    TIERS = "tiers"
-    """The device was reset, and whether the tiers behind it were emptied with it is not told."""
-    BROKEN_OFF = "broken off"
-    """The stream broke off in it, and nothing was heard since."""
 
 
 _Key = tuple[str, str, int]
@@ -90,24 +76,6 @@ class Clearing:
     """The engine began anew; else its prefix cache was reset (also to sleep, or with new weights)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Trust:
-    """What can be relied on from a time on: a value with an older epoch cannot, and what is not listed is only known
-    to be absent in a tier that is listed whole."""
-
-    at: float
-    epochs: tuple[int, int, int] = (0, 0, 0)
-    """Of the device, of CPU, of everything else."""
-    whole: tuple[bool, bool] = (False, False)
-    """The device, CPU. A disk may hold blocks from before the engine began."""
-
-    def whole_in(self, tier: str) -> bool:
-        return tier in (GPU, CPU) and self.whole[_place(tier)]
-
-
-_NOTHING = _Trust(float("-inf"))
-
-
 class Residency:
     """Fed with each batch of one rank, in the order of arrival."""
 
@@ -118,9 +86,7 @@ class Residency:
         self.last_at: float | None = None
         """Unix time of the newest batch, by the server's clock."""
         self.last_seq: int | None = None
-        self._suspended: float | None = None
-        self._doubtful = False
-        """The stream broke off, and nothing has shown since that the same engine goes on."""
+        self._sure = Certainty()
         self._max_blocks, self._max_changes = max_blocks, max_changes
         self._counts: dict[_Key, dict[BlockHash, int]] = {}
         """Epoch << 8 | copies. The one that was named longest ago stands first."""
@@ -131,9 +97,7 @@ class Residency:
         self._chains = Chains()
         self._log: deque[tuple[float, _Key, BlockHash, int, int]] = deque()
         """(Time, where, which, value before it, +1, -1 or 0 for a reset)."""
-        self._log_from = float("inf")
         self._mentions: dict[BlockHash, int] = {}
-        self._trusts: deque[_Trust] = deque(maxlen=_MAX_TIMES)
         self._clearings: deque[Clearing] = deque(maxlen=_MAX_TIMES)
         self._groups: dict[int, Group] = {}
         self._adapters: set[str] = set()
@@ -146,25 +110,20 @@ class Residency:
         last, at = self.last_seq, batch.at
         if last is not None and batch.seq <= last:
             if at <= (self.last_at or 0.0):
-                self._doubtful = False
+                self._sure.doubtful = False
                 return False
             self._restarted(at)
             last = None
-        self._suspended = None
-        first = last is None
-        if first and batch.seq == 0:
-            self._trust(at, whole=(True, True))
-        elif first:
-            self._trust(at, bump=(1, 1, 1), whole=(False, False))
-        elif batch.seq != (last or 0) + 1 or self._doubtful:
+        if last is None:
+            self._sure.begun(at, whole=batch.seq == 0)
+        elif batch.seq != last + 1 or self._sure.doubtful:
             # The next number may also be that of a new engine, which has counted as far meanwhile.
-            self.lost += batch.seq - (last or 0) - 1
-            self.interrupted(self.last_at or at)
-            self.interrupted(at)  # it may have happened at any time between the two
-        self._doubtful = False
+            self.lost += batch.seq - last - 1
+            self._sure.lost(self.last_at or at, at)
+        self._sure.resumed()
         self.last_seq, self.last_at = batch.seq, at
         self.batches += 1
-        self._log_from = min(self._log_from, at)
+        self._sure.begins = min(self._sure.begins, at)
         for event in batch.events:
             if isinstance(event, Stored):
                 self._stored(at, event)
@@ -173,19 +132,18 @@ class Residency:
             else:
                 self._cleared(at)
         if batch.unread:
-            self._trust(at, whole=(False, False))
+            self._sure.incomplete(at)
         self._bound(at)
         return True
 
     def interrupted(self, at: float) -> None:
         """Messages may be missing since then: nothing is certain until it is told anew."""
-        self._trust(at, bump=(1, 1, 1), whole=(False, False))
+        self._sure.interrupted(at)
 
     def suspended(self, at: float) -> None:
         """The stream broke off: whatever is asked of later times is not known, until the next batch says what was
         missed. One that follows on is of the same engine only where a replay has brought one that was known before."""
-        self._suspended = at if self._suspended is None else self._suspended
-        self._doubtful = True
+        self._sure.suspended(at)
 
     # What is asked
 
@@ -208,7 +166,7 @@ class Residency:
         Of hybrid models and sliding windows: up to where all groups have what they need. The last token of a prompt is
         never taken from a cache, and a speculator may take a block less: that is for the caller to count off.
         """
-        trust = self._trust_at(at)
+        trust = self._sure.at(at)
         if trust is None or not prefix.told:
             return Leading(0, False)
         low, high = reach(prefix.tokens, self._unit(), self._groups, self._places(prefix, set(tiers), at, trust))
@@ -244,17 +202,7 @@ class Residency:
 
     def missing(self, since: float, until: float | None = None) -> Missing | None:
         """What keeps that time from being known whole; None: nothing."""
-        trust = self._trust_at(since)
-        broken_off = self._suspended is not None and (until is None or until >= self._suspended)
-        if broken_off and (trust is not None or since >= (self._suspended or 0.0)):
-            return Missing.BROKEN_OFF
-        if trust is None:
-            return Missing.BEFORE
-        later = (one for one in self._trusts if since < one.at and (until is None or one.at <= until))
-        differ = [one.epochs for one in later if one.epochs != trust.epochs]
-        if not differ:
-            return None
-        return Missing.LOST if any(epochs[0] != trust.epochs[0] for epochs in differ) else Missing.TIERS
+        return self._sure.missing(since, until)
 
     @property
     def blocks(self) -> int:
@@ -272,7 +220,7 @@ class Residency:
         if event.tier == GPU:
             self._chains.learn(event)
         here = self._counts.setdefault(key, {})
-        epoch = self._epoch(event.tier)
+        epoch = self._sure.now.epoch(event.tier)
         # A request may ask that what it hits be told as stored (0.26): then a whole beginning lies there already.
         hits = event.tier == GPU and event.parent is None and len(event.hashes) > 1
         hits = hits and all(here.get(hash, 0) & 255 for hash in event.hashes)
@@ -302,8 +250,7 @@ class Residency:
             if key[0] == GPU:
                 for hash in [hash for hash, value in here.items() if value & 255]:
                     self._set(at, key, hash, 0, 0)
-        # The tiers behind it may have been emptied with it: 0.32 does not tell.
-        self._trust(at, bump=(0, 1, 1), whole=(True, False))
+        self._sure.reset(at)
 
     def _restarted(self, at: float) -> None:
         self._clearings.append(Clearing(at, True))
@@ -314,13 +261,13 @@ class Residency:
         self._mentions.clear()
         self._groups.clear()
         self._adapters.clear()
-        self._held, self._tells_keys, self._log_from = 0, True, at
+        self._held, self._tells_keys, self._sure.begins = 0, True, at
 
     def _set(self, at: float, key: _Key, hash: BlockHash, copies: int, change: int) -> None:
         here = self._counts.setdefault(key, {})
         before = here.pop(hash, None)
         self._held += before is None
-        here[hash] = self._epoch(key[0]) << 8 | copies
+        here[hash] = self._sure.now.epoch(key[0]) << 8 | copies
         self._log.append((at, key, hash, before or 0, change))
         self._mentions[hash] = self._mentions.get(hash, 0) + 1
 
@@ -332,31 +279,7 @@ class Residency:
         kind, window = event.kind or known.kind, event.window or known.window
         self._groups[event.group] = Group(size, fine, kind, window, known.masked or masked)
 
-    # What is certain
-
-    def _epoch(self, tier: str) -> int:
-        return self._now.epochs[_place(tier)]
-
-    @property
-    def _now(self) -> _Trust:
-        return self._trusts[-1] if self._trusts else _NOTHING
-
-    def _trust(self, at: float, *, bump: tuple[int, int, int] = (0, 0, 0), whole: tuple[bool, bool]) -> None:
-        device, cpu, far = (epoch + more for epoch, more in zip(self._now.epochs, bump, strict=True))
-        trust = _Trust(max(at, self._now.at), (device, cpu, far), whole)
-        if (trust.epochs, trust.whole) != (self._now.epochs, self._now.whole) or not self._trusts:
-            self._trusts.append(trust)
-
-    def _trust_at(self, at: float | None) -> _Trust | None:
-        """None where it cannot be looked back so far."""
-        if self._suspended is not None and (at is None or at >= self._suspended):
-            return None
-        if at is None:
-            return self._trusts[-1] if self._trusts else None
-        if at < self._log_from:
-            return None
-        index = bisect_right(self._trusts, at, key=lambda one: one.at)
-        return self._trusts[index - 1] if index else None
+    # One prompt
 
     def _states(self, prefix: Prefix, tiers: set[str], at: float | None) -> dict[tuple[_Key, BlockHash], int]:
         """(Where, which) -> epoch and copies at that time, of the blocks of a prompt."""
@@ -373,14 +296,14 @@ class Residency:
                     states[key, hash] = before
         return states
 
-    def _places(self, prefix: Prefix, tiers: set[str], at: float | None, trust: _Trust) -> list[Place]:
+    def _places(self, prefix: Prefix, tiers: set[str], at: float | None, trust: Trust) -> list[Place]:
         ends = {hash: end for end, hash in prefix.blocks}
         tables: dict[_Key, dict[int, bool | None]] = {
             (tier, "", group): {} for tier in tiers & {GPU, CPU} for group in self._groups
         }
         tables |= {key: {} for key in self._counts if key[0] in tiers and key[2] in self._groups}
         for (key, hash), value in self._states(prefix, tiers, at).items():
-            sure = value >> 8 == trust.epochs[_place(key[0])]
+            sure = value >> 8 == trust.epoch(key[0])
             if key in tables and sure:
                 tables[key][ends[hash]] = bool(value & 255)
             elif key in tables and value & 255:
@@ -407,11 +330,11 @@ class Residency:
     def _bound(self, at: float) -> None:
         while len(self._log) > self._max_changes:
             when, _, hash, _, _ = self._log.popleft()
-            self._log_from = when
+            self._sure.begins = when
             self._unmention(hash)
         if self._held > self._max_blocks:
             self._forget_oldest(self._max_blocks // 10 + self._held - self._max_blocks)
-            self._trust(at, whole=(False, False))
+            self._sure.incomplete(at)
 
     def _forget_oldest(self, count: int) -> None:
         """Many at once: the front of a dict that lost its first entries is slow to find."""
@@ -439,7 +362,3 @@ class Residency:
             held = held or hash in here
         if not held:
             self._chains.forget(hash)
-
-
-def _place(tier: str) -> int:
-    return 0 if tier == GPU else 1 if tier == CPU else 2
