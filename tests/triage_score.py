@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from kvtop.capture.turn import Route
+from kvtop.triage.changes import compare
+from kvtop.triage.judge import causes_of, first_difference, read
 from kvtop.triage.kinds import Kind, Varies
-from kvtop.triage.result import Cause, Diff
+from kvtop.triage.result import Cause, Diff, Tokens
 
 FOLDER = Path(__file__).parent / "fixtures" / "triage"
 APPEND_ONLY = "append_only"
@@ -26,6 +28,23 @@ GENERIC = frozenset({Kind.TEXT_EDITED, Kind.TOOLS_CHANGED})
 """Kinds that say that something differs, and not what it is."""
 
 Judge = Callable[[bytes, bytes, Route], Diff]
+
+
+def compare_bodies(old: bytes, new: bytes, route: Route) -> Diff:
+    """The text method: no server is asked, no token is counted. Raises ValueError for what is no JSON object."""
+    comparison = compare(read(old, route), read(new, route))
+    causes = causes_of(comparison)
+    return Diff(
+        old="old",
+        new="new",
+        method="text",
+        exact=False,
+        tokens=Tokens(),
+        causes=causes,
+        first=first_difference(comparison, causes),
+        append_only=not causes,
+        notes=(*comparison.old.notes, *comparison.new.notes),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +346,6 @@ def _talk(row: dict[str, Any]) -> Talk:
 
 def main() -> None:
     """Prints the tables of the sets that are named."""
-    from kvtop.triage.judge import compare_bodies
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="+", help="given, open, held, talks or talks-held")
     parser.add_argument("--names", action="store_true", help="tell which pairs were judged wrong, and how")

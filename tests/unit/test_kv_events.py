@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kv_event_talk import CLEARED, PLACES, batch, payload, positional, removed, stored
 
+from kv_event_talk import CLEARED, PLACES, batch, payload, positional, removed, stored
 from kvtop.triage.kv_events import Cleared, Removed, Stored, decode, sequence
 
 TOKENS = list(range(100, 132))
@@ -147,3 +149,27 @@ def test_whatever_bytes(raw: bytes) -> None:
         decode(0, raw)
     except ValueError:
         return
+
+
+hashes = st.lists(st.integers(-(2**63), 2**63 - 1) | st.binary(min_size=1, max_size=32), min_size=1, max_size=4)
+names = st.none() | st.text(min_size=1, max_size=8)
+told = st.builds(
+    lambda named, parent, medium, group, kind, window, salt: stored(
+        named, list(range(16 * len(named))), parent, medium=medium, group_idx=group, kv_cache_spec_kind=kind,
+        kv_cache_spec_sliding_window=window, extra_keys=[[salt]] if salt and parent is None else None,
+    ),
+    hashes, st.none() | st.integers(0, 2**63), st.sampled_from(["GPU", "CPU", "STORAGE"]), st.integers(0, 9),
+    st.sampled_from([None, "full_attention", "sliding_window", "mamba"]), st.none() | st.integers(1, 4096), names,
+)  # fmt: skip
+gone = st.builds(
+    lambda named, medium, group: removed(named, medium, group_idx=group),
+    hashes, st.sampled_from(["GPU", "CPU"]), st.integers(0, 9),
+)  # fmt: skip
+
+
+@pytest.mark.fuzz
+@given(events=st.lists(told | gone | st.just(CLEARED), max_size=6))
+def test_whatever_is_told_both_formats_say_the_same(events: list[dict[str, Any]]) -> None:
+    maps, arrays = batch(1, 2.0, *events), batch(1, 2.0, *map(positional, events))
+    assert maps == arrays
+    assert (len(maps.events), maps.unread) == (len(events), 0)

@@ -11,19 +11,10 @@ from collections.abc import Iterator, Sequence
 from kvtop.cli.args import Parser
 from kvtop.errors import printable
 from kvtop.model.words import exact, secs
-from kvtop.triage.kinds import Because
 from kvtop.triage.prompt import in_words
 from kvtop.triage.result import Cause, Why
 
 WIDTH = 100
-BECAUSE = {
-    Because.BELOW_MATCH_UNIT: "the common prefix is shorter than one match unit",
-    Because.HYBRID_BOUNDARY: "the first divergence on this model saves its junction; the next one there hits",
-    Because.SPECULATION: "the speculator costs the last matched block",
-    Because.RETOKENISED_REPLY: "the reply came back in other tokens than those that were generated",
-    Because.PREFIX_CACHING_OFF: "prefix caching is off",
-    Because.REPLY_NOT_SAVED: "the reply is not saved on the turn that first carries it",
-}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -80,7 +71,6 @@ def lines(found: Why) -> Iterator[str]:
     rows = [("shows", line) for line in found.evidence]
     rows += [("rules out", line) for line in found.rules_out]
     rows += [("may be", str(reason).replace("_", " ")) for reason in found.candidates]
-    rows += [("expected", BECAUSE[because]) for because in found.expected_because]
     if found.diff is not None:
         rows += [("cause", row) for row in causes(found.diff.causes, found.fix)]
         rows += [("note", note) for note in found.diff.notes]

@@ -82,6 +82,32 @@ def by_outlines(turn: Captured, turns: Iterable[Captured]) -> Baseline | None:
     return _best(turn, old, lambda one: lengths[one.id], 1)
 
 
+def stepped_aside(parent: Captured, own: Iterable[Captured]) -> bool:
+    """Whether a turn may have left the line of its conversation alone, so that the next one goes on from an earlier
+    one. Of prompts that go to and fro each is compared with the one before it. `own`: its conversation's."""
+    before_it = by_outlines(parent, own)
+    return before_it is None or before_it.turn.id == parent.parent
+
+
+def nearest(
+    turn: Captured,
+    parent: Captured | None,
+    own: Sequence[Captured],
+    ids: Mapping[int, bytes] | None = None,
+    unit: int = 1,
+) -> Captured | None:
+    """The one to compare a turn with. `parent`: the turn that it continues; `own`: the turns before it that it may be
+    compared with; `ids`, `unit` as of `by_ids`, where a server told them: without, texts decide."""
+    if parent is not None and not stepped_aside(parent, own):
+        return parent
+    if ids is not None and (parent is None or parent.id in ids):
+        found = by_ids(turn, ids[turn.id], ids, own, unit)
+        if found is not None:
+            return found.turn
+    by_text = by_outlines(turn, own)
+    return by_text.turn if by_text is not None else parent
+
+
 def common_head(a: Sequence[Part], b: Sequence[Part]) -> int:
     """Bytes of the parts that two prompts begin with alike."""
     size = 0

@@ -30,6 +30,8 @@ LOOKED_AT = baseline.LOOKED_AT
 """Turns before one that may have left something in the cache for it."""
 OWN = 8
 """The last turns of its own conversation, however long ago."""
+COMPARED = LOOKED_AT + OWN + 1
+"""Requests that are kept at hand: a verdict goes back to each of those before the turn several times, and to itself."""
 NEAREST = 4
 """Of a model that keeps all of its past only the prompts that are most alike decide; of others each may."""
 AROUND = 64
@@ -130,6 +132,12 @@ class Casebook:
         """Its request. Raises NotFound where its body is not kept."""
         if (known := self._sent.get(turn.id)) is not None:
             return known
+        made = self._sent[turn.id] = self._read(turn)
+        if len(self._sent) > COMPARED:
+            self._sent.popitem(last=False)
+        return made
+
+    def _read(self, turn: Captured) -> Sent:
         body = self._store.request_body(turn.id)
         if body is None:
             raise NotFound(f"the body of turn {turn.id} is not kept any more")
@@ -137,7 +145,7 @@ class Casebook:
             prompt = read(body, turn.route, self._known.server.version)
         except ValueError as error:
             raise NotFound(f"the body of turn {turn.id} holds no prompt to compare: {error}") from None
-        made = Sent(
+        return Sent(
             name=str(turn.id),
             route=turn.route,
             prompt=prompt,
@@ -146,10 +154,6 @@ class Casebook:
             prompt_tokens=turn.prompt_tokens,
             cached_tokens=turn.cached_tokens,
         )
-        self._sent[turn.id] = made
-        if len(self._sent) > LOOKED_AT:
-            self._sent.popitem(last=False)
-        return made
 
     # -- what it should have had
 
@@ -159,16 +163,11 @@ class Casebook:
         # A turn of its own conversation says why its prompt broke, also where another one's shares more of its head.
         own = [one for one in old if parent is None or turn.conversation in (None, one.conversation)]
         own = self._with_its_salt(turn, own)
-        keep = parent if parent is not None and not _stepped_aside(parent, own) else None
-        by_outline = baseline.by_outlines(turn, own)
-        nearest = keep or (by_outline.turn if by_outline is not None else parent)
+        nearest = baseline.nearest(turn, parent, own)
         if self.server is None or self._known.engine is None:
             return nearest, None
         expected, ids = await self._expected(turn, self._candidates(turn, old, nearest))
-        found = baseline.by_ids(turn, ids[turn.id], ids, own, self._known.unit or 1)
-        if keep is None and found is not None and (parent is None or parent.id in ids):
-            nearest = found.turn
-        return nearest, expected
+        return baseline.nearest(turn, parent, own, ids, self._known.unit or 1), expected
 
     def _with_its_salt(self, turn: Captured, old: list[Captured]) -> list[Captured]:
         """Those that it could read from; all, where there are none."""
@@ -251,7 +250,7 @@ class Casebook:
             return known
         assert self.server is not None
         made = self._counted[turn.id] = await self.server.counted(self.sent(turn))
-        if len(self._counted) > 2 * LOOKED_AT:
+        if len(self._counted) > COMPARED:
             self._counted.popitem(last=False)
         return made
 
@@ -338,7 +337,7 @@ class Casebook:
         compared: int | None = None
         for row in self._of_agent(turn):
             try:
-                prompt = self.sent(row).prompt
+                prompt = (self._sent.get(row.id) or self._read(row)).prompt  # each is looked at once
             except KvtopError:  # its body is not kept, or damaged: the others still tell
                 continue
             talk = talks.setdefault(row.conversation, Talk(steps, gateway=_through_proxy(turn)))
@@ -357,13 +356,6 @@ class Casebook:
         fit = [row for row in rows if same(row) and _has_prompt(row) and row.relation not in BESIDE]
         mine = [row for row in fit if row.id != turn.id]
         return [*reversed(mine[: TALK - 1]), turn]
-
-
-def _stepped_aside(parent: Captured, own: list[Captured]) -> bool:
-    """Whether it may have left the line of its conversation alone, so that the next one goes on from an earlier one. Of
-    prompts that go to and fro each is compared with the one before it."""
-    before = baseline.by_outlines(parent, own)
-    return before is None or before.turn.id == parent.parent
 
 
 def _has_prompt(turn: Captured) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from kvtop.capture.api.canonical import canonical, decode
 from kvtop.capture.turn import Route
 from kvtop.triage.causes import RULES, Board
-from kvtop.triage.changes import Comparison, What, compare
+from kvtop.triage.changes import Comparison, What
 from kvtop.triage.convert import convert, render_inputs
 from kvtop.triage.prompt import Prompt, from_chat, pointer
 from kvtop.triage.render import excerpt, render
-from kvtop.triage.result import Cause, Diff, FirstDifference, Tokens
+from kvtop.triage.result import Cause, FirstDifference
 from kvtop.triage.tree import ABSENT
 from kvtop.triage.values import ordered
 from kvtop.triage.windows import common_head
@@ -43,23 +43,6 @@ def causes_of(comparison: Comparison, *, gateway: bool = False) -> tuple[Cause, 
     for rule in RULES:
         rule(board)
     return tuple(sorted(board.causes, key=board.order))
-
-
-def compare_bodies(old: bytes, new: bytes, route: Route) -> Diff:
-    """The text method: no server is asked, no token is counted. Raises ValueError for what is no JSON object."""
-    comparison = compare(read(old, route), read(new, route))
-    causes = causes_of(comparison)
-    return Diff(
-        old="old",
-        new="new",
-        method="text",
-        exact=False,
-        tokens=Tokens(),
-        causes=causes,
-        first=first_difference(comparison, causes),
-        append_only=not causes,
-        notes=(*comparison.old.notes, *comparison.new.notes),
-    )
 
 
 def first_difference(comparison: Comparison, causes: tuple[Cause, ...]) -> FirstDifference | None:

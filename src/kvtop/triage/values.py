@@ -25,6 +25,17 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
+def key_sorted(value: Any, *, arrays: bool = False) -> Any:
+    """With sorted keys, at every level; `arrays`: lists of scalars sorted as well."""
+    if isinstance(value, dict):
+        return {key: key_sorted(value[key], arrays=arrays) for key in sorted(value)}
+    if isinstance(value, list):
+        inner = [key_sorted(one, arrays=arrays) for one in value]
+        scalars = arrays and not any(isinstance(one, dict | list) for one in inner)
+        return sorted(inner, key=ordered) if scalars else inner
+    return value
+
+
 def ordered(value: Any) -> str:
     """Equal only where the order of keys is, too."""
     try:

@@ -11,7 +11,7 @@ from kvtop.triage.causes.board import Board
 from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.tree import ABSENT
-from kvtop.triage.values import is_text, key_of, role, text_of
+from kvtop.triage.values import is_text, key_of, key_sorted, role, text_of
 from kvtop.triage.windows import common_head
 
 _CLEARED = re.compile(
@@ -315,13 +315,6 @@ def _same_json(old: Any, new: Any) -> bool:
         return bool(key_sorted(decode(old.encode())) == key_sorted(decode(new.encode())))
     except (ValueError, UnicodeError):
         return False
-
-
-def key_sorted(value: Any) -> object:
-    """With sorted keys, at every level."""
-    if isinstance(value, dict):
-        return {key: key_sorted(value[key]) for key in sorted(value)}
-    return [key_sorted(one) for one in value] if isinstance(value, list) else value
 
 
 def _is_picture(block: Any) -> bool:
