@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import select
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -144,6 +145,69 @@ async def test_a_failure_is_told_once_and_all_go_to_the_log(caplog: pytest.LogCa
         await asyncio.gather(running, return_exceptions=True)
     assert caplog.messages == ["on_slow failed: exit status 7"] * 3
     assert failures == ["on_slow failed: exit status 7"]
+
+
+async def test_another_failure_is_told_again(tmp_path: Path) -> None:
+    failures: list[str] = []
+    worker = Counting()
+    command = f"echo x >> {tmp_path}/n; n=$(wc -l < {tmp_path}/n); echo bad >&2; exit $((n / 3 + 1))"
+    made = Hook(command, worker, failures.append)
+    running = asyncio.create_task(made.run())
+    try:
+        for _ in range(4):
+            made.put(b"{}")
+        async with asyncio.timeout(20):
+            for _ in range(4):
+                await worker.ended.acquire()
+            await asyncio.sleep(0)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert failures == ["on_slow failed: exit status 1: bad", "on_slow failed: exit status 2: bad"]
+
+
+ENDS = """
+import asyncio, sys
+from pathlib import Path
+from kvtop.cli.ending import leave_if_busy
+from kvtop.live.hook import Hook
+from kvtop.worker import Worker
+
+async def main():
+    made = Hook(sys.argv[2], Worker("on_slow"), print)
+    running = asyncio.create_task(made.run())
+    made.put(b"{}")
+    while not Path(sys.argv[1], "begun").exists():
+        await asyncio.sleep(0.01)
+    running.cancel()  # and once more by the end of the loop
+
+asyncio.run(main())
+leave_if_busy(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "left"),
+    [
+        ("trap 'touch {0}/told; exit' TERM; touch {0}/begun; while :; do sleep 0.05; done", {"begun", "told"}),
+        ("trap '' TERM; touch {0}/begun; while :; do sleep 0.05; done", {"begun"}),
+        ("touch {0}/begun; sleep 0.4; touch {0}/finished", {"begun", "finished"}),
+    ],
+    ids=["term", "kill", "grace"],
+)
+def test_one_that_runs_when_the_dashboard_ends_does_not_outlive_it(
+    tmp_path: Path, command: str, left: set[str]
+) -> None:
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        command = f"exec 9>{held}; {command.format(tmp_path)}"
+        subprocess.run([sys.executable, "-c", ENDS, str(tmp_path), command], check=True, timeout=20)
+        assert os.read(reader, 1) == b"", "nobody holds it open any more"
+    finally:
+        os.close(reader)
+    assert {file.name for file in tmp_path.iterdir()} == left | {"held"}
 
 
 async def test_without_a_command_nothing_is_kept() -> None:

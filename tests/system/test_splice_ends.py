@@ -24,12 +24,14 @@ def test_an_early_refusal_of_a_large_upload_is_delivered(status: str, how: str) 
     """Whatever happens to the writes to the upstream, what it said reaches the client."""
     said = head(status, "content-length: 4", "connection: close") + b"full"
     body = b"x" * 20_000_000
+    heard_all = threading.Event()
 
     def client(talk: Talk) -> None:
         talk.send(b"POST / HTTP/1.1\r\nContent-Length: 20000000\r\n\r\n")
         uploading = threading.Thread(target=talk.send, args=(body,))
         uploading.start()
         talk.rest()
+        heard_all.set()
         uploading.join()
 
     def server(talk: Talk) -> None:
@@ -43,10 +45,11 @@ def test_an_early_refusal_of_a_large_upload_is_delivered(status: str, how: str) 
             talk.count(20_000_000)
         elif how == "ends and reads nothing":
             talk.fin()
-            time.sleep(0.3)
+            assert heard_all.wait(20)
 
     with upstream(server) as box, tapped(box.port) as tap:
         for port in (box.port, tap.addresses[0][1]):
+            heard_all.clear()
             heard = play(port, client)
             assert heard.data == said, "direct" if port == box.port else "through the tap"
 

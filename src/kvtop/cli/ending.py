@@ -7,6 +7,8 @@ import os
 import sys
 import time
 
+FINISH_S = 4.0
+"""Threads that are no daemons have something to finish, such as the end of a command that kvtop started."""
 END_S = 0.3
 """Reads that are under way mostly end within this time."""
 
@@ -17,6 +19,10 @@ def leave_if_busy(code: int) -> None:
     threading = sys.modules.get("threading")
     if threading is None:
         return
+    deadline = time.monotonic() + FINISH_S
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
     deadline = time.monotonic() + END_S
     beside = [thread for thread in threading.enumerate() if thread.daemon]
     for thread in beside:

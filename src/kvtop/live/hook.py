@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,6 +22,10 @@ LOG = logging.getLogger("kvtop.live")
 
 LASTS_S = 30.0
 """A command that takes longer is ended, with what it started."""
+GRACE_S = 1.0
+"""A command that runs when the dashboard ends has so long to end by itself; then it is ended, with what it started."""
+KILLED_S = 0.3
+"""After which what ignores SIGTERM is killed. Less than a signal waits for the end of kvtop (`kvtop.ui.terminal`)."""
 WAITING = 8
 """Documents that wait for the one before; of more the oldest go."""
 TAIL_BYTES = 2_000
@@ -28,15 +33,20 @@ TAIL_BYTES = 2_000
 
 
 class Hook:
-    """`run` until cancelled; `put` whenever there is something. One command at a time."""
+    """`run` until cancelled, which also ends the command that runs; `put` whenever there is something. One command at
+    a time."""
 
     def __init__(self, command: str | Sequence[str], worker: Caller, failed: Callable[[str], None]) -> None:
-        """`command`: words, or one text for the shell; empty: none. `failed` is told in one line, the first time."""
+        """`command`: words, or one text for the shell; empty: none. `failed` is told in one line, whenever it
+        is another one than the last."""
         self._command = command
         self._worker, self._failed = worker, failed
         self._waiting: deque[bytes] = deque(maxlen=WAITING)
         self._there = asyncio.Event()
-        self._told = False
+        self._told = ""
+        self._child: subprocess.Popen[bytes] | None = None
+        """The one that runs."""
+        self._over = False
 
     def put(self, document: bytes) -> None:
         """Never blocks."""
@@ -45,12 +55,21 @@ class Hook:
             self._there.set()
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        finally:
+            self._over = True
+            if (child := self._child) is not None:
+                _let_end_beside(child)
+
+    async def _run(self) -> None:
         while True:
             await self._there.wait()
             while self._waiting:
                 document = self._waiting.popleft()
                 try:
-                    wrong = await self._worker.call(partial(ran, self._command, document), 2 * LASTS_S)
+                    run = partial(ran, self._command, document, begun=self._begun)
+                    wrong = await self._worker.call(run, 2 * LASTS_S)
                 except (TimeoutError, Hangs):
                     wrong = "cannot be ended"
                 except Exception as error:  # noqa: BLE001  the user's own command is no reason to end the dashboard
@@ -61,14 +80,25 @@ class Hook:
 
     def _say(self, words: str) -> None:
         LOG.warning("%s", words)
-        if not self._told:
-            self._told = True
+        if words != self._told:
+            self._told = words
             self._failed(words)
 
+    def _begun(self, child: subprocess.Popen[bytes] | None) -> None:
+        self._child = child
+        if child is not None and self._over:
+            _let_end_beside(child)
 
-def ran(command: str | Sequence[str], document: bytes, lasts_s: float = LASTS_S) -> str:
+
+def ran(
+    command: str | Sequence[str],
+    document: bytes,
+    lasts_s: float = LASTS_S,
+    begun: Callable[[subprocess.Popen[bytes] | None], None] = lambda child: None,
+) -> str:
     """Run it, and wait for it: in a session of its own, so that no key or signal of the terminal reaches it, and what
-    it prints goes nowhere. What went wrong, in one line; empty: nothing."""
+    it prints goes nowhere. What went wrong, in one line; empty: nothing. `begun` is told of its process, and at its end
+    None."""
     with tempfile.TemporaryFile() as told:
         try:
             child = subprocess.Popen(
@@ -81,11 +111,14 @@ def ran(command: str | Sequence[str], document: bytes, lasts_s: float = LASTS_S)
             )
         except (OSError, ValueError, RuntimeError) as error:
             return f"could not be started: {printable(str(getattr(error, 'strerror', None) or error))}"
+        begun(child)
         try:
             child.communicate(document, lasts_s)
         except subprocess.TimeoutExpired:
             _end(child)
             return f"took longer than {lasts_s:g} s and was ended"
+        finally:
+            begun(None)
         if child.returncode == 0:
             return ""
         how = f"exit status {child.returncode}" if child.returncode > 0 else f"signal {-child.returncode}"
@@ -93,13 +126,25 @@ def ran(command: str | Sequence[str], document: bytes, lasts_s: float = LASTS_S)
         return f"failed: {how}{f': {said}' if said else ''}"
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _let_end_beside(child: subprocess.Popen[bytes]) -> None:
+    """In no daemon: the interpreter waits for it, however often whoever asked is cancelled meanwhile."""
+    threading.Thread(target=_let_end, args=(child,), name="kvtop-on_slow-end").start()
+
+
+def _let_end(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(GRACE_S)
+    if child.returncode is None:
+        _end(child, KILLED_S)
+
+
+def _end(child: subprocess.Popen[bytes], patience_s: float = 1.0) -> None:
     """With all that is still in its session."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(OSError):
             os.killpg(child.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(1.0)
+            child.wait(patience_s)
     if child.stdin is not None:
         with contextlib.suppress(OSError):
             child.stdin.close()
