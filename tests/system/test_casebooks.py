@@ -24,6 +24,7 @@ from kvtop.sim.thread import BoxThread
 from kvtop.triage.kinds import Verdict
 from kvtop.triage.kv_facts import Unheard
 
+GIVEN: list[tuple[int, str]] = []
 HURRY = Gate(hurry=True)
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"a": {}}}}}
@@ -51,7 +52,7 @@ def books(path: Path) -> Casebooks:
     def opened() -> StoreLike | None:
         return Store.open(path) if path.exists() else None
 
-    return Casebooks(opened, Thresholds())
+    return Casebooks(opened, Thresholds(), lambda turn, verdict: GIVEN.append((turn.id, verdict)))
 
 
 def body(*said: str, tools: list[Any]) -> bytes:
@@ -86,6 +87,7 @@ def test_with_a_server_tokens_are_counted(path: Path, box: str) -> None:
     source = real(Settings(), SystemClock()).server
     found = made.why(id, Place(box, source=lambda: source(box, None), rate=1_000.0), HURRY)
     assert found.verdict is Verdict.PROMPT_DIVERGED and found.reason == "tool_key_order"
+    assert GIVEN[-1] == (id, "prompt_diverged")
     assert found.diff is not None and found.diff.method == "server_tokens" and found.reread_tokens
     sheet = made.sheet(id, Place(box, source=lambda: source(box, None)), HURRY)
     assert sheet.tokens and (sheet.old_label, sheet.new_label) == ("turn 1", f"turn {id}")

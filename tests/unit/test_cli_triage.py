@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from kvtop import paths
 from kvtop.capture.api.routes import read_request
+from kvtop.capture.store import given
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Record, Source, TurnState
 from kvtop.cli.main import main
@@ -217,3 +218,21 @@ def test_the_record_of_a_turn_may_lack_its_body(capsys: pytest.CaptureFixture[st
     for argv in (("why", str(id)), ("diff", str(id))):
         code, _, err = run(capsys, *argv)
         assert code in (0, 1) and len(err.splitlines()) <= 2
+
+
+def test_a_verdict_that_was_given_stands_in_the_list_until_its_turn_is_forgotten(
+    keep: Callable[..., list[int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = keep(chat("Hello"), chat("Hello", "Hi", "More"))
+
+    def listed() -> dict[int, str | None]:
+        return {row["id"]: row["verdict"] for row in json.loads(run(capsys, "turns", "--json")[1])}
+
+    assert listed() == {first: None, second: None}
+    told = json.loads(run(capsys, "why", str(second), "--json")[1])["verdict"]
+    assert listed() == {first: None, second: told}
+    run(capsys, "why", str(first))
+    run(capsys, "turns", "--forget", str(second))
+    assert list(given.read(paths.turns_file())) == [given.key(first, FULL.started_at)]
+    run(capsys, "turns", "--forget", "all", "--yes")
+    assert not given.file_of(paths.turns_file()).exists()

@@ -10,8 +10,9 @@ from kvtop.model import timing
 from kvtop.model.document import plain
 
 
-def turn(t: Captured, slow: bool | None) -> dict[str, Any]:
-    """The keys of a turn from the counters (`kvtop.model.document.turn`), and what only a capture can tell."""
+def turn(t: Captured, slow: bool | None, verdict: str | None = None) -> dict[str, Any]:
+    """The keys of a turn from the counters (`kvtop.model.document.turn`), and what only a capture can tell. `verdict`:
+    the kind of the last one that was given on it (`kvtop.capture.store.given`)."""
     return {
         "id": t.id,
         "n": 1,
@@ -59,7 +60,7 @@ def turn(t: Captured, slow: bool | None) -> dict[str, Any]:
         "request_bytes": t.request_bytes,
         "response_bytes": t.response_bytes,
         "slow": slow,
-        "verdict": None,
+        "verdict": verdict,
         "source": t.source.value,
         "record": t.record.value,
         "prompt_unproven": t.prompt_unproven or None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from kvtop import config, paths
 from kvtop.capture import document
 from kvtop.capture.slow import is_slow, prefill_rates
-from kvtop.capture.store import schema
+from kvtop.capture.store import given, schema
 from kvtop.capture.store.schema import NoStore, StoreError
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Record, Source, TurnState
@@ -87,6 +88,8 @@ def forget(words: Sequence[str], *, yes: bool, as_json: bool) -> int:
     with Store.open(path, write=True) as store:
         gone = store.forget(None if everything else [int(word) for word in words])
         notes = store.notes
+    with contextlib.suppress(OSError):  # it holds nothing that was said
+        given.forget(path, None if everything else [int(word) for word in words])
     dropped = _drop_aside(path) if everything else 0
     left = [str(file) for file in schema.moved_aside(path) if file not in before or everything]
     if as_json:
@@ -177,9 +180,10 @@ def latest_slow(store: Store) -> int:
 
 def _json(rows: Iterator[tuple[Captured, bool | None]]) -> None:
     """One list, written row by row: there may be many."""
+    known = given.read(paths.turns_file())
     print("[", end="")
     for i, (row, slow) in enumerate(rows):
-        made = document.turn(row, slow)
+        made = document.turn(row, slow, known.get(given.key(row.id, row.started_at)))
         print(",\n" if i else "", json.dumps(made, allow_nan=False), sep="", end="")
     print("]")
 

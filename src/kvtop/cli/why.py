@@ -37,14 +37,19 @@ def main(argv: Sequence[str]) -> int:
 
 async def _why(wanted: int | None, url: str | None, *, as_json: bool) -> int:
     from kvtop import paths
+    from kvtop.capture.store import given
     from kvtop.capture.store.store import Store
+    from kvtop.capture.turn import TurnState
     from kvtop.cli.captured import latest_slow
     from kvtop.cli.triaging import answered
     from kvtop.triage import document
 
     with Store.open(paths.turns_file()) as store:
         id = wanted if wanted is not None else latest_slow(store)
-        found = await answered(store, store.turn(id), url, lambda cases: cases.why(cases.turn(id)), events=True)
+        turn = store.turn(id)
+        found = await answered(store, turn, url, lambda cases: cases.why(cases.turn(id)), events=True)
+        if turn is not None and turn.state is not TurnState.IN_FLIGHT:
+            given.add(store.path, id, turn.started_at, found.verdict.value)
     if as_json:
         print(json.dumps(document.why(found), allow_nan=False))
     else:

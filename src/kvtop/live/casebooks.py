@@ -60,9 +60,14 @@ class Place:
 class Casebooks:
     """What servers said of prompts is remembered for all turns together."""
 
-    def __init__(self, opened: Callable[[], StoreLike | None], limits: Thresholds) -> None:
-        """`opened` as of `Factories.captures`."""
-        self._opened, self._limits = opened, limits
+    def __init__(
+        self,
+        opened: Callable[[], StoreLike | None],
+        limits: Thresholds,
+        given: Callable[[Captured, str], None] = lambda turn, verdict: None,
+    ) -> None:
+        """`opened`, `given` as of `Factories`."""
+        self._opened, self._limits, self._given = opened, limits, given
         self._memory: Memory | None = None
         self._started: dict[str, float] = {}
 
@@ -71,7 +76,10 @@ class Casebooks:
         the turn is not kept, or the store cannot be read."""
 
         async def ask(cases: Casebook) -> Why:
-            return await cases.why(cases.turn(id))
+            turn = cases.turn(id)
+            found = await cases.why(turn)
+            self._given(turn, found.verdict.value)
+            return found
 
         return self._worked(id, place, gate, ask)
 

@@ -97,11 +97,19 @@ class Factories:
     """Unix time since when the servers themselves fill the store, as the box of the demo does; None: only taps do."""
     explain: Callable[[SourceDown, str, HostReading | None, int | None], SourceDown] = explain
     """What the machine knows about a server that does not answer."""
+    given: Callable[[Captured, str], None] = lambda turn, verdict: None
+    """Is told of each verdict that was given on a turn of the store."""
     worker: Callable[[str], Caller] = Worker
     kv_events: Callable[[str, Server | None], Awaitable[Told | None]] = no_events
     """What a server still has of its KV events; None: it publishes none. It takes seconds."""
     kv_places: Find | None = None
     """Where a server publishes them; None: nobody follows them."""
+
+
+def _noted(turn: Captured, verdict: str) -> None:
+    from kvtop.capture.store import given
+
+    given.add(paths.turns_file(), turn.id, turn.started_at, verdict)
 
 
 def real(settings: Settings, clock: Clock) -> Factories:
@@ -195,4 +203,4 @@ def real(settings: Settings, clock: Clock) -> Factories:
         finally:
             await source.aclose()
 
-    return Factories(server, gpu, host, finder, captures, taps, kv_events=kv_events, kv_places=kv_places)
+    return Factories(server, gpu, host, finder, captures, taps, given=_noted, kv_events=kv_events, kv_places=kv_places)

@@ -97,7 +97,7 @@ class Watch:
         )  # fmt: skip
         self._hook = Hook("" if demo else settings.on_slow, worker("on_slow"), self._failed)
         self._verdicts = Verdicts(
-            self._captures, Casebooks(self._factories.captures, judged), upstreams,
+            self._captures, Casebooks(self._factories.captures, judged, self._factories.given), upstreams,
             worker=worker, clock=self._clock, sleep=sleep, on_slow=self._hook.put,
         )  # fmt: skip
         self.desk = Desk(self._factories.captures, self._taps, worker, self._verdicts)
