@@ -229,7 +229,7 @@ async def test_a_command_reads_what_is_kept_and_says_what_would_make_it_exact() 
         told = await past(no_route, configured=publisher.endpoint)
         assert told == Unheard(NOT_KEPT)
     async with Publisher() as publisher:
-        config = {"enable_kv_cache_events": True, "endpoint": publisher.endpoint, "topic": "kv"}
+        config = {"enable_kv_cache_events": True, "endpoint": f"tcp://*:{publisher.ports[0]}", "topic": "kv"}
         config["replay_endpoint"] = publisher.replay_endpoint or ""
         command = ["vllm", "serve", "m", "--kv-events-config", json.dumps(config)]
         assert await past(no_route, command) == Unheard(SAID_NOTHING), "nothing was published yet"
@@ -241,3 +241,7 @@ async def test_a_command_reads_what_is_kept_and_says_what_would_make_it_exact() 
             complete=True, gone=(Gone(T + 30, "GPU", 48),), held=48, on_device=32, anywhere=32
         )
     assert await past(no_route, ["vllm", "serve", "m"]) is None
+    out = json.dumps({"enable_kv_cache_events": True, "endpoint": "tcp://127.0.0.1:5557"})
+    told = await past(no_route, ["vllm", "serve", "m", "--kv-events-config", out])
+    assert told is not None
+    assert "sends its KV events out" in (await told.facts(NEW, Prompt(), pack(IDS), OLD)).short

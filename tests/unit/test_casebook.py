@@ -14,10 +14,12 @@ from triage_server import WordServer
 from kvtop import paths
 from kvtop.capture.api.routes import read_request
 from kvtop.capture.store.store import Store
-from kvtop.capture.turn import Record, Source, TurnState
+from kvtop.capture.turn import Captured, Record, Source, TurnState
 from kvtop.triage.casebook import Casebook, Known, NotFound
 from kvtop.triage.engine import Engine
 from kvtop.triage.kinds import Kind, Verdict
+from kvtop.triage.prompt import Prompt
+from kvtop.triage.seen import KvFacts
 
 pytestmark = pytest.mark.asyncio
 
@@ -78,6 +80,27 @@ async def test_what_it_continues_comes_before_what_shares_more_of_its_head(shop:
     found = (await cases.diff(cases.turn(second))).diff
     assert (found.old, [cause.kind for cause in found.causes]) == (str(first), [Kind.TOOL_KEY_ORDER])
     assert (found.expected_cached_tokens or 0) > (found.tokens.reusable or 0)  # the other one left it there
+
+
+class Heard:
+    """KV events of which nobody knows anything but since when they were asked for."""
+
+    def __init__(self) -> None:
+        self.since: list[int] = []
+
+    async def facts(self, turn: Captured, prompt: Prompt, ids: bytes, old: Captured) -> KvFacts:
+        self.since.append(old.id)
+        return KvFacts()
+
+
+async def test_kv_events_are_asked_for_since_the_turn_that_should_have_given_it(shop: Shop) -> None:
+    first = shop.turn(["one"])
+    other = shop.turn(["one"], TURNED, talk="c1", relation="branch", conversation="c2")
+    second = shop.turn(["one", "yes", "two"], TURNED, parent=first)
+    heard = Heard()
+    cases = Casebook(shop.store, WordServer(), Known(engine=Engine(block=16)), events=heard)
+    await cases.why(cases.turn(second))
+    assert heard.since == [other], "not since the one whose prompt it is compared with"
 
 
 async def test_without_a_parent_the_longest_common_beginning_decides(shop: Shop) -> None:

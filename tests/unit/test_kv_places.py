@@ -42,10 +42,10 @@ def test_one_that_publishes_nothing_is_not_followed() -> None:
     ("endpoint", "there"),
     [
         ("tcp://*:1", "tcp://127.0.0.1:1"),
-        ("tcp://0.0.0.0:2", "tcp://127.0.0.1:2"),
+        ("tcp://0.0.0.0:2", None),
         ("tcp://[::]:3", "tcp://127.0.0.1:3"),
-        ("tcp://localhost:4", "tcp://localhost:4"),
-        ("tcp://127.0.0.9:5", "tcp://127.0.0.9:5"),
+        ("tcp://localhost:4", None),
+        ("tcp://127.0.0.9:5", None),
         ("tcp://[::1]:6", "tcp://[::1]:6"),
         ("ipc:///run/kv.sock", "ipc:///run/kv.sock"),
         ("tcp://10.0.0.4:7", None),
@@ -62,6 +62,14 @@ def test_only_this_machines_loopback_is_followed(endpoint: str, there: str | Non
     assert places is not None
     assert [one.endpoint for one in places.publishers] == ([] if there is None else [there])
     assert len(places.problems) == (there is None)
+
+
+def test_a_server_that_sends_them_out_lets_nobody_listen() -> None:
+    """vLLM binds an endpoint with a wildcard, and connects to any other."""
+    places = told(json.dumps({"0": config("tcp://127.0.0.1:5557")}).encode())
+    says = "the server sends its KV events out to tcp://127.0.0.1:5557; with tcp://*:PORT it lets others listen"
+    assert places == KvPlaces(problems=(says,))
+    assert named("tcp://127.0.0.1:5558", places).publishers == (KvPublisher(0, "tcp://127.0.0.1:5558"),)
 
 
 def test_a_command_line_asks_for_it() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
 
 import httpx
 import pytest
@@ -12,9 +16,16 @@ from test_offload_server import filler
 from vllm_agent import TOOLS, Agent, Book, Message, Server, opening, tool_turn
 from vllm_events import Followed, events_flag, followed, token_ids, usable
 
+from kvtop.capture.turn import Captured, Route
 from kvtop.clock import SystemClock
 from kvtop.config import Settings
+from kvtop.live.endpoint import Endpoint
 from kvtop.live.factories import real
+from kvtop.live.kv_watch import KvWatch
+from kvtop.live.named import Named
+from kvtop.triage.ids import pack
+from kvtop.triage.kv_facts import Past
+from kvtop.triage.prompt import Prompt
 from kvtop.triage.residency import Leading
 
 pytestmark = pytest.mark.vllm
@@ -86,8 +97,9 @@ async def test_who_comes_late_learns_it_from_the_replay(agent: Agent) -> None:
         assert one.index.leading(prefix) == Leading(usage.prompt // BLOCK * BLOCK, True)
         now = time.time()
         once = await real(Settings(), SystemClock()).kv_events(agent.server.url, None)
-        assert once is not None, "the dashboard reads it so, for one turn"
-        known = once.leading(once.prefix(await token_ids(agent.server, messages, TOOLS)), at=now)
+        assert isinstance(once, Past), "a command reads it so, for one turn"
+        index = once.index
+        known = index.leading(index.prefix(await token_ids(agent.server, messages, TOOLS)), at=now)
         assert known.tokens == usage.prompt // BLOCK * BLOCK
 
 
@@ -124,3 +136,56 @@ async def test_a_salt_is_another_prompt(agent: Agent) -> None:
         await one.until(lambda: one.index.leading(one.index.prefix(ids, "a grain")).tokens >= whole)
         assert one.index.leading(one.index.prefix(ids)).tokens == 0
         assert one.index.leading(one.index.prefix(ids, "a grain")).tokens == whole
+
+
+@dataclass
+class Watched:
+    """What a dashboard knows of a server that answers."""
+
+    history: SimpleNamespace
+    good: bool = True
+
+
+def listens(watch: KvWatch, url: str) -> bool:
+    followed = watch._followed.get(url)
+    engine = followed.events.engines.get(0) if followed is not None else None
+    return engine is not None and engine.source is not None and engine.source.connected
+
+
+async def test_without_a_replay_a_dashboard_follows_them(
+    serving: Callable[..., AbstractContextManager[Server]],
+) -> None:
+    with serving("small", *events_flag(replay=False)) as running:
+        watch = KvWatch(real(Settings(), SystemClock()).kv_places, Named([]), SystemClock())
+        task = asyncio.create_task(watch.run())
+        await asyncio.sleep(0)
+        history = SimpleNamespace(url=running.url, started_at=1.0, pid=running.pid)
+        watch.follow([cast(Endpoint, Watched(history))], None)
+        try:
+            async with asyncio.timeout(30):
+                while not listens(watch, running.url):  # noqa: ASYNC110  ZMQ tells it to its own monitor alone
+                    await asyncio.sleep(0.05)
+            async with Agent(running) as agent:
+                messages = opening("The one that a dashboard follows. ") + tool_turn(1)
+                began = time.time()
+                usage = await agent.chat(Book(), messages)
+                old = Captured(id=1, upstream=running.url, route=Route.CHAT, started_at=began, ended_at=time.time())
+                for n in range(5):
+                    await agent.chat(Book(), filler(n))
+                came = time.time()
+                assert (await agent.chat(Book(), messages)).cached == 0
+                new = Captured(
+                    id=2, upstream=running.url, route=Route.CHAT, started_at=came, sent_at=came,
+                    first_token_at=time.time(), ended_at=time.time(),
+                )  # fmt: skip
+                told = watch.told(running.url)
+                assert told is not None
+                ids = pack(await token_ids(running, messages, TOOLS))
+                facts = await told.facts(new, Prompt(), ids, old)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    whole = (usage.prompt - 1) // BLOCK * BLOCK
+    assert (facts.complete, facts.held, facts.on_device, facts.short) == (True, whole, 0, "")
+    assert sorted(gone.end_tokens for gone in facts.gone) == list(range(BLOCK, whole + 1, BLOCK))
+    assert all(old.ended_at <= gone.at <= came for gone in facts.gone if old.ended_at)

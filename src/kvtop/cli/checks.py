@@ -15,6 +15,7 @@ from kvtop.model.here import server_of
 from kvtop.model.window import since_start
 from kvtop.model.words import gib, held_by, pct
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State, VllmProcess
+from kvtop.sources.kv_places import told
 
 GIB = 1 << 30
 
@@ -253,6 +254,8 @@ def _routes(one: Asked, process: VllmProcess | None) -> Iterator[Check]:
         yield Check("KV events", None, "vLLM before 0.31 does not say whether it publishes them", flag)
     elif events[1].strip() in (b"", b"{}", b"[]", b"null"):
         yield Check("KV events", False, "/kv_event_sources is empty: none are published", flag)
+    elif (where := told(events[1])) is not None and where.problems:
+        yield Check("KV events", False, where.problems[0], flag)
     else:
         yield Check("KV events", True, "/kv_event_sources names a publisher")
     if status.get("/is_sleeping") == 200:

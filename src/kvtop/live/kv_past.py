@@ -30,10 +30,10 @@ async def past(
     here: bool = True,
 ) -> Told | None:
     """As `kvtop.live.kv_events.places`; None where nothing is published."""
-    found = (await places(probe, command, configured, here=here)).publishers
-    if not found:
-        return None
-    publisher = next((one for one in found if one.replay is not None), None)
+    found = await places(probe, command, configured, here=here)
+    if not found.publishers:
+        return Unheard(found.problems[0]) if found.problems else None
+    publisher = next((one for one in found.publishers if one.replay is not None), None)
     if publisher is None:
         return Unheard(NOT_KEPT)
     try:

@@ -100,8 +100,11 @@ def _places(rows: Sequence[tuple[int, _Config]]) -> KvPlaces:
         if not config.enable_kv_cache_events or config.publisher not in ("zmq", None):
             continue
         endpoint = _connectable(config.endpoint)
+        where = printable(config.endpoint, 60)
+        if endpoint is not None and not _binds(config.endpoint):
+            problems.append(f"the server sends its KV events out to {where}; with tcp://*:PORT it lets others listen")
+            continue
         if endpoint is None:
-            where = printable(config.endpoint, 60)
             problems.append(f"KV events at {where} are not followed: name them as kv_events in config.toml if meant")
             continue
         replay = _connectable(config.replay_endpoint) if config.replay_endpoint else None
@@ -122,6 +125,11 @@ def _connectable(endpoint: str, *, anywhere: bool = False) -> str | None:
     if host in _EVERYWHERE:
         return f"tcp://127.0.0.1:{found['port']}"
     return endpoint if anywhere or _loopback(host) else None
+
+
+def _binds(endpoint: str) -> bool:
+    """vLLM listens at these, and connects to all others: there whoever collects the events has to be named."""
+    return "*" in endpoint or "::" in endpoint or endpoint.startswith("ipc://")
 
 
 def _loopback(host: str) -> bool:

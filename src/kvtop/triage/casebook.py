@@ -274,20 +274,18 @@ class Casebook:
         """The verdict on it. Raises KvtopError."""
         base, expected = await self.baseline(turn) if _has_prompt(turn) else (None, None)
         found = await self._diverged(base, turn, expected) if base is not None else None
-        return judged(
-            seen.Seen(
-                turn=turn,
-                baseline=base,
-                others=tuple(self._around(turn, base, expected)),
-                expected=expected,
-                diff=None if found is None else found.diff,
-                server=self._known.server,
-                rate=self._known.rate,
-                limits=self._limits,
-                exact=found is None or found.diff.exact,
-                events=await self._told(turn, base),
-            )
+        scene = seen.Seen(
+            turn=turn,
+            baseline=base,
+            others=tuple(self._around(turn, base, expected)),
+            expected=expected,
+            diff=None if found is None else found.diff,
+            server=self._known.server,
+            rate=self._known.rate,
+            limits=self._limits,
+            exact=found is None or found.diff.exact,
         )
+        return judged(replace(scene, events=await self._told(turn, scene.source)))
 
     def _around(self, turn: Captured, base: Captured | None, expected: Expected | None) -> list[Captured]:
         """Others of its upstream by number; those from before the turns that it goes back to on with their samples."""
@@ -299,11 +297,11 @@ class Casebook:
         known = sum(row.id < first for row in near) - 1  # the last look before it is one turn's more
         return [(self._store.turn(row.id) or row) if i >= known else row for i, row in enumerate(near)]
 
-    async def _told(self, turn: Captured, base: Captured | None) -> KvFacts | None:
-        """What KV events say of its prefix."""
-        if self._events is None or self.server is None or base is None:
+    async def _told(self, turn: Captured, source: Captured | None) -> KvFacts | None:
+        """What KV events say of its prefix since the turn that should have given it."""
+        if self._events is None or self.server is None or source is None:
             return None
-        return await self._events.facts(turn, self.sent(turn).prompt, (await self.counted(turn)).ids, base)
+        return await self._events.facts(turn, self.sent(turn).prompt, (await self.counted(turn)).ids, source)
 
     async def _diverged(self, base: Captured, new: Captured, expected: Expected | None) -> Divergence:
         made = await diverge(
