@@ -1,7 +1,7 @@
 """Watches servers and this machine: one loop a source, one view of all of it.
 
-Nothing here writes to disk, and nothing is sent but the polls. A source that dies, hangs or raises becomes a state with
-an age; the others go on.
+Nothing is sent but the polls and what verdicts on captured turns ask for, and nothing is written but the kinds of these
+verdicts. A source that dies, hangs or raises becomes a state with an age; the others go on.
 """
 
 from __future__ import annotations
