@@ -16,6 +16,7 @@ from kvtop.capture.control.running import Running
 from kvtop.config import Poll, Settings
 from kvtop.config import Server as Configured
 from kvtop.live.factories import Factories, StoreLike
+from kvtop.live.kv_watch import Find
 from kvtop.live.watch import Watch
 from kvtop.readings import Discovery, Gpu, GpuReading, HostReading, Scrape, ServerFacts, SourceDown, State
 
@@ -138,7 +139,13 @@ class FakeFinder:
 class Bench:
     """A Watch among fakes."""
 
-    def __init__(self, *urls: str, poll: Poll | None = None, servers: list[Configured] | None = None) -> None:
+    def __init__(
+        self,
+        *urls: str,
+        poll: Poll | None = None,
+        servers: list[Configured] | None = None,
+        kv_places: Find | None = None,
+    ) -> None:
         self.time = Time()
         self.clock = self.time.clock
         self.servers: dict[str, FakeServer] = {}
@@ -161,6 +168,7 @@ class Bench:
             explain=lambda down, url, host, served: self.explained(down),
             worker=Inline,
             kv_events=self._kv_events,
+            kv_places=kv_places,
         )
         self.watch = Watch(self.settings, urls, clock=self.clock, factories=factories, sleep=self.time.sleep)
 

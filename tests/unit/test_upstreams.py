@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import queue
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.config import Server
 from kvtop.live.upstreams import Upstreams
 from kvtop.live.watch import Watch
+from kvtop.readings import HostReading, VllmProcess
+from kvtop.sources.kv_places import KvPlaces
 from kvtop.triage.kv_facts import Unheard
 
 URL = "http://127.0.0.1:8000"
@@ -96,6 +100,34 @@ async def test_kv_events_that_are_followed_come_before_what_the_server_still_has
         assert place is not None and place.events is not None
         assert await place.events() is followed
     assert bench.kv_asked == []
+
+
+async def test_where_a_server_publishes_is_looked_for_at_its_first_answer_and_when_it_began_anew() -> None:
+    looks: queue.Queue[tuple[str, str, Sequence[str]]] = queue.Queue()
+
+    async def find(url: str, configured: Server | None, command: Sequence[str]) -> KvPlaces:
+        looks.put((url, configured.kv_events if configured is not None else "", command))
+        return KvPlaces()
+
+    given = Server(url="http://user:pw@localhost:8000", kv_events="tcp://127.0.0.1:5557")
+    serves = VllmProcess(5, "api", ("vllm", "serve", "m"), ports=(8000,))
+    bench = Bench(servers=[given], kv_places=find)
+    bench.server(given.url).down()
+    async with bench.running() as time:
+        await time.go(5)
+        assert looks.empty()
+        bench.server(given.url).back()
+        await time.go(10)
+        assert looks.get(timeout=10) == (given.url, given.kv_events, ())
+        await time.go(10)
+        assert looks.empty(), "nothing has changed"
+        bench.host.reading = lambda: HostReading(processes=(serves,))
+        await time.go(10)
+        assert looks.get(timeout=10) == (given.url, given.kv_events, serves.command)
+        bench.server(given.url).box.started += 500
+        await time.go(10)
+        assert looks.get(timeout=10) == (given.url, given.kv_events, serves.command)
+    assert not [one for one in threading.enumerate() if one.name == "kvtop-kv-events"]
 
 
 async def test_a_watched_one_of_another_machine_is_asked_and_through_no_tap() -> None:

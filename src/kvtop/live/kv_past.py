@@ -19,7 +19,7 @@ NOT_KEPT = (
     "KV events are published and not kept: with a replay_endpoint in --kv-events-config, or with kvtop open meanwhile, "
     "they would tell it exactly"
 )
-SAID_NOTHING = "the replay endpoint of the KV events did not answer"
+SAID_NOTHING = "the replay endpoint of the KV events told nothing"
 
 
 async def past(
