@@ -155,6 +155,18 @@ async def test_the_row_in_the_longest_words_that_fit(w: int, h: int, said: str) 
             assert "━" * 7 in row and "10 %" in row, "cached, and what was lost"
 
 
+@pytest.mark.parametrize(("w", "h", "said"), [(80, 24, "┄ being worked out"), (200, 50, "┄ being worked out"),
+                                              (40, 15, "┄ in work")])  # fmt: skip
+async def test_a_row_without_its_verdict_guesses_nothing(w: int, h: int, said: str) -> None:
+    app = KvtopApp(Telling(box(None, judging=True)), now=lambda: boxes.NOW)
+    async with app.run_test(size=(w, h)) as pilot:
+        await pilot.pause()
+        app.dashboard.choose_turn(("captured", 812))
+        await pilot.pause()
+        row = next(row for row in lines(app) if re.match(r"[ ▸] *812 ", row))
+        assert said in row and "111k" not in row, "how much of what it read was new is not known either"
+
+
 # ---------------------------------------------------------------- the page
 async def test_80_by_24_says_it_all() -> None:
     async with page() as (app, _, held):
@@ -224,9 +236,11 @@ async def test_a_lost_prefix_has_no_break_and_says_what_would_have_been(w: int, 
 
 
 async def test_while_it_is_worked_out_one_line_says_so() -> None:
-    async with page(wait=False, found=None) as (app, pilot, held):
+    async with page(wait=False, found=None, judging=True) as (app, pilot, held):
         await until(pilot, lambda: held.desk.told == [812])
         screen = text(app)
+        assert "Turn 812: why it took its time is being worked out" in screen
+        assert "read 111,388" in screen and "new " not in screen.replace("n new turn", "")
         assert "Why it took its time is being worked out." in screen
         assert " Time ─" in screen and "cached 11,792" in screen and "c copy fix" not in screen
         held.desk.go.set()

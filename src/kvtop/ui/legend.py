@@ -17,6 +17,7 @@ SIGNS: tuple[tuple[Line, str], ...] = (
     ([("⣀", "cached-device"), ("   ", "t"), ("⣿", "cached-device")], "one dot is 0, no dot is no data"),
     ([("›", "bright"), (" in flight  ", "d"), ("▸", "bright"), (" chosen", "d")], "in the table of turns"),
     ([("·", "d"), (" fine  ", "d"), ("!", "warn"), (" look", "d")], "judgements of a turn"),
+    ([("┄", "d")], "why it took its time is being worked out"),
     ([("×", "bad"), (" fault  ", "d"), ("?", "warn"), (" cannot tell", "d")], "judgements of a turn"),
     ([("–", "t")], "not known: never 0, never blank"),
     ([("~", "t")], "worked out, not read"),

@@ -69,7 +69,7 @@ def approx(turn: Turn, text: str, w: int, *fields: str) -> str:
 
 def waited_style(turn: Turn) -> str:
     """Of a long wait: there is nothing to mend where all that it read was new."""
-    return "warn" if turn.new_input else "bad"
+    return "warn" if turn.new_input or turn.judging else "bad"
 
 
 def moment(turn: Turn) -> float | None:
@@ -102,7 +102,7 @@ def phases_bar(turn: Turn, w: int) -> Line:
 def headline(turn: Turn, server: ServerView | None) -> tuple[str, str, str]:
     """(tone, first clause, the rest) of its page."""
     mark, _, words = verdict(turn, server)
-    tone = {"×": "bad", "!": "warn", "?": "warn"}.get(mark, "dim" if flying(turn) else "ok")
+    tone = {"×": "bad", "!": "warn", "?": "warn"}.get(mark, "dim" if flying(turn) or turn.judging else "ok")
     if flying(turn):
         who = f"Turn {turn.name}" if turn.numbered else "A request" if turn.n == 1 else "In flight"
         return tone, f"{who}: {words[0]}", ""
@@ -110,6 +110,8 @@ def headline(turn: Turn, server: ServerView | None) -> tuple[str, str, str]:
         first, colon, rest = turn.finding.sentence.partition(": ")
         return tone, first + colon.rstrip(), rest
     took = f"TTFT {waited_for(turn)}, {short(turn.duration_s)} in all"
+    if turn.judging and tone == "dim":
+        return tone, f"Turn {turn.name}: why it took its time is being worked out;", took
     said = words[0] if words[0] not in ("ok", DASH) else "nothing to mend" if words[0] == "ok" else "no verdict"
     return tone, f"Turn {turn.name}: {said};", took
 
@@ -120,7 +122,7 @@ def legend_of_tokens(turn: Turn, exactly: bool, w: int) -> Line:
     def line(gap: str, *of: str, say: Callable[[float | None], str] = exact if exactly else tok) -> Line:
         return [
             ("cached ", "cached-device"), (say(turn.cached_tokens), "t"),
-            (f"{gap}new ", "computed-text"), (say(turn.new_tokens), "t"),
+            (f"{gap}{'read' if turn.judging else 'new'} ", "computed-text"), (say(turn.new_tokens), "t"),
             (f"{gap}of {say(turn.prompt_tokens)}{''.join(of)}" if of else "", "d"),
         ]  # fmt: skip
 

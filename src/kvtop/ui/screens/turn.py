@@ -270,4 +270,4 @@ def _chip(turn: Turn, tone: str) -> str:
         return "SLOW"
     if tone == "bad" and turn.finding is not None and turn.state == "done":
         return "LOOK"
-    return {"bad": "FAILED", "ok": "OK"}.get(tone, "LOOK")
+    return {"bad": "FAILED", "ok": "OK", "dim": "DONE"}.get(tone, "LOOK")

@@ -236,6 +236,8 @@ class TurnsPanel(BoxPanel):
             if turn.cached_source == "metrics" and not text.startswith("~"):
                 text = pick([f"~{text}", f"~{text.replace(' ', '')}"], w)
             return rj(text, w, "d" if turn.cached_share is None else "t")
+        if name == "new" and turn.judging:
+            return rj(DASH, w, "d")
         if name == "new":
             return _tokens(turn, "new_tokens", turn.new_tokens, turn.estimate.new_tokens if turn.estimate else None, w)
         if name == "queue":
