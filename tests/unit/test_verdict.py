@@ -166,7 +166,7 @@ def test_what_the_law_explains_is_no_fault(because: Because) -> None:
     expected = Expected(0, True, 0, 0, 874, (because,), None, 10)
     found = why(scene(turn=with_(short, relation="first", conversation="c14"), expected=expected))
     assert (found.verdict, found.expected_because) == (Verdict.NO_FAULT, (because,))
-    assert any("0 were expected" in line for line in found.evidence)
+    assert any("0 tokens were expected of this prompt as it is" in line for line in found.evidence)
 
 
 def test_a_first_divergence_that_gets_nothing_of_what_it_shares() -> None:

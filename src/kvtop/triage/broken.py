@@ -38,7 +38,8 @@ def reread(seen: Seen, broken: Sequence[Cause]) -> int | None:
     anew, most = _changed(seen, broken), seen.most
     if anew is None or most is None or seen.cached is None:
         return anew
-    return max(0, min(anew, most - seen.cached))  # another prompt may have left it there
+    held = seen.cached + seen.lost  # what was lost is not the prompt's doing
+    return max(0, min(anew, most - held))  # another prompt may have left it there
 
 
 def _changed(seen: Seen, broken: Sequence[Cause]) -> int | None:

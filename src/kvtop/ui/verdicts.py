@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from kvtop.model.account import needed
 from kvtop.model.view import CONTINUES, ServerView, Turn
 from kvtop.ui.draw import clip, safe
 from kvtop.ui.numbers import DASH, short, tok
@@ -183,7 +184,7 @@ def _begun(turn: Turn) -> list[str]:
     words = _BEGINS.get(turn.relation or "", "")
     if turn.new_tokens is None:
         return [words]
-    new = f"{tok(turn.new_tokens)} new"
+    new = f"{tok(needed(turn))} new"
     return [f"{words}, {new}", words, new]
 
 
