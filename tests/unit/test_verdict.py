@@ -216,6 +216,24 @@ def test_what_is_no_queue(more: dict[str, Any]) -> None:
     assert why(scene(turn=with_(WELL, **more))).verdict is not Verdict.QUEUED
 
 
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ([sample(60, external_hits=100), sample(76, external_hits=3_172)], ["3,072 tokens"]),
+        (LOADED, ["3.0 GB of KV"]),
+        ([sample(60, external_hits=100, load_bytes=5), sample(76, external_hits=100, load_bytes=5)], []),
+        ([sample(60, external_hits=100)], []),
+        ([sample(60), sample(76)], []),
+        # what others load after its first token is not its own; the first look after that may still be of it
+        ([sample(60, external_hits=0), sample(76, external_hits=0), sample(90, external_hits=9)], []),
+    ],
+)
+def test_what_a_tier_gave_while_it_waited(samples: list[Any], said: list[str]) -> None:
+    found = why(scene(turn=with_(WELL, first_token_at=T + 75, samples=samples)))
+    lines = [line for line in found.evidence if "came from a tier while it waited" in line]
+    assert lines == [f"{much} came from a tier while it waited" for much in said]
+
+
 def test_a_load_is_told_where_it_may_be_the_reason() -> None:
     found = why(scene(turn=with_(WELL, queue_s=14.0, first_token_at=T + 75, samples=LOADED)))
     assert found.verdict is Verdict.UNKNOWN

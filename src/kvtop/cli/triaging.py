@@ -11,7 +11,7 @@ from typing import TypeVar
 from kvtop.capture.slow import prefill_rates
 from kvtop.capture.store.store import Store, StoreError
 from kvtop.capture.turn import Captured
-from kvtop.cli.once import host_now, source
+from kvtop.cli.once import PATIENCE_S, host_now, source
 from kvtop.cli.stdio import tell
 from kvtop.cli.target import Target, key_for, settings
 from kvtop.config import Settings
@@ -124,7 +124,7 @@ async def tokens_of(to: Target) -> AsyncIterator[Asked]:
 
 
 async def _looked(to: Target, have: Settings, rate: float | None, *, events: bool) -> tuple[Known, Residency | None]:
-    server = source(to, have)
+    server = source(to, have, PATIENCE_S)
     try:
         known = await look(server, rate)
         here = is_local(to.shown)

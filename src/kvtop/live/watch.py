@@ -91,7 +91,7 @@ class Watch:
         judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
         upstreams = Upstreams(
             lambda: self._endpoints, self._named, self._taps, self._captures,
-            factories=self._factories, clock=self._clock,
+            factories=self._factories, clock=self._clock, host=lambda: self._host.reading,
         )  # fmt: skip
         self._hook = Hook("" if demo else settings.on_slow, worker("on_slow"), self._failed)
         self._verdicts = Verdicts(

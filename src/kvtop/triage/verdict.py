@@ -12,7 +12,7 @@ from kvtop.capture.slow import lost as grew_too_much
 from kvtop.capture.slow import queued as stood_in_queue
 from kvtop.capture.turn import TurnState
 from kvtop.errors import printable
-from kvtop.model.words import exact, pct, secs
+from kvtop.model.words import exact, pct, secs, traffic
 from kvtop.triage import decoding, lost, prompt_side
 from kvtop.triage.between import own_samples
 from kvtop.triage.kinds import Because, Verdict
@@ -48,7 +48,7 @@ def why(seen: Seen) -> Why:
         expected_because=_because(seen),
         phases=phases(seen),
         diff=seen.diff,
-        evidence=(*found.evidence, *_besides(seen, found, parts), *_common_evidence(seen)),
+        evidence=(*found.evidence, *_besides(seen, found, parts), *_from_tier(seen), *_common_evidence(seen)),
         split=parts,
     )
 
@@ -137,13 +137,25 @@ def _queued(seen: Seen) -> Why | None:
 
 def _loaded(seen: Seen) -> bool | None:
     """Whether KV came back from a tier while it waited."""
+    grown = [_grown(seen, name) for name in ("load_bytes", "external_hits")]
+    known = [one > 0 for one in grown if one is not None]
+    return any(known) if known else None
+
+
+def _grown(seen: Seen, name: str) -> float | None:
+    """By how much this counter grew while it waited, up to the first look after its first token."""
     end = seen.turn.first_token_at or seen.turn.ended_at or float("inf")
     kept = [one for one in seen.turn.samples if one.at < end] + [one for one in seen.turn.samples if one.at >= end][:1]
-    pairs = []
-    for name in ("load_bytes", "external_hits"):
-        values = [value for one in kept if (value := getattr(one, name)) is not None]
-        pairs += [values[-1] > values[0]] if len(values) > 1 else []
-    return any(pairs) if pairs else None
+    values = [value for one in kept if (value := getattr(one, name)) is not None]
+    return values[-1] - values[0] if len(values) > 1 else None
+
+
+def _from_tier(seen: Seen) -> list[str]:
+    """What came back from a tier while it waited."""
+    tokens, size = _grown(seen, "external_hits"), _grown(seen, "load_bytes")
+    if tokens is not None and tokens > 0:
+        return [f"{exact(tokens)} tokens came from a tier while it waited"]
+    return [f"{traffic(size)} of KV came from a tier while it waited"] if size is not None and size > 0 else []
 
 
 def _behind(seen: Seen) -> int | None:
