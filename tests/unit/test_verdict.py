@@ -56,6 +56,15 @@ def test_two_causes_are_both_told() -> None:
     assert found.reason == "tool_key_order"
 
 
+def test_why_the_sentence_names_the_cheaper_one() -> None:
+    dear = replace(CLOCK, says="A clock.", section="messages[3]", pointer="/messages/3", lost_tokens=5_000)
+    found = why(scene(turn=HALF, expected=BROKE, diff=diff(dear, replace(KEY_ORDER, lost_tokens=2_376))))
+    said = "the sentence names what the prompt meets first: while that varies, mending the others gains nothing"
+    assert found.reason == "tool_key_order" and found.evidence.count(said) == 1
+    plain = why(scene(turn=HALF, expected=BROKE, diff=diff(replace(KEY_ORDER, lost_tokens=7_000), dear)))
+    assert said not in plain.evidence
+
+
 def test_by_design_is_said_so() -> None:
     found = why(scene(turn=HALF, expected=BROKE, diff=diff(COMPACTED)))
     assert (found.verdict, found.reason) == (Verdict.PROMPT_DIVERGED, "compaction")

@@ -18,6 +18,9 @@ ANOTHER_KEY = {
     Kind.PROMPT_LOGPROBS_SET: "it asks for prompt_logprobs, and such a request reads nothing from the cache",
 }
 
+MET_FIRST = "the sentence names what the prompt meets first: while that varies, mending the others gains nothing"
+"""Said where another cause costs more."""
+
 
 def prompt(seen: Seen) -> Why | None:
     """It left the prompt that it goes on from, and what stands behind was read anew."""
@@ -44,6 +47,8 @@ def prompt(seen: Seen) -> Why | None:
             f"to mend the first of them brings back {exact(first.lost_tokens)} tokens; "
             f"{exact(behind)} more stand behind the others"
         )
+    if first is not None and first.kind not in KEYS and _is_cheaper(first, broken):
+        lines.append(MET_FIRST)
     if first is None and seen.turn.changed:
         lines.append(f"other than in the turn before: {', '.join(seen.turn.changed).replace('_', ' ')}")
     return Why(
@@ -68,6 +73,11 @@ def beside(seen: Seen, tokens: int) -> str:
     else:
         how = f"the prefix broke{_where(seen, first)}{f' ({cause(first.kind)})' if first is not None else ''}"
     return f"besides, {how}: {exact(tokens)} tokens were read again for that"
+
+
+def _is_cheaper(first: Cause, broken: Sequence[Cause]) -> bool:
+    """Another one of them costs more, and stands before it in their list."""
+    return any((one.lost_tokens or 0) > (first.lost_tokens or 0) for one in broken)
 
 
 def _first(seen: Seen, broken: Sequence[Cause]) -> Cause | None:

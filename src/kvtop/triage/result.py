@@ -31,7 +31,7 @@ class Cause:
     """How far the common prefix moves when this cause alone, after the ones before it, is undone."""
     lost_s: float | None = None
     seen: str | None = None
-    """How often: '8 of the last 60 turns (13 %), every 8 turns'. None: not looked at, or only this once."""
+    """How often: '8 of the last 60 turns of this agent (13 %), every 8 turns'. None: not looked at, or once."""
 
 
 @dataclass(frozen=True, slots=True)
