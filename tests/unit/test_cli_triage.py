@@ -156,7 +156,14 @@ def test_the_latest_slow_turn_is_meant_where_none_is_named(
 ) -> None:
     keep(chat("hello"), cached_tokens=11_900)
     code, _, err = run(capsys, "why")
-    assert code == 1 and "no turn that is kept was slow" in err
+    assert code == 1 and "no turn that is kept was slow, failed, or read again" in err
+    _, again = keep(chat("one"), chat("one", "yes", "two"), prompt_tokens=12_000, cached_tokens=600)
+    code, out, err = run(capsys, "why", "--json")
+    assert code == 0 and json.loads(out)["turn"] == str(again)
+    assert f"no turn that is kept was slow; turn {again} is the latest that read again" in err
+    (failed,) = keep(chat("bad"), state=TurnState.FAILED, status=400, first_token_at=None)
+    code, out, err = run(capsys, "why", "--json")
+    assert json.loads(out)["turn"] == str(failed) and "is the latest that failed" in err
     (slow,) = keep(chat("again"), first_token_at=FULL.started_at + 99, ended_at=FULL.started_at + 120)
     code, out, _ = run(capsys, "why", "--json")
     assert code == 0 and json.loads(out)["turn"] == str(slow)
@@ -167,6 +174,8 @@ def test_the_latest_slow_turn_is_meant_where_none_is_named(
     [
         (("why", "12"), 1, "no turns"),
         (("why", "x"), 2, "is no id of a turn"),
+        (("why", "m6"), 2, "only the counters tell of"),
+        (("why", "mx"), 2, "is no id of a turn"),
         (("diff",), 1, "no turns"),
         (("diff", "1", "2", "3"), 2, "compares two"),
         (("diff", "nofile"), 2, "is no id of a turn"),

@@ -35,6 +35,9 @@ RATED = 1_000
 
 def turn_id(text: str) -> int:
     """Raises UsageError for what is none."""
+    if text[:1] == "m" and is_id(text[1:]):
+        said = f"{text} is a row that only the counters tell of: its request was not captured"
+        raise UsageError(said, "kvtop turns lists those that were; their numbers stand without a letter")
     if not is_id(text):
         raise UsageError(f"'{printable(text, 40)}' is no id of a turn", "kvtop turns lists them")
     return int(text)
