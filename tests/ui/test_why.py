@@ -214,6 +214,20 @@ async def test_80_by_24_says_it_all() -> None:
             assert words in screen, words
 
 
+async def test_what_does_not_fit_is_a_sign_in_the_last_row() -> None:
+    async with page() as (app, pilot, _):
+        await until(pilot, lambda: "↓ more" in lines(app)[-1])
+        assert "n older" in lines(app)[-1] and "d diff" in lines(app)[-1]
+        await pilot.press("down")
+        await until(pilot, lambda: "↑↓ more" in lines(app)[-1])
+        await pilot.press("end")
+        await until(pilot, lambda: "↑ more" in lines(app)[-1])
+        assert "↓" not in lines(app)[-1]
+    async with page(200, 80) as (app, pilot, _):
+        await until(pilot, lambda: "Usage" in text(app) or "As it came" in text(app))
+        assert "more" not in lines(app)[-1]
+
+
 async def test_200_by_50_has_the_evidence_and_the_time_beside_the_tokens() -> None:
     async with page(200, 50) as (app, _, _):
         screen = text(app)

@@ -37,6 +37,22 @@ def test_a_clock_that_is_put_in_while_the_history_goes_back() -> None:
     assert {cause.kind for cause in found} & {Kind.TEXT_EDITED, Kind.VOLATILE_TEXT, Kind.LIVE_STATUS}
 
 
+def test_what_was_inserted_is_said_with_what_of_it_varies() -> None:
+    talk = Talk()
+    talk.add(0.0, prompt(messages(2)))
+    (found,) = talk.add(1.0, prompt(messages(3, LONG + "It is 2026-11-30 10:01:02.")))
+    assert found.kind is Kind.TEXT_EDITED and found.says == (
+        "text of the system prompt was inserted: “It is 2026-11-30 10:01:02.”, with a date or time that may be another "
+        "one each time"
+    )
+    (gone,) = talk.add(2.0, prompt(messages(4)))
+    assert "was removed: “It is 2026" in gone.says or gone.kind is Kind.SYSTEM_FLAPS
+    other = Talk()
+    other.add(0.0, prompt(messages(2)))
+    (long,) = other.add(1.0, prompt(messages(3, LONG + "Plan first, and say it. " * 9)))
+    assert long.says == f"text of the system prompt was inserted: “{('Plan first, and say it. ' * 9)[:60]}…”"
+
+
 def test_a_system_prompt_that_goes_back_and_forth() -> None:
     talk = Talk()
     forms = (LONG, LONG + "Plan first.")
