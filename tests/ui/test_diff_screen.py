@@ -143,6 +143,23 @@ async def test_the_same_prompt_and_a_salt() -> None:
     assert at(await look(of([], [], salt)), " 1  The salt is another one.") > 0
 
 
+async def test_what_was_appended_under_another_salt_is_no_difference_of_the_prompt() -> None:
+    salt = Cause(Kind.CACHE_SALT_CHANGED, "/cache_salt", "cache_salt", "The salt is another one.", "Keep the salt.")
+    pieces = [f" {n}" for n in range(400)]
+    rows = await look(of(pieces, [*pieces, *(f" more {n}" for n in range(40))], salt), 120, 36)
+    assert "nothing before its end changed" in rows[0] and "what differs is no text" in " ".join(rows[:2])
+    assert at(rows, "first token that differs") < 0 and at(rows, "the first difference") < 0
+    assert at(rows, "▴ token 400") > 0 and at(rows, "a.json ends here: what follows is new") > 0
+
+
+async def test_the_left_head_names_no_part_that_only_the_new_prompt_has() -> None:
+    old, new = [f" {n}" for n in range(40)], [f" more {n}" for n in range(400)]
+    made = replace(of(old, [*old, *new]), sections=((0, "messages[23]"), (40, "messages[24]"), (240, "messages[25]")))
+    rows = await look(made, 120, 36)
+    head = rows[at(rows, " a.json ──")]
+    assert "messages[23]" in head and "messages[24]" not in head and "messages[25]" not in head
+
+
 async def test_a_file_against_a_file() -> None:
     rows = await look(replace(of(["a"], ["b"]), old_label="old.json", new_label="new.json"))
     assert rows[0].startswith(" DIFF  old.json → new.json: same up to token 0")

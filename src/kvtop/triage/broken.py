@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvtop.triage.kinds import Kind
+from kvtop.triage.kinds import KEYS, Kind
 from kvtop.triage.result import Cause
 from kvtop.triage.seen import Seen
 
-KEYS = (Kind.MODEL_CHANGED, Kind.CACHE_SALT_CHANGED, Kind.PROMPT_LOGPROBS_SET)
-"""Causes that are no tokens: nothing of the same tokens can be reused."""
 _OF_ITSELF = frozenset(
     {
         Kind.TOOL_KEY_ORDER, Kind.TOOL_ARRAY_ORDER, Kind.TOOLS_REORDERED, Kind.TOOL_RANDOM_NAME,

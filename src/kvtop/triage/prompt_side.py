@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from kvtop.errors import printable
 from kvtop.model.words import exact, secs
-from kvtop.triage.broken import KEYS, blamed, reread
-from kvtop.triage.kinds import Because, Kind, Verdict, Who
+from kvtop.triage.broken import blamed, reread
+from kvtop.triage.kinds import KEYS, Because, Kind, Verdict, Who
 from kvtop.triage.result import Cause, Why
 from kvtop.triage.seen import Seen
 from kvtop.triage.words import cause, named, section, waited
