@@ -266,7 +266,7 @@ async def test_a_lost_prefix_has_no_break_and_says_what_would_have_been(w: int, 
 
 
 async def test_while_it_is_worked_out_one_line_says_so() -> None:
-    async with page(wait=False, found=None, judging=True) as (app, pilot, held):
+    async with page(wait=False, found=None) as (app, pilot, held):
         await until(pilot, lambda: held.desk.told == [812])
         screen = text(app)
         assert "Turn 812: why it took its time is being worked out" in screen

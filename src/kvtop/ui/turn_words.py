@@ -162,7 +162,7 @@ def table(turn: Turn, server: ServerView | None, w: int) -> list[Line]:
     read = f"at {tok(turn.new_tokens / turn.prefill_s)} tok/s" if turn.new_tokens and turn.prefill_s else ""
     unit = server.config.match_unit_tokens if server else None
     units = ""
-    if unit and turn.n == 1 and turn.cached_tokens is not None and turn.cached_tokens % unit == 0:
+    if unit and turn.n == 1 and turn.cached_tokens and turn.cached_tokens % unit == 0:
         units = blocks_of(turn.cached_tokens, unit)
     new = None if share is None else max(0.0, 1 - share - (read_again(turn) or 0.0))
     spoke = speed(turn)
