@@ -66,7 +66,7 @@ def at(rows: list[str], words: str) -> int:
 async def test_80_by_24() -> None:
     rows = await look(sheet())
     assert rows[0] == " DIFF  Turn 811 → 812: same up to token 795, reusable 512, lost 7,168 of 7,680."
-    assert rows[1] == "       7,883 → 8,034 tokens · unit 512 · exact, rendered by the server"
+    assert rows[1] == "       7,883 → 8,034 tokens · blocks of 512 · exact, rendered by the server"
     assert rows[2] == " " + "▄" * 78
     assert rows[3] == "        ▴ token 795: tools[4]"
     assert rows[4] == " Causes ────────────────────────────────────────────────────── by what they cost"
@@ -85,13 +85,13 @@ async def test_80_by_24() -> None:
 
 async def test_120_by_36() -> None:
     rows = await look(sheet(), 120, 36)
-    assert rows[1] == "       opencode · 7,883 → 8,034 tokens · unit 512 · exact, rendered by the server"
+    assert rows[1] == "       opencode · 7,883 → 8,034 tokens · blocks of 512 · exact, rendered by the server"
     assert rows[5].endswith("86 s  gateway   Sort the keys of tool schemas")
     assert rows[6].endswith("1.8 s  client    Keep reminders where they were.")
     assert re.fullmatch(
         r" Turn 811 ─+ tools\[2\] to tools\[\d\] of 14 {4}Turn 812 ─+ change 1 of 4, next at 905", rows[7]
     )
-    edge, start = at(rows, "unit 1 ends here: cached up to this token"), at(rows, "first token that differs")
+    edge, start = at(rows, "block 1 ends here: cached up to this token"), at(rows, "first token that differs")
     assert 8 <= edge < start < 30
     pair = rows[at(rows, '- type": "object"')]
     assert '+ required": [' in pair
@@ -127,7 +127,7 @@ async def test_appended(w: int, h: int) -> None:
     assert at(rows, "new from here on ▴") == 3
     assert at(rows, "none: the new prompt begins with all of the old one") == 5
     assert at(rows, "turn 811 ends here: what follows is new") > 0
-    assert at(rows, "unit 15 ends here: cached up to this token") > 0
+    assert at(rows, "block 15 ends here: cached up to this token") > 0
 
 
 async def test_the_same_prompt_and_a_salt() -> None:
@@ -141,6 +141,23 @@ async def test_the_same_prompt_and_a_salt() -> None:
     assert at(rows, " 1  The salt is another one.") > 0
     assert at(rows, "    fix Keep the salt.") > 0
     assert at(await look(of([], [], salt)), " 1  The salt is another one.") > 0
+
+
+async def test_what_was_appended_under_another_salt_is_no_difference_of_the_prompt() -> None:
+    salt = Cause(Kind.CACHE_SALT_CHANGED, "/cache_salt", "cache_salt", "The salt is another one.", "Keep the salt.")
+    pieces = [f" {n}" for n in range(400)]
+    rows = await look(of(pieces, [*pieces, *(f" more {n}" for n in range(40))], salt), 120, 36)
+    assert "nothing before its end changed" in rows[0] and "what differs is no text" in " ".join(rows[:2])
+    assert at(rows, "first token that differs") < 0 and at(rows, "the first difference") < 0
+    assert at(rows, "▴ token 400") > 0 and at(rows, "a.json ends here: what follows is new") > 0
+
+
+async def test_the_left_head_names_no_part_that_only_the_new_prompt_has() -> None:
+    old, new = [f" {n}" for n in range(40)], [f" more {n}" for n in range(400)]
+    made = replace(of(old, [*old, *new]), sections=((0, "messages[23]"), (40, "messages[24]"), (240, "messages[25]")))
+    rows = await look(made, 120, 36)
+    head = rows[at(rows, " a.json ──")]
+    assert "messages[23]" in head and "messages[24]" not in head and "messages[25]" not in head
 
 
 async def test_a_file_against_a_file() -> None:

@@ -17,7 +17,7 @@ from kvtop.live.verdicts import News
 from kvtop.model.finding import Finding
 from kvtop.model.view import BoxView, Turn
 from kvtop.triage.kinds import Kind, Reason, Verdict, Who
-from kvtop.triage.result import Cause, Diff, FirstDifference, Phases, Tokens, Why
+from kvtop.triage.result import Cause, Diff, FirstDifference, Phases, Split, Tokens, Why
 from kvtop.triage.sheet import Sheet
 from kvtop.ui.app import KvtopApp
 
@@ -54,13 +54,14 @@ WHY = Why(
               "the server reports 11,792 cached, 11 whole units: prompt and counter agree"),
     rules_out=("a restart or a cache reset: the process start is unchanged since 02:27:04",),
     expected_cached_tokens=11_792, cached_tokens=11_792, phases=Phases(0.4, 91.6, 11.0), diff=DIFF, fix=FOUND.fix,
-    reread_tokens=107_200,
+    reread_tokens=107_200, split=Split(123_180, 11_792, changed=107_200, lost=0),
 )  # fmt: skip
 LOST = Why(
     "812", Verdict.ENGINE_LOST_CACHE, "Turn 812 waited 92 s: the engine lost 107,200 tokens, evicted by turns 795–802",
     reason="evicted", evidence=("11,792 of 118,992 tokens came from the cache that should have",),
     rules_out=("a restart: no counter fell since turn 811",), expected_cached_tokens=118_992, cached_tokens=11_792,
     diff=replace(DIFF, causes=(), first=None, append_only=True), fix="More room for KV.", reread_tokens=107_200,
+    split=Split(123_180, 11_792, lost=107_200),
 )  # fmt: skip
 
 
@@ -155,6 +156,31 @@ async def test_the_row_in_the_longest_words_that_fit(w: int, h: int, said: str) 
             assert "━" * 7 in row and "10 %" in row, "cached, and what was lost"
 
 
+@pytest.mark.parametrize(("w", "h"), [(120, 36), (200, 50)])
+async def test_the_row_splits_the_prompt_as_its_page_does(w: int, h: int) -> None:
+    app = KvtopApp(Telling(box()), now=lambda: boxes.NOW)
+    async with app.run_test(size=(w, h)) as pilot:
+        await pilot.pause()
+        app.dashboard.choose_turn(("captured", 812))
+        await pilot.pause()
+        row = next(row for row in lines(app) if re.match(r"[ ▸] *812 ", row))
+        assert " 4.2k " in row and "111k" not in row
+        if w == 200:
+            assert "cached 11.8k   lost 107k   new 4.2k" in text(app), "its preview"
+
+
+@pytest.mark.parametrize(("w", "h", "said"), [(80, 24, "┄ being worked out"), (200, 50, "┄ being worked out"),
+                                              (40, 15, "┄ in work")])  # fmt: skip
+async def test_a_row_without_its_verdict_guesses_nothing(w: int, h: int, said: str) -> None:
+    app = KvtopApp(Telling(box(None, judging=True)), now=lambda: boxes.NOW)
+    async with app.run_test(size=(w, h)) as pilot:
+        await pilot.pause()
+        app.dashboard.choose_turn(("captured", 812))
+        await pilot.pause()
+        row = next(row for row in lines(app) if re.match(r"[ ▸] *812 ", row))
+        assert said in row and "111k" not in row, "how much of what it read was new is not known either"
+
+
 # ---------------------------------------------------------------- the page
 async def test_80_by_24_says_it_all() -> None:
     async with page() as (app, _, held):
@@ -167,11 +193,12 @@ async def test_80_by_24_says_it_all() -> None:
             "▴ token 12,622: tools[4].function.parameters",
             " cached 11,792    lost 107,200    new 4,188",
             "prefill speed of this server: 1,216 tok/s",
-            "              tokens    share    time",
-            " expected    118,992   96.6 %           111 units of 1,072",
-            " got          11,792    9.6 %           11 units",
-            " re-read     107,200   87.0 %    88 s   read before",
-            " new           4,188    3.4 %   3.4 s   needed anyway",
+            "                tokens    share    time",
+            " read before   118,992   96.6 %           111 blocks of 1,072 tokens",
+            " expected       11,792    9.6 %           of this prompt, as it is",
+            " got            11,792    9.6 %           11 blocks of 1,072 tokens",
+            " re-read       107,200   87.0 %    88 s   had been read before",
+            " new             4,188    3.4 %   3.4 s   needed anyway",
             " Causes ──────────────── by what they cost, those before it in the prompt mended",
             "tool_key_order",
             "reminder_moved",
@@ -185,6 +212,20 @@ async def test_80_by_24_says_it_all() -> None:
             "c copy fix",
         ):  # fmt: skip
             assert words in screen, words
+
+
+async def test_what_does_not_fit_is_a_sign_in_the_last_row() -> None:
+    async with page() as (app, pilot, _):
+        await until(pilot, lambda: "↓ more" in lines(app)[-1])
+        assert "n older" in lines(app)[-1] and "d diff" in lines(app)[-1]
+        await pilot.press("down")
+        await until(pilot, lambda: "↑↓ more" in lines(app)[-1])
+        await pilot.press("end")
+        await until(pilot, lambda: "↑ more" in lines(app)[-1])
+        assert "↓" not in lines(app)[-1]
+    async with page(200, 80) as (app, pilot, _):
+        await until(pilot, lambda: "Usage" in text(app) or "As it came" in text(app))
+        assert "more" not in lines(app)[-1]
 
 
 async def test_200_by_50_has_the_evidence_and_the_time_beside_the_tokens() -> None:
@@ -206,7 +247,7 @@ async def test_200_by_50_has_the_evidence_and_the_time_beside_the_tokens() -> No
         ):  # fmt: skip
             assert words in screen, words
         assert "\n Time ─" not in screen, "once"
-        row = next(row for row in screen.split("\n") if row.startswith(" expected "))
+        row = next(row for row in screen.split("\n") if row.startswith(" read before "))
         assert "TTFT" in row or "queue" in row
 
 
@@ -217,7 +258,8 @@ async def test_a_lost_prefix_has_no_break_and_says_what_would_have_been(w: int, 
     async with page(w, h, found, LOST) as (app, _, _):
         screen = text(app)
         assert "Turn 812 waited 92 s: the engine lost 107,200 tokens, evicted" in screen
-        assert "expected    118,992   96.6 %" in screen and "re-read     107,200" in screen
+        assert "read before   118,992   96.6 %" in screen and "re-read       107,200" in screen
+        assert " expected " not in screen, "it is the same number"
         assert "The break" not in screen and "▴" not in screen
         assert "fix More room for KV." in screen
         assert "rules out a restart: no counter fell since turn 811" in screen
@@ -227,6 +269,8 @@ async def test_while_it_is_worked_out_one_line_says_so() -> None:
     async with page(wait=False, found=None) as (app, pilot, held):
         await until(pilot, lambda: held.desk.told == [812])
         screen = text(app)
+        assert "Turn 812: why it took its time is being worked out" in screen
+        assert "read 111,388" in screen and "new " not in screen.replace("n new turn", "")
         assert "Why it took its time is being worked out." in screen
         assert " Time ─" in screen and "cached 11,792" in screen and "c copy fix" not in screen
         held.desk.go.set()
@@ -249,7 +293,8 @@ async def test_a_turn_that_is_not_slow_is_worked_out_when_its_page_is_opened() -
     held.desk.details |= {id: detail(id=id) for id in (814, 813)}
     held.desk.whys[813] = replace(WHY, turn="813")
     held.desk.whys[814] = Why("814", Verdict.NO_FAULT, "Turn 814: 98 % cached, TTFT 2.7 s; nothing to mend",
-                              expected_cached_tokens=123_280, cached_tokens=123_280)  # fmt: skip
+                              expected_cached_tokens=123_280, cached_tokens=123_280,
+                              split=Split(126_300, 123_280, lost=0))  # fmt: skip
     app = KvtopApp(held, now=lambda: boxes.NOW)
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
@@ -257,7 +302,7 @@ async def test_a_turn_that_is_not_slow_is_worked_out_when_its_page_is_opened() -
         await pilot.press("enter")
         screen = await settled(app, pilot)
         assert held.desk.told == [814]
-        assert "expected    123,280   97.6 %" in screen and "115 units of 1,072" in screen
+        assert "read before   123,280   97.6 %" in screen and "115 blocks of 1,072 tokens" in screen
         assert "Causes" not in screen and " OK " in screen
         await pilot.press("n")
         await settled(app, pilot)

@@ -139,4 +139,4 @@ async def test_a_cause_is_told_with_how_often_the_agent_had_it(shop: Shop) -> No
         parent = shop.turn(said, TURNED if n % 2 else PLAIN, parent=parent)
     cases = book(shop)
     (cause,) = (await cases.diff(cases.turn(parent))).diff.causes
-    assert cause.kind is Kind.TOOL_KEY_ORDER and cause.seen == "in each of the last 6 turns"
+    assert cause.kind is Kind.TOOL_KEY_ORDER and cause.seen == "in each of the last 6 turns of this agent"

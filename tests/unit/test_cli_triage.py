@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from kvtop.capture.api.routes import read_request
 from kvtop.capture.store import given
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Record, Source, TurnState
+from kvtop.cli import triaging
 from kvtop.cli.main import main
 
 HOSTILE = "\x1b[31mred\x1b[0m \x9b31m \u202egnirts\u202c [bold]markup[/bold] \x07 \u200b" + "x" * 1_000_000
@@ -155,7 +157,14 @@ def test_the_latest_slow_turn_is_meant_where_none_is_named(
 ) -> None:
     keep(chat("hello"), cached_tokens=11_900)
     code, _, err = run(capsys, "why")
-    assert code == 1 and "no turn that is kept was slow" in err
+    assert code == 1 and "no turn that is kept was slow, failed, or read again" in err
+    _, again = keep(chat("one"), chat("one", "yes", "two"), prompt_tokens=12_000, cached_tokens=600)
+    code, out, err = run(capsys, "why", "--json")
+    assert code == 0 and json.loads(out)["turn"] == str(again)
+    assert f"no turn that is kept was slow; turn {again} is the latest that read again" in err
+    (failed,) = keep(chat("bad"), state=TurnState.FAILED, status=400, first_token_at=None)
+    code, out, err = run(capsys, "why", "--json")
+    assert json.loads(out)["turn"] == str(failed) and "is the latest that failed" in err
     (slow,) = keep(chat("again"), first_token_at=FULL.started_at + 99, ended_at=FULL.started_at + 120)
     code, out, _ = run(capsys, "why", "--json")
     assert code == 0 and json.loads(out)["turn"] == str(slow)
@@ -166,6 +175,8 @@ def test_the_latest_slow_turn_is_meant_where_none_is_named(
     [
         (("why", "12"), 1, "no turns"),
         (("why", "x"), 2, "is no id of a turn"),
+        (("why", "m6"), 2, "only the counters tell of"),
+        (("why", "mx"), 2, "is no id of a turn"),
         (("diff",), 1, "no turns"),
         (("diff", "1", "2", "3"), 2, "compares two"),
         (("diff", "nofile"), 2, "is no id of a turn"),
@@ -210,6 +221,21 @@ def test_captured_turns_of_a_dead_server_are_compared_as_text(
     assert code == 0 and json.loads(out)["method"] == "text" and "texts are compared" in err
     code, _, err = run(capsys, "diff", "--url", "http://127.0.0.1:9")
     assert code == 1 and "127.0.0.1:9" in err
+
+
+def test_a_server_that_is_busy_is_waited_for_and_then_done_without(
+    capsys: pytest.CaptureFixture[str], keep: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert triaging.PATIENCE_S == 15.0
+    monkeypatch.setattr(triaging, "PATIENCE_S", 2.25)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        keep(chat("hello"), chat("hello", "hi", "go on"), upstream=url)
+        code, out, err = run(capsys, "why", "2", "--json")
+    assert code == 0 and json.loads(out)["diff"]["method"] == "text"
+    said = [line for line in err.splitlines() if "no answer within 2.25 s" in line]
+    assert len(said) == 1 and said[0].startswith(f"kvtop: {url} does not answer"), "more patient than config.toml"
+    assert said[0].endswith("texts are compared, and no tokens are counted")
 
 
 def test_the_record_of_a_turn_may_lack_its_body(capsys: pytest.CaptureFixture[str], own_home: Path) -> None:

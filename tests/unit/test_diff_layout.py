@@ -126,8 +126,8 @@ def test_side_by_side() -> None:
     assert rows[start + 3][:58].strip() == '795 - type": "object",'
     assert rows[start + 3][58 + 3 :].strip().startswith('795 + required": [')
     assert rows[start + 5].startswith(" ── the same again, but behind the break: nothing here can be reused ──")
-    edge = next(row for row in rows if "unit 1 ends here" in row)
-    assert edge.startswith(f" ── {UNIT}  unit 1 ends here: cached up to this token ──")
+    edge = next(row for row in rows if "block 1 ends here" in row)
+    assert edge.startswith(f" ── {UNIT}  block 1 ends here: cached up to this token ──")
     assert any(row.count(" tokens, the same on both sides ···") == 2 for row in rows)
 
 
@@ -165,25 +165,25 @@ def edges(**changes: object) -> list[str]:
 @pytest.mark.parametrize(
     ("cached", "told"),
     [
-        (None, ["96  unit 6 ends here: reusable up to this token"]),
-        (96, ["96  unit 6 ends here: cached up to this token"]),
+        (None, ["96  block 6 ends here: reusable up to this token"]),
+        (96, ["96  block 6 ends here: cached up to this token"]),
         (
             32,
             [
-                "32  unit 2 ends here: cached up to this token",
-                "96  unit 6 ends here: reusable up to this token, and was not cached",
+                "32  block 2 ends here: cached up to this token",
+                "96  block 6 ends here: reusable up to this token, and was not cached",
             ],
         ),
         (
             0,
             [
                 "nothing of this prompt was cached",
-                "96  unit 6 ends here: reusable up to this token, and was not cached",
+                "96  block 6 ends here: reusable up to this token, and was not cached",
             ],
         ),
         (99, ["99  cached up to this token"]),
-        (150, ["96  unit 6 ends here: reusable up to this token"]),
-        (-4, ["96  unit 6 ends here: reusable up to this token"]),
+        (150, ["96  block 6 ends here: reusable up to this token"]),
+        (-4, ["96  block 6 ends here: reusable up to this token"]),
     ],
 )
 def test_where_the_cached_part_ends(cached: int | None, told: list[str]) -> None:

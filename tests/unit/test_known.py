@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from metrics_texts import made, raw, scrape, texts_of
 
+from kvtop.capture.store.store import Store
+from kvtop.capture.turn import Captured
 from kvtop.errors import KvtopError
-from kvtop.readings import Scrape, ServerFacts, SourceDown, State
+from kvtop.live.casebooks import Casebooks, Place
+from kvtop.model.judge import Thresholds
+from kvtop.readings import Scrape, ServerFacts, SourceDown, State, VllmProcess
 from kvtop.triage.engine import Layers
 from kvtop.triage.known import known, look
 from kvtop.triage.seen import Server
@@ -62,3 +67,16 @@ async def test_a_look() -> None:
     assert (await look(_Looked(text, down), None)).server.version is None
     with pytest.raises(KvtopError, match=r"127\.0\.0\.1:8000 does not answer: the connection is refused"):
         await look(_Looked(down, down), None)
+
+
+async def test_the_dashboard_takes_the_size_of_a_tier_from_the_process_too(
+    captures: Callable[[str], Path], tmp_path: Path
+) -> None:
+    read = scrape(raw(texts_of(captures("vllm-0.32.0-offload"))[-1]), 1.0)
+    process = VllmProcess(7, "api", port=8000, ports=(8000,), tier_bytes=48 << 30)
+    place = Place("http://127.0.0.1:8000", latest=(read, ServerFacts()), rate=900.0)
+    books = Casebooks(lambda: None, Thresholds())
+    with Store.open(tmp_path / "turns.db", write=True) as store:
+        found = await books._known(store, Captured(), replace(place, process=lambda: process))
+        assert found.server.tier_bytes == 48 << 30
+        assert (await books._known(store, Captured(), place)).server.tier_bytes is None

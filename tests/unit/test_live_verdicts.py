@@ -148,6 +148,74 @@ async def test_only_what_is_worth_it_and_the_newest_first() -> None:
         assert bench.changes == 3
 
 
+def promised(bench: Bench, *ids: int) -> list[bool]:
+    bench.show()
+    rows = [bench.captures.row(id) for id in ids]
+    assert all(row is not None and not (row.judging and (row.finding or row.verdict)) for row in rows)
+    return [bool(row and row.judging) for row in rows]
+
+
+async def test_a_row_says_that_a_verdict_is_on_its_way_until_it_is_there() -> None:
+    async with Bench(Held) as bench:
+        bench.put(bench.turn(1, 0, ttft=0.5), bench.turn(2, 0), bench.turn(3, 0, ttft=0.5, relation="next"))
+        old = bench.turn(4, PAST_S + 60)
+        bench.put(old)
+        assert promised(bench, 1, 2, 4) == [False, True, False], "before anything looked at them"
+        await bench.time.go(SETTLED_S + 2)
+        held = bench.workers["why"]
+        assert isinstance(held, Held)
+        await held.began.wait()
+        assert promised(bench, 1, 2) == [False, True], "while tokens are asked for"
+        held.go.set()
+        await bench.time.go(5)
+        assert promised(bench, 1, 2) == [False, False] and bench.row(2) == "prompt_diverged"
+
+
+async def test_no_verdict_is_promised_where_none_can_come() -> None:
+    async with Bench() as bench:
+        bench.judge.answer = lambda id: (_ for _ in ()).throw(KvtopError("no tokens"))
+        bench.put(bench.turn(1, 10))
+        assert promised(bench, 1) == [True]
+        await bench.time.go(5)
+        row = bench.captures.row(1)
+        assert promised(bench, 1) == [False] and row is not None
+        assert row.waited and not row.judging, "as it was known before"
+
+
+async def test_more_than_are_worked_out_are_promised_nothing() -> None:
+    async with Bench(Held) as bench:
+        bench.put(*(bench.turn(1 + i, 600 - i) for i in range(PAST_TURNS + 5)))
+        await bench.time.go(2)
+        assert promised(bench, *range(1, 7)) == [False] * 5 + [True]
+        assert promised(bench, PAST_TURNS + 5) == [True]
+
+
+async def test_while_a_thread_hangs_nothing_is_promised() -> None:
+    class Hanging(Inline):
+        async def call(self, read: Callable[[], object], timeout_s: float) -> object:  # type: ignore[override]
+            raise Hangs(self.name)
+
+    async with Bench(Hanging) as bench:
+        bench.put(bench.turn(1, 10))
+        assert promised(bench, 1) == [True]
+        await bench.time.go(3)
+        assert promised(bench, 1) == [False]
+
+
+async def test_a_turn_whose_page_is_open_is_promised_one() -> None:
+    async with Bench(Held) as bench:
+        bench.put(bench.turn(1, 30, ttft=0.5))
+        await bench.time.go(2)
+        asked = asyncio.create_task(bench.verdicts.why(1))
+        await bench.time.settle()
+        assert promised(bench, 1) == [True]
+        held = bench.workers["why"]
+        assert isinstance(held, Held)
+        held.go.set()
+        await bench.time.go(2)
+        assert (await asked).turn == "1" and promised(bench, 1) == [False]
+
+
 async def test_a_turn_in_flight_is_left_alone_until_it_has_ended() -> None:
     async with Bench() as bench:
         flying = bench.turn(1, 0, state=TurnState.IN_FLIGHT, ended_at=None)

@@ -34,7 +34,7 @@ def test_head_causes_and_changes() -> None:
     head, first, second, *changes = paragraphs(sheet())
     assert head == [
         "turn 811 and turn 812: they part in tools[4].function.parameters",
-        "7,883 and 8,034 tokens, the same up to token 795, reusable 512 (units of 512),",
+        "7,883 and 8,034 tokens, the same up to token 795, reusable 512 (blocks of 512),",
         "lost 7,168 of 7,680, the server had 512",
         "rendered by the server, exact",
     ]

@@ -10,6 +10,7 @@ from triage_prompts import CHAT, INPUTS, pairs
 
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt, from_chat
+from kvtop.triage.recurrence import Step
 from kvtop.triage.talk import Talk
 
 LONG = "Read a file before you change it, and say what a command printed. "
@@ -36,6 +37,22 @@ def test_a_clock_that_is_put_in_while_the_history_goes_back() -> None:
     assert {cause.kind for cause in found} & {Kind.TEXT_EDITED, Kind.VOLATILE_TEXT, Kind.LIVE_STATUS}
 
 
+def test_what_was_inserted_is_said_with_what_of_it_varies() -> None:
+    talk = Talk()
+    talk.add(0.0, prompt(messages(2)))
+    (found,) = talk.add(1.0, prompt(messages(3, LONG + "It is 2026-11-30 10:01:02.")))
+    assert found.kind is Kind.TEXT_EDITED and found.says == (
+        "text of the system prompt was inserted: “It is 2026-11-30 10:01:02.”, with a date or time that may be another "
+        "one each time"
+    )
+    (gone,) = talk.add(2.0, prompt(messages(4)))
+    assert "was removed: “It is 2026" in gone.says or gone.kind is Kind.SYSTEM_FLAPS
+    other = Talk()
+    other.add(0.0, prompt(messages(2)))
+    (long,) = other.add(1.0, prompt(messages(3, LONG + "Plan first, and say it. " * 9)))
+    assert long.says == f"text of the system prompt was inserted: “{('Plan first, and say it. ' * 9)[:60]}…”"
+
+
 def test_a_system_prompt_that_goes_back_and_forth() -> None:
     talk = Talk()
     forms = (LONG, LONG + "Plan first.")
@@ -43,6 +60,52 @@ def test_a_system_prompt_that_goes_back_and_forth() -> None:
         found = talk.add(float(i), prompt(messages(2 + i, forms[i % 2])))
     assert [cause.kind for cause in found] == [Kind.SYSTEM_FLAPS]
     assert found[0].seen is not None
+
+
+def told(*systems: str) -> str | None:
+    """How often the change of the last of these turns was seen."""
+    talk = Talk()
+    for i, system in enumerate(systems):
+        found = talk.add(float(i), prompt(messages(2 + i, system)))
+    return found[0].seen
+
+
+A, B, C = LONG, LONG + "Plan first.", LONG + "Answer in verse."
+
+
+def test_a_change_that_is_taken_back_is_one_change() -> None:
+    assert told(A, A, A, A, B) is None
+    assert told(A, A, B, B, A) == "once in the last 4 turns of this agent, there and back"
+    assert told(A, B, A) == "once in the last 2 turns of this agent, there and back"
+    assert told(A, A, B, A, A, B, A) == "2 of the last 6 turns of this agent (33 %), there and back"
+    assert told(A, B, A, B, A) == "in each of the last 4 turns of this agent", "each costs the cache"
+
+
+def test_another_form_each_time_is_another_change() -> None:
+    assert told(A, A, B, C) == "2 of the last 3 turns of this agent (67 %)"
+    assert told(A, B, B, C, A) == "2 of the last 4 turns of this agent (50 %), there and back"
+
+
+def test_going_back_is_told_of_one_conversation_alone() -> None:
+    steps: list[Step] = []
+    one, other = Talk(steps), Talk(steps)
+    for i, (talk, system) in enumerate(((one, A), (other, B), (one, B), (other, A))):
+        found = talk.add(float(i), prompt(messages(2 + i, system)))
+    assert found[0].seen == "in each of the last 2 turns of this agent", "no conversation went back"
+
+
+def test_tools_that_are_put_back_in_order_are_one_change() -> None:
+    talk = Talk()
+    tools = [{"name": name, "parameters": {"type": "object"}} for name in ("read", "edit")]
+    for i, order in enumerate((tools, tools, tools[::-1], tools)):
+        found = talk.add(float(i), from_chat({"messages": messages(2 + i), "tools": _functions(order)}, {}))
+    assert [(cause.kind, cause.seen) for cause in found] == [
+        (Kind.TOOLS_REORDERED, "once in the last 3 turns of this agent, there and back")
+    ]
+
+
+def _functions(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": tool} for tool in tools]
 
 
 @given(st.lists(pairs(), min_size=1, max_size=3), st.lists(st.tuples(CHAT, INPUTS), max_size=2))

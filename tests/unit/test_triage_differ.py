@@ -13,6 +13,7 @@ from kvtop.triage.differ import Cache, Divergence, Sent, diverge
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.prompt import Prompt, from_chat
 from kvtop.triage.sheets import of_tokens, of_words
+from kvtop.triage.values import salt
 
 pytestmark = pytest.mark.asyncio
 
@@ -100,7 +101,10 @@ async def test_a_salt_costs_all_and_changes_no_token() -> None:
     assert found.causes[0].lost_tokens == found.tokens.old
     assert found.append_only is False
     assert found.first is not None and found.first.pointer == "/cache_salt"
-    assert (found.first.old, found.first.new, found.first.token) == ("a", "b", None)
+    assert (found.first.old, found.first.new, found.first.token) == (salt("a"), salt("b"), None)
+    assert f"from {salt('a')} to {salt('b')}" in found.causes[0].says, "told apart, and nothing of them is shown"
+    without = (await diff(prompt(talk()), new)).diff
+    assert f"from none to {salt('b')}" in without.causes[0].says
 
 
 async def test_reasoning_that_the_template_drops_at_a_new_user_message() -> None:

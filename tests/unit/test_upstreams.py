@@ -57,6 +57,18 @@ async def test_the_watched_one_with_its_key_and_what_was_read_of_it(monkeypatch:
         assert of(bench.watch).place(URL) is None, "it does not answer: nothing is sent there"
 
 
+async def test_the_process_of_this_machine_that_serves_it() -> None:
+    served = VllmProcess(7, "api", port=8000, ports=(8000,), tier_bytes=48 << 30)
+    bench = Bench(URL)
+    bench.host.reading = lambda: HostReading(processes=(served,))
+    async with bench.running() as time:
+        await time.go(5)
+        place = of(bench.watch).place(URL)
+        assert place is not None and place.process() == served
+        other = of(bench.watch).place("http://127.0.0.1:8005")
+        assert other is not None and other.process() is None
+
+
 async def test_one_that_is_not_watched_is_asked_only_on_this_machine() -> None:
     bench = Bench(URL, servers=[Server(url="http://127.0.0.1:8005", name="b", api_key_env="")])
     async with bench.running() as time:

@@ -56,6 +56,15 @@ def test_two_causes_are_both_told() -> None:
     assert found.reason == "tool_key_order"
 
 
+def test_why_the_sentence_names_the_cheaper_one() -> None:
+    dear = replace(CLOCK, says="A clock.", section="messages[3]", pointer="/messages/3", lost_tokens=5_000)
+    found = why(scene(turn=HALF, expected=BROKE, diff=diff(dear, replace(KEY_ORDER, lost_tokens=2_376))))
+    said = "the sentence names what the prompt meets first: while that varies, mending the others gains nothing"
+    assert found.reason == "tool_key_order" and found.evidence.count(said) == 1
+    plain = why(scene(turn=HALF, expected=BROKE, diff=diff(replace(KEY_ORDER, lost_tokens=7_000), dear)))
+    assert said not in plain.evidence
+
+
 def test_by_design_is_said_so() -> None:
     found = why(scene(turn=HALF, expected=BROKE, diff=diff(COMPACTED)))
     assert (found.verdict, found.reason) == (Verdict.PROMPT_DIVERGED, "compaction")
@@ -166,7 +175,7 @@ def test_what_the_law_explains_is_no_fault(because: Because) -> None:
     expected = Expected(0, True, 0, 0, 874, (because,), None, 10)
     found = why(scene(turn=with_(short, relation="first", conversation="c14"), expected=expected))
     assert (found.verdict, found.expected_because) == (Verdict.NO_FAULT, (because,))
-    assert any("0 were expected" in line for line in found.evidence)
+    assert any("0 tokens were expected of this prompt as it is" in line for line in found.evidence)
 
 
 def test_a_first_divergence_that_gets_nothing_of_what_it_shares() -> None:
@@ -214,6 +223,24 @@ def test_queued_by_the_samples_alone() -> None:
 def test_what_is_no_queue(more: dict[str, Any]) -> None:
     """Short, not most of the wait, or a KV load, which counts as queue time too."""
     assert why(scene(turn=with_(WELL, **more))).verdict is not Verdict.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ([sample(60, external_hits=100), sample(76, external_hits=3_172)], ["3,072 tokens"]),
+        (LOADED, ["3.0 GB of KV"]),
+        ([sample(60, external_hits=100, load_bytes=5), sample(76, external_hits=100, load_bytes=5)], []),
+        ([sample(60, external_hits=100)], []),
+        ([sample(60), sample(76)], []),
+        # what others load after its first token is not its own; the first look after that may still be of it
+        ([sample(60, external_hits=0), sample(76, external_hits=0), sample(90, external_hits=9)], []),
+    ],
+)
+def test_what_a_tier_gave_while_it_waited(samples: list[Any], said: list[str]) -> None:
+    found = why(scene(turn=with_(WELL, first_token_at=T + 75, samples=samples)))
+    lines = [line for line in found.evidence if "came from a tier while it waited" in line]
+    assert lines == [f"{much} came from a tier while it waited" for much in said]
 
 
 def test_a_load_is_told_where_it_may_be_the_reason() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kvtop import config, paths
 from kvtop.capture import document
-from kvtop.capture.slow import is_slow, prefill_rates
+from kvtop.capture.slow import is_slow, lost, prefill_rates, reread
 from kvtop.capture.store import given, schema
 from kvtop.capture.store.schema import NoStore, StoreError
 from kvtop.capture.store.store import Store
@@ -170,12 +170,31 @@ def pages(store: Store, conversation: str | None = None) -> Iterator[Captured]:
 
 
 def latest_slow(store: Store) -> int:
-    """Its id. Raises KvtopError where no turn was slow."""
-    judged = _judge(store)
+    """Its id; where none was slow that of the latest one that failed or read again what had been read before, which is
+    said on stderr. Raises KvtopError where there is none of these either."""
+    judged, other = _judge(store), None
     for row in pages(store):
         if judged(row):
             return row.id
-    raise KvtopError("no turn that is kept was slow", "name one: kvtop why TURN; kvtop turns lists them")
+        if other is None and _went_wrong(store, row):
+            other = row
+    if other is None:
+        said = "no turn that is kept was slow, failed, or read again what had been read before"
+        raise KvtopError(said, "name one: kvtop why TURN; kvtop turns lists them")
+    how = "failed" if other.state in (TurnState.FAILED, TurnState.CUT) else "read again what had been read before"
+    tell(f"kvtop: no turn that is kept was slow; turn {other.id} is the latest that {how}")
+    return other.id
+
+
+def _went_wrong(store: Store, turn: Captured) -> bool:
+    """As the dashboard takes a turn for one to look at, although it was not slow."""
+    if turn.state in (TurnState.FAILED, TurnState.CUT):
+        return True
+    if turn.parent is None or turn.relation not in CONTINUES:
+        return False
+    parent = next(iter(store.turns(last=1, since_id=turn.parent - 1, before_id=turn.parent + 1)), None)
+    before = parent.prompt_tokens if parent is not None else None
+    return reread(turn, parent) or bool(lost(turn, before, None))
 
 
 def _json(rows: Iterator[tuple[Captured, bool | None]]) -> None:

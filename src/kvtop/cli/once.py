@@ -15,6 +15,8 @@ from kvtop.readings import GpuReading, HostReading, Scrape, ServerFacts, SourceD
 from kvtop.sources.vllm import VllmSource
 from kvtop.worker import Worker
 
+PATIENCE_S = 15.0
+"""A server that is busy may need so long for one answer: what is asked once, for one turn, waits for it."""
 READ_S = 15.0
 """NVML may take seconds to start where nothing else holds the driver."""
 
@@ -30,11 +32,12 @@ class Look:
     age_s: float | None = None
 
 
-def source(target: Target, have: Settings) -> VllmSource:
+def source(target: Target, have: Settings, patience_s: float = 0.0) -> VllmSource:
+    """`patience_s`: each answer may take so long, where that is more than config.toml allows."""
     return VllmSource(
         target.url,
         key=target.key,
-        timeout_s=have.poll.metrics_timeout_s,
+        timeout_s=max(have.poll.metrics_timeout_s, patience_s),
         max_bytes=have.poll.metrics_max_bytes,
         wanted=metrics.wanted,
     )

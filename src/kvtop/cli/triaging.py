@@ -11,7 +11,7 @@ from typing import TypeVar
 from kvtop.capture.slow import prefill_rates
 from kvtop.capture.store.store import Store, StoreError
 from kvtop.capture.turn import Captured
-from kvtop.cli.once import host_now, source
+from kvtop.cli.once import PATIENCE_S, host_now, source
 from kvtop.cli.stdio import tell
 from kvtop.cli.target import Target, key_for, settings
 from kvtop.config import Settings
@@ -35,6 +35,9 @@ RATED = 1_000
 
 def turn_id(text: str) -> int:
     """Raises UsageError for what is none."""
+    if text[:1] == "m" and is_id(text[1:]):
+        said = f"{text} is a row that only the counters tell of: its request was not captured"
+        raise UsageError(said, "kvtop turns lists those that were; their numbers stand without a letter")
     if not is_id(text):
         raise UsageError(f"'{printable(text, 40)}' is no id of a turn", "kvtop turns lists them")
     return int(text)
@@ -124,7 +127,7 @@ async def tokens_of(to: Target) -> AsyncIterator[Asked]:
 
 
 async def _looked(to: Target, have: Settings, rate: float | None, *, events: bool) -> tuple[Known, Told | None]:
-    server = source(to, have)
+    server = source(to, have, PATIENCE_S)
     try:
         known = await look(server, rate)
         here = is_local(to.shown)

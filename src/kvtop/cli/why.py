@@ -12,7 +12,7 @@ from kvtop.cli.args import Parser
 from kvtop.errors import printable
 from kvtop.model.words import exact, secs
 from kvtop.triage.prompt import in_words
-from kvtop.triage.result import Cause, Why
+from kvtop.triage.result import Cause, Split, Why
 
 WIDTH = 100
 
@@ -70,10 +70,21 @@ def causes(found: Sequence[Cause], main: str | None) -> Iterator[str]:
             yield f"  {cause.fix}"
 
 
+def tokens(split: Split) -> str:
+    """What became of the prompt, by the numbers of the dashboard; empty where too little is known."""
+    if split.prompt is None or split.cached is None:
+        return ""
+    parts = [f"{exact(split.cached)} cached"]
+    shares = [(split.changed, "behind a change"), (split.lost, "lost"), (split.unsaved, "not saved")]
+    parts += [f"{exact(n)} read again ({how})" for n, how in shares if n]
+    return f"{exact(split.prompt)}: {', '.join(parts)}, {exact(split.new)} {'read' if split.reread is None else 'new'}"
+
+
 def lines(found: Why) -> Iterator[str]:
     """For people and pipes: the sentence, then what shows it, what it rules out, and what to do."""
     yield from textwrap.wrap(printable(found.sentence, 1_000), WIDTH)
-    rows = [("shows", line) for line in found.evidence]
+    rows = [("tokens", told)] if (told := tokens(found.split)) else []
+    rows += [("shows", line) for line in found.evidence]
     rows += [("rules out", line) for line in found.rules_out]
     rows += [("may be", str(reason).replace("_", " ")) for reason in found.candidates]
     if found.diff is not None:

@@ -104,6 +104,7 @@ class Captures:
         self._samples = Queued()
         """Asked in the worker's thread."""
         self._judging = Judging()
+        self._awaits: Callable[[Captured, Turn], bool] = lambda turn, row: False
 
     async def run(self, changed: Callable[[], None]) -> None:
         while True:
@@ -244,6 +245,14 @@ class Captures:
     def found(self, turn: Captured, finding: Finding) -> None:
         """Why it took its time: stands in its row from now on."""
         self._judging.found(turn, finding)
+        self.anew(turn)
+
+    def judged_by(self, awaits: Callable[[Captured, Turn], bool]) -> None:
+        """`awaits` tells of a row that ended whether a verdict on it is on its way."""
+        self._awaits = awaits
+
+    def anew(self, turn: Captured) -> None:
+        """What `awaits` says of it has changed."""
         kept = self._kept.get(same_port_here(turn.upstream))
         if kept is not None and turn.id in kept.ended:
             kept.todo.append(turn.id)
@@ -295,7 +304,9 @@ class Captures:
         for id in kept.todo[: -AT_ONCE - 1 : -1]:
             kept.rows = None
             if (turn := kept.ended.get(id)) is not None:
-                made[id] = self._judging.ended(turn, self._parent(turn), now)
+                row = self._judging.ended(turn, self._parent(turn), now)
+                waits = row.finding is None and self._awaits(turn, row)
+                made[id] = replace(row, judging=True, verdict=None) if waits else row
         del kept.todo[-AT_ONCE:]
         lost = _lost(kept, now)
         if kept.rows is None or lost != kept.lost:

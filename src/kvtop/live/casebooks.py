@@ -14,7 +14,7 @@ from kvtop.errors import KvtopError
 from kvtop.live.factories import ServerLike, StoreLike
 from kvtop.live.patience import Gate
 from kvtop.model.judge import Thresholds
-from kvtop.readings import Scrape, ServerFacts, SourceDown
+from kvtop.readings import Scrape, ServerFacts, SourceDown, VllmProcess
 
 if TYPE_CHECKING:
     from kvtop.capture.turn import Captured
@@ -51,6 +51,8 @@ class Place:
     """Makes what asks it then."""
     rate: float | None = None
     """Prompt tokens that it computes in a second."""
+    process: Callable[[], VllmProcess | None] = lambda: None
+    """The one of this machine that serves it, whose command line may tell more."""
     started_at: float | None = None
     """Unix time: another one is another process, and perhaps another model."""
     events: Callable[[], Awaitable[Told | None]] | None = None
@@ -146,11 +148,12 @@ class Casebooks:
 
     async def _known(self, store: StoreLike, turn: Captured, place: Place) -> Known:
         from kvtop.capture.slow import prefill_rates
-        from kvtop.triage.known import known
+        from kvtop.triage.known import known, sized
 
         latest = place.latest or await _read(place)
         rate = place.rate or prefill_rates(store.turns(last=RATED)).get((turn.upstream, turn.model))
-        return known(*latest, rate)
+        found, process = known(*latest, rate), place.process()
+        return found if process is None else sized(found, process)
 
     def _remembered(self, place: Place) -> Memory:
         from kvtop.sources.url import normalise

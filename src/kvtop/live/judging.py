@@ -104,7 +104,7 @@ class Judging:
         made, finding = self._ended(turn, parent, now), self._found.get((turn.id, turn.started_at))
         if finding is None:
             return made
-        known = made.verdict if finding.verdict == "unknown" else finding.verdict
+        known = None if finding.verdict == "unknown" else finding.verdict
         return replace(made, finding=finding, verdict=known)
 
     def _ended(self, turn: Captured, parent: Captured | None, now: Moment) -> Turn:

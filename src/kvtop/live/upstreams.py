@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +16,8 @@ from kvtop.live.factories import Factories
 from kvtop.live.kv_watch import KvWatch
 from kvtop.live.named import Named
 from kvtop.live.taps import Taps
-from kvtop.model.here import is_local, same_port_here
+from kvtop.model.here import is_local, same_port_here, server_of
+from kvtop.readings import HostReading, VllmProcess
 from kvtop.sources.url import normalise
 
 if TYPE_CHECKING:
@@ -35,10 +37,11 @@ class Upstreams:
         factories: Factories,
         clock: Clock,
         kv: KvWatch,
+        host: Callable[[], HostReading | None] = lambda: None,
     ) -> None:
-        """`endpoints`: those that are watched now."""
+        """`endpoints`: those that are watched now. `host`: what was read of this machine last."""
         self._endpoints, self._named, self._taps, self._captures = endpoints, named, taps, captures
-        self._factories, self._clock, self._kv = factories, clock, kv
+        self._factories, self._clock, self._kv, self._host = factories, clock, kv, host
 
     def place(self, upstream: str) -> Place | None:
         """A prompt goes to the server that has seen it before, where that is watched or of this machine, and nowhere
@@ -57,6 +60,7 @@ class Upstreams:
                 latest=history.latest,
                 rate=moment.rate if moment is not None else None,
                 started_at=history.started_at,
+                process=partial(self._process, history.url),
                 events=partial(self._events, history.url, typed),
             )
         try:
@@ -70,6 +74,7 @@ class Upstreams:
             typed,
             self._named.key(shown),
             source=lambda: self._factories.server(typed, configured),
+            process=partial(self._process, shown),
             events=partial(self._factories.kv_events, typed, configured),
         )
 
@@ -83,6 +88,9 @@ class Upstreams:
         if watched is not None and watched.history.in_flight:
             return True
         return self._captures.in_hand(upstream, self._clock.wall() - LOST_S)
+
+    def _process(self, url: str) -> VllmProcess | None:
+        return server_of(url, self._host(), (socket.gethostname(),))
 
     def _watched(self, url: str) -> Endpoint | None:
         place = same_port_here(url)

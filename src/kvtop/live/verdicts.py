@@ -117,9 +117,12 @@ class Verdicts:
         self._seen: object = None
         """Mark of the captures in which nothing was left to do."""
         self._gate = Gate()
+        self._left: OrderedDict[Key, None] = OrderedDict()
+        """Those that no verdict is promised on."""
         self._told: OrderedDict[Key, None] = OrderedDict()
         self._told_at = -APART_S
         self._news: deque[News] = deque(maxlen=NEWS)
+        captures.judged_by(self._awaits)
 
     async def run(self, changed: Callable[[], None]) -> None:
         while True:
@@ -130,6 +133,7 @@ class Verdicts:
             elif await self._work_out(turn):
                 changed()
             else:
+                self._let_be(0)
                 await self._sleep(LOOK_S)  # the thread before it still hangs
 
     def say(self, news: News) -> None:
@@ -157,6 +161,7 @@ class Verdicts:
             waits: asyncio.Future[Why] = asyncio.get_running_loop().create_future()
             waits.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to hear it
             self._asked[key] = waits
+            self._captures.anew(turn)
         self._gate.hurry = True
         self._soon.set()
         return await asyncio.shield(self._asked[key])
@@ -191,8 +196,8 @@ class Verdicts:
         if mark == self._seen:
             return None
         now, waits = self._clock.wall(), False
-        worth = [row for row in self._captures.newest(max(self._began, now) - PAST_S) if _worth(row)]
-        for row in worth[:PAST_TURNS]:
+        self._let_be(PAST_TURNS)
+        for row in self._worth_it()[:PAST_TURNS]:
             turn = self._captures.captured(row.id)
             if turn is None or not self._is_new(turn):
                 continue
@@ -202,6 +207,28 @@ class Verdicts:
             return turn
         self._seen = None if waits else mark
         return None
+
+    def _worth_it(self) -> list[Turn]:
+        """The newest first."""
+        since = max(self._began, self._clock.wall()) - PAST_S
+        return [row for row in self._captures.newest(since) if _worth(row)]
+
+    def _awaits(self, turn: Captured, row: Turn) -> bool:
+        """A verdict on it is on its way."""
+        key = turn.id, turn.started_at
+        if key in self._asked:
+            return True
+        late = (turn.ended_at or turn.started_at) < max(self._began, self._clock.wall()) - PAST_S
+        return not late and key not in self._left and _worth(row) and self._is_new(turn)
+
+    def _let_be(self, from_: int) -> None:
+        """Rows promise no verdict any more, but for so many of the newest."""
+        for row in self._worth_it()[from_:]:
+            turn = self._captures.captured(row.id) if row.judging else None
+            if turn is not None:
+                self._left[turn.id, turn.started_at] = None
+                self._captures.anew(turn)
+        _bound(self._left, DONE)
 
     def _is_new(self, turn: Captured) -> bool:
         done = self._done.get((turn.id, turn.started_at))
@@ -235,6 +262,7 @@ class Verdicts:
         _bound(self._done, DONE)
         if why is None:
             self._fail(key, wrong)
+            self._captures.anew(turn)
         else:
             self._keep(key, turn, why)
         return True

@@ -93,7 +93,7 @@ class Watch:
         self._kv = KvWatch(self._factories.kv_places, self._named, self._clock)
         upstreams = Upstreams(
             lambda: self._endpoints, self._named, self._taps, self._captures,
-            factories=self._factories, clock=self._clock, kv=self._kv,
+            factories=self._factories, clock=self._clock, kv=self._kv, host=lambda: self._host.reading,
         )  # fmt: skip
         self._hook = Hook("" if demo else settings.on_slow, worker("on_slow"), self._failed)
         self._verdicts = Verdicts(

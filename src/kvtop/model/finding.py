@@ -26,7 +26,7 @@ class Finding:
     fix: str = ""
     """What to do about it."""
     reread_tokens: int | None = None
-    """Tokens of its prompt that were computed again."""
+    """Tokens of its prompt that were read before and computed again, for whatever reason."""
 
     @property
     def tells(self) -> bool:

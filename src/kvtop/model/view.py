@@ -106,6 +106,8 @@ class Turn:
     """no_fault, new_tokens, queued or None: what the counters alone can prove. With a `finding` that of it."""
     finding: Finding | None = None
     """Of a captured one: why it took its time; None: not worked out."""
+    judging: bool = False
+    """Of a captured one: that is on its way, and what its own numbers say may be wrong."""
     engine: str | None = None
     source: str = "metrics"
     """metrics: worked out from the counters; tap or import: captured, and exact."""
@@ -184,7 +186,7 @@ class Turn:
         """Its wait went into reading what no cache could have held, but for a head that it shares with others."""
         if self.finding is not None and self.finding.verdict != "unknown":
             return self.finding.tone == "ok"
-        if self.queue_ruled or (self.captured and not self.may_have_read):
+        if self.judging or self.queue_ruled or (self.captured and not self.may_have_read):
             return False
         return self.verdict == "new_tokens" or (self.captured and self.relation in BEGINS)
 

@@ -132,6 +132,8 @@ def _why(turn: Turn) -> tuple[list[str], list[str]]:
     """(Wordings that tell all that is known, wordings that tell less), each longest first."""
     if turn.finding is not None and turn.finding.clauses:
         return list(turn.finding.clauses[:2]), list(turn.finding.clauses[2:])
+    if turn.judging:
+        return ["why is being worked out"], []
     queue, prefill = parts(turn)
     if turn.captured and turn.queue_s is None and not turn.may_have_read:
         return _unread(turn)

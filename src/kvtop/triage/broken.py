@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvtop.triage.kinds import Kind
+from kvtop.triage.kinds import KEYS, Kind
 from kvtop.triage.result import Cause
 from kvtop.triage.seen import Seen
 
-KEYS = (Kind.MODEL_CHANGED, Kind.CACHE_SALT_CHANGED, Kind.PROMPT_LOGPROBS_SET)
-"""Causes that are no tokens: nothing of the same tokens can be reused."""
 _OF_ITSELF = frozenset(
     {
         Kind.TOOL_KEY_ORDER, Kind.TOOL_ARRAY_ORDER, Kind.TOOLS_REORDERED, Kind.TOOL_RANDOM_NAME,
@@ -38,7 +36,8 @@ def reread(seen: Seen, broken: Sequence[Cause]) -> int | None:
     anew, most = _changed(seen, broken), seen.most
     if anew is None or most is None or seen.cached is None:
         return anew
-    return max(0, min(anew, most - seen.cached))  # another prompt may have left it there
+    held = seen.cached + seen.lost  # what was lost is not the prompt's doing
+    return max(0, min(anew, most - held))  # another prompt may have left it there
 
 
 def _changed(seen: Seen, broken: Sequence[Cause]) -> int | None:

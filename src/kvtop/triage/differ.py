@@ -11,7 +11,7 @@ from kvtop.triage.causes.template import HANDFUL, Leftover, explain, not_printed
 from kvtop.triage.changes import Comparison, compare
 from kvtop.triage.ids import common, count
 from kvtop.triage.judge import causes_of, first_difference
-from kvtop.triage.kinds import Kind, Who
+from kvtop.triage.kinds import KEYS, Kind, Who
 from kvtop.triage.pricing import dearest_first, in_seconds, price
 from kvtop.triage.prompt import Prompt, in_words
 from kvtop.triage.render import AROUND
@@ -129,7 +129,7 @@ async def diverge(
     found, notes, calls = await pair.causes(causes, cache.unit)
     if (unread := await _unread(new, other, server)) is not None:
         found.append(unread)
-    tokens = pair.tokens(cache.unit, apart=any(cause.kind in _NO_TOKENS for cause in found))
+    tokens = pair.tokens(cache.unit, apart=any(cause.kind in KEYS for cause in found))
     made = replace(
         made,
         method=one.method if one.method == other.method else "server_tokens",
@@ -167,10 +167,6 @@ async def _unread(new: Sent, counted: Counted, server: Server) -> Cause | None:
     )
 
 
-_NO_TOKENS = frozenset({Kind.CACHE_SALT_CHANGED, Kind.MODEL_CHANGED, Kind.PROMPT_LOGPROBS_SET})
-"""They change no token of the prompt, but its hash or who may read."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Pair:
     """Two prompts whose tokens are known."""
@@ -193,8 +189,8 @@ class _Pair:
 
     async def causes(self, guessed: Sequence[Cause], unit: int | None) -> tuple[list[Cause], list[str], int]:
         """Those that cost something, in the order in which the prompt meets them; notes; the calls made."""
-        keys = [cause for cause in guessed if cause.kind in _NO_TOKENS]
-        told = [cause for cause in guessed if cause.kind not in _NO_TOKENS]
+        keys = [cause for cause in guessed if cause.kind in KEYS]
+        told = [cause for cause in guessed if cause.kind not in KEYS]
         mine, theirs, notes = await self._rebuilt() if told else (self.old, self.new, [])
         priced = await price(self.comparison, told, mine, theirs, self.server.of)
         found = [await self._as_printed(cause) for cause in priced.causes]

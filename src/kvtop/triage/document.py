@@ -74,6 +74,15 @@ def why(found: Why) -> dict[str, Any]:
         "expected_cached_tokens": found.expected_cached_tokens,
         "cached_tokens": found.cached_tokens,
         "expected_because": [because.value for because in found.expected_because],
+        "tokens": {
+            "prompt": found.split.prompt,
+            "cached": found.split.cached,
+            "reread": found.split.reread,
+            "reread_changed": None if found.split.reread is None else found.split.changed,
+            "reread_lost": found.split.lost,
+            "reread_unsaved": None if found.split.reread is None else found.split.unsaved,
+            "new": found.split.new,
+        },
         "phases": {
             "queue_s": plain(found.phases.queue_s),
             "prefill_s": plain(found.phases.prefill_s),

@@ -179,7 +179,7 @@ def _all_from_the_start(comparison: Comparison, changes: Sequence[Change]) -> Pa
     )
 
 
-# From the system prompt behind the history
+# From the system prompt to the end
 
 
 def _left_out(comparison: Comparison, changes: Sequence[Change]) -> Pair:
@@ -330,10 +330,10 @@ FIXES: dict[Kind, _Fix] = {
     Kind.TOOL_REMOVED: _Fix(_put_back, "the tools kept to the end"),
     Kind.TOOLS_CHANGED: _Fix(_all_from_the_start, "all tools from the first turn on"),
     Kind.CLIENT_HEADER: _Fix(_left_out, "that line left out of both turns"),
-    Kind.VOLATILE_TEXT: _Fix(_behind_the_history, "what varies behind the history"),
-    Kind.LIVE_STATUS: _Fix(_behind_the_history, "the state behind the history"),
-    Kind.MEMORY_TEXT: _Fix(_behind_the_history, "what is recalled behind the history"),
-    Kind.SYSTEM_FLAPS: _Fix(_behind_the_history, "what comes and goes behind the history"),
+    Kind.VOLATILE_TEXT: _Fix(_behind_the_history, "what varies in the newest message"),
+    Kind.LIVE_STATUS: _Fix(_behind_the_history, "the state in the newest message"),
+    Kind.MEMORY_TEXT: _Fix(_behind_the_history, "what is recalled in the newest message"),
+    Kind.SYSTEM_FLAPS: _Fix(_behind_the_history, "what comes and goes in the newest message"),
     Kind.MESSAGE_INSERTED: _Fix(_at_the_end, "that message at the end"),
 } | {
     kind: _Fix(_put_back, says)

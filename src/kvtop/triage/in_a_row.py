@@ -70,7 +70,7 @@ def finding(why: Why, turn: Captured) -> Finding:
         sentence=printable(why.sentence, SENTENCE),
         reason=why.reason,
         fix=printable(why.fix or "", SENTENCE),
-        reread_tokens=why.reread_tokens,
+        reread_tokens=why.split.reread or why.reread_tokens,
     )
 
 
@@ -81,9 +81,10 @@ def _no_fault(why: Why, turn: Captured) -> _Said:
 
 
 def _new_tokens(why: Why, turn: Captured) -> _Said:
-    if turn.new_tokens is None:
+    read = why.split.new if why.split.new is not None else turn.new_tokens
+    if read is None:
         return _Said(("long input",), ("a long input; nothing to mend", "a long input"), "ok")
-    new, full = tok(turn.new_tokens), f"{exact(turn.new_tokens)} new tokens, a long input"
+    new, full = tok(read), f"{exact(read)} new tokens, a long input"
     cells = (f"{new} new tokens: long input", f"{new} new: long input", f"{new} new")
     return _Said(cells, (f"{full}; nothing to mend", full), "ok")
 

@@ -7,11 +7,12 @@ from kvtop.capture.turn import Route
 from kvtop.triage.causes import RULES, Board
 from kvtop.triage.changes import Comparison, What
 from kvtop.triage.convert import convert, render_inputs
+from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt, from_chat, pointer
 from kvtop.triage.render import excerpt, render
 from kvtop.triage.result import Cause, FirstDifference
 from kvtop.triage.tree import ABSENT
-from kvtop.triage.values import ordered
+from kvtop.triage.values import ordered, salt
 from kvtop.triage.windows import common_head
 
 
@@ -52,7 +53,8 @@ def first_difference(comparison: Comparison, causes: tuple[Cause, ...]) -> First
     first = causes[0]
     inputs = [change for change in comparison.of(What.INPUT) if change.id in first.changes]
     if inputs:
-        old, new = (_said(value) for value in (inputs[0].old, inputs[0].new))
+        shown = salt if first.kind is Kind.CACHE_SALT_CHANGED else _said
+        old, new = shown(inputs[0].old), shown(inputs[0].new)
         return FirstDifference(section=first.section, pointer=first.pointer, old=old, new=new)
     one, other = render(comparison.old).text, render(comparison.new).text
     at = common_head(one, other)

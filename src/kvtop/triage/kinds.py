@@ -127,3 +127,7 @@ class Because(StrEnum):
     RETOKENISED_REPLY = "retokenised_reply"
     PREFIX_CACHING_OFF = "prefix_caching_off"
     REPLY_NOT_SAVED = "reply_not_saved"
+
+
+KEYS = (Kind.MODEL_CHANGED, Kind.CACHE_SALT_CHANGED, Kind.PROMPT_LOGPROBS_SET)
+"""Causes that are no tokens: nothing of the same tokens can be reused."""

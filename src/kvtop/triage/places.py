@@ -6,6 +6,7 @@ import unicodedata
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
+from kvtop.triage.kinds import KEYS
 from kvtop.triage.result import Cause
 from kvtop.triage.sheet import Hunk, Sheet
 
@@ -23,7 +24,7 @@ class Places:
     at_cause: tuple[int | None, ...]
     """For each cause the change that it explains; None where that is not known, or where it is none of the prompt."""
     appended: bool
-    """All of the old side stands in the new one, at its beginning, and nothing was named that differs."""
+    """All of the old side stands in the new one, at its beginning, and no text was named that differs."""
     _starts: tuple[int, ...] = field(default=())
 
     @property
@@ -51,7 +52,8 @@ class Places:
 def places(sheet: Sheet) -> Places:
     """Looks at each hunk once."""
     changes = tuple(n for n, hunk in enumerate(sheet.hunks) if not hunk.same)
-    appended = not sheet.diff.causes and all(not sheet.hunks[n].old for n in changes) and len(changes) <= 1
+    texts = [cause for cause in sheet.diff.causes if cause.kind not in KEYS]
+    appended = not texts and all(not sheet.hunks[n].old for n in changes) and len(changes) <= 1
     starts = tuple(piece for piece, _ in sheet.sections)
     at_cause = tuple(_place(sheet, cause, changes) for cause in sheet.diff.causes)
     return Places(sheet, changes, at_cause, appended, starts)

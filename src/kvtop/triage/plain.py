@@ -59,7 +59,7 @@ def _head(sheet: Sheet, where: Places) -> list[str]:
     if known:
         parts = [f"{exact(tokens.old)} and {exact(tokens.new)} tokens", f"the same up to token {exact(tokens.common)}"]
         if tokens.reusable is not None:
-            unit = f" (units of {exact(diff.match_unit_tokens)})" if diff.match_unit_tokens else ""
+            unit = f" (blocks of {exact(diff.match_unit_tokens)})" if diff.match_unit_tokens else ""
             parts.append(f"reusable {exact(tokens.reusable)}{unit}")
         if tokens.reread is not None and tokens.reusable is not None:
             parts.append(f"lost {exact(tokens.reread)} of {exact(tokens.reread + tokens.reusable)}")

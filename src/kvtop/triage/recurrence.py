@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
+from kvtop.triage.changes import Change, Comparison
 from kvtop.triage.kinds import Kind
 from kvtop.triage.result import Cause
+from kvtop.triage.tree import ABSENT
+from kvtop.triage.values import ordered
 
 ENOUGH = 3
 """Times from which on a rhythm is told."""
@@ -25,6 +28,10 @@ class Step:
     at: float
     """Unix time."""
     causes: tuple[Cause, ...]
+    talk: int = 0
+    """The conversation: equal for its steps alone."""
+    forms: Mapping[Hashable, tuple[int, int]] = field(default_factory=dict)
+    """`place` of a cause -> what stood there and what stands there now, as hashes; equal ones tell nothing."""
 
 
 def place(cause: Cause) -> Hashable:
@@ -32,8 +39,31 @@ def place(cause: Cause) -> Hashable:
     pointer = re.sub(r"^/(messages|input)/\d+", r"/\1/*", cause.pointer)
     if cause.kind in _ANY_TOOL:
         pointer = "/tools"
-    return cause.kind, pointer
+    return _AS_ONE.get(cause.kind, cause.kind), pointer
 
+
+def forms(comparison: Comparison, causes: Sequence[Cause]) -> dict[Hashable, tuple[int, int]]:
+    """`Step.forms` of these two prompts."""
+    found: dict[Hashable, tuple[int, int]] = {}
+    for cause in causes:
+        if cause.kind in _ANY_TOOL:
+            pair: tuple[object, object] = list(comparison.old.tools), list(comparison.new.tools)
+        else:
+            mine = [change for change in comparison.changes if change.id in cause.changes]
+            pair = [_stood(one, new=False) for one in mine], [_stood(one, new=True) for one in mine]
+        found[place(cause)] = hash(ordered(pair[0])), hash(ordered(pair[1]))
+    return found
+
+
+def _stood(change: Change, *, new: bool) -> object:
+    if change.region is not None:
+        return change.region.new if new else change.region.old
+    value = change.new if new else change.old
+    return None if value is ABSENT else value
+
+
+_AS_ONE = dict.fromkeys((Kind.SYSTEM_FLAPS, Kind.LIVE_STATUS, Kind.MEMORY_TEXT), Kind.TEXT_EDITED)
+"""What is told under another name once it was seen often enough."""
 
 _ANY_TOOL = frozenset(
     {
@@ -71,20 +101,39 @@ def seen_before(causes: Sequence[Cause], told_ones: Sequence[Cause], *, same_pai
 
 
 def seen(what: Hashable, steps: Sequence[Step]) -> str | None:
-    """'8 of the last 60 turns (13 %), every 8 turns'; None where it was once."""
+    """'8 of the last 60 turns of this agent (13 %), every 8 turns'; None where it was once.
+
+    Going back to a form that stood there before is no other change: it is told as 'there and back'.
+    """
     places = [n for n, step in enumerate(steps) if any(place(cause) == what for cause in step.causes)]
+    left, back = _left(what, places, steps)
+    n = len(steps)
     if len(places) < 2:
         return None
-    n = len(steps)
+    if len(left) < 2:
+        return f"once in the last {n} turns of this agent, there and back"
     if len(places) == n:
-        often = f"in each of the last {n} turns"
-    else:
-        share = 100 * len(places) / n
-        often = f"{len(places)} of the last {n} turns ({share:.0f} %)" if share >= 1 else f"{len(places)} of {n} turns"
-    if len(places) == n:
-        return often
-    rhythm = _in_time([steps[k].at for k in places]) or _in_turns(places, n)
-    return f"{often}, {rhythm}" if rhythm else often
+        return f"in each of the last {n} turns of this agent"
+    share = 100 * len(left) / n
+    often = f"{len(left)} of the last {n} turns of this agent" + (f" ({share:.0f} %)" if share >= 1 else "")
+    rhythm = _in_time([steps[k].at for k in left]) or _in_turns(left, n)
+    return ", ".join(filter(None, (often, rhythm, "there and back" if back else "")))
+
+
+def _left(what: Hashable, places: Sequence[int], steps: Sequence[Step]) -> tuple[list[int], bool]:
+    """(Those of `places` that leave a form, whether others go back to one), each conversation for itself."""
+    left: list[int] = []
+    before: dict[int, list[int]] = {}
+    for at in places:
+        step = steps[at]
+        old, new = step.forms.get(what, (0, 0))
+        had = before.setdefault(step.talk, [])
+        if old != new and new in had:
+            del had[had.index(new) :]
+        else:
+            had.append(old)
+            left.append(at)
+    return left, len(left) < len(places)
 
 
 def _in_turns(places: Sequence[int], n: int) -> str:

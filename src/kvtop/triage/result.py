@@ -31,7 +31,7 @@ class Cause:
     """How far the common prefix moves when this cause alone, after the ones before it, is undone."""
     lost_s: float | None = None
     seen: str | None = None
-    """How often: '8 of the last 60 turns (13 %), every 8 turns'. None: not looked at, or only this once."""
+    """How often: '8 of the last 60 turns of this agent (13 %), every 8 turns'. None: not looked at, or once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,38 @@ class Phases:
 
 
 @dataclass(frozen=True, slots=True)
+class Split:
+    """The tokens of a prompt by what became of them. None: not known. Those that were read before and read again stand
+    under what is to blame; together with `cached` and `new` they are the prompt."""
+
+    prompt: int | None = None
+    cached: int | None = None
+    changed: int = 0
+    """Read again, since the prompt had changed before them."""
+    lost: int | None = None
+    """Read again, since the engine had them no more, or not yet; None: what it should have had is not known."""
+    unsaved: int = 0
+    """Read again, since the model goes on from saved states alone, and none was there."""
+
+    @property
+    def reread(self) -> int | None:
+        known = self.changed + (self.lost or 0) + self.unsaved
+        return None if self.cached is None or (self.lost is None and not known) else known
+
+    @property
+    def before(self) -> int | None:
+        """Read before, and kept or not: what the cache could have given, had nothing changed and nothing been lost."""
+        return None if self.cached is None or self.reread is None else self.cached + self.reread
+
+    @property
+    def new(self) -> int | None:
+        """Read for the first time, as far as is known."""
+        if self.prompt is None or self.cached is None:
+            return None
+        return max(0, self.prompt - self.cached - (self.reread or 0))
+
+
+@dataclass(frozen=True, slots=True)
 class Why:
     """The verdict on one turn."""
 
@@ -116,7 +148,8 @@ class Why:
     diff: Diff | None = None
     fix: str | None = None
     reread_tokens: int | None = None
-    """Tokens that were computed again: the prompt had changed before them, or the engine had them no more."""
+    """Tokens that were computed again for what the sentence names; `split` has all."""
+    split: Split = field(default_factory=Split)
     how: str = ""
     """How the engine lost them, in a clause: 'evicted by turns 795–802'; of an unknown verdict what would fit."""
     behind: int | None = None

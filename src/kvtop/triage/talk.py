@@ -9,7 +9,7 @@ from kvtop.triage.changes import Comparison, compare, in_system
 from kvtop.triage.judge import causes_of
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt
-from kvtop.triage.recurrence import Step, told
+from kvtop.triage.recurrence import Step, forms, told
 from kvtop.triage.result import Cause
 from kvtop.triage.values import SYSTEM, key_of, role
 
@@ -56,7 +56,7 @@ class Talk:
         self._asked.append(any(role(prompt.messages[j]) == "user" for j in comparison.appended))
         self._changed.append(self._systems[-1] != self._systems[-2])
         causes = self.refined(comparison, causes_of(comparison, gateway=self._gateway))
-        self.steps.append(Step(at, causes))
+        self.steps.append(Step(at, causes, id(self), forms(comparison, causes)))
         self._edits.append(_edits(comparison, causes))
         return told(self.steps)
 

@@ -6,33 +6,24 @@ answer and evidence for how it lost the rest; what fits without evidence is a ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from kvtop.capture.slow import lost as grew_too_much
 from kvtop.capture.slow import queued as stood_in_queue
 from kvtop.capture.turn import TurnState
 from kvtop.errors import printable
-from kvtop.model.words import exact, pct, secs
-from kvtop.triage import decoding
+from kvtop.model.words import exact, pct, secs, traffic
+from kvtop.triage import decoding, lost, prompt_side
 from kvtop.triage.between import own_samples
-from kvtop.triage.broken import KEYS, blamed, reread
-from kvtop.triage.engine_side import decided, lost_by, never_had
-from kvtop.triage.finding import Finding
-from kvtop.triage.kinds import Because, Kind, Verdict, Who
-from kvtop.triage.result import Cause, Phases, Why
+from kvtop.triage.kinds import Because, Verdict
+from kvtop.triage.prompt_side import boundary, served
+from kvtop.triage.result import Phases, Split, Why
 from kvtop.triage.seen import Seen
-from kvtop.triage.words import FIXES, LIMIT, because, cause, named, section, waited
+from kvtop.triage.split import split
+from kvtop.triage.words import LIMIT, because, named, waited
 
 SHORT_S = 2.0
 """A shorter time in the queue is no news."""
-
-
-ANOTHER_KEY = {
-    Kind.CACHE_SALT_CHANGED: "it was sent with another cache salt than the turn before",
-    Kind.MODEL_CHANGED: "it was sent with another model than the turn before",
-    Kind.PROMPT_LOGPROBS_SET: "it asks for prompt_logprobs, and such a request reads nothing from the cache",
-}
 
 
 def why(seen: Seen) -> Why:
@@ -41,14 +32,13 @@ def why(seen: Seen) -> Why:
         _ended_badly(seen)
         or _queued(seen)
         or _slow_decode(seen, first=True)
-        or _engine(seen)
-        or _prompt(seen)
-        or _boundary(seen)
+        or _anew(seen)
+        or boundary(seen)
         or _new_tokens(seen)
         or _slow_decode(seen, first=False)
         or _rest(seen)
     )
-    expected = found.expected_cached_tokens
+    expected, parts = found.expected_cached_tokens, split(seen, found)
     if expected is None and seen.expected is not None:
         expected = seen.expected.tokens
     return replace(
@@ -58,8 +48,27 @@ def why(seen: Seen) -> Why:
         expected_because=_because(seen),
         phases=phases(seen),
         diff=seen.diff,
-        evidence=(*found.evidence, *_common_evidence(seen)),
+        evidence=(*found.evidence, *_besides(seen, found, parts), *_from_tier(seen), *_common_evidence(seen)),
+        split=parts,
     )
+
+
+def _anew(seen: Seen) -> Why | None:
+    """Read again: the engine had lost it, or the prompt had changed. Of both the sentence names what cost more."""
+    gone, changed = lost.engine(seen), prompt_side.prompt(seen)
+    if gone is None or changed is None:
+        return gone or changed
+    return changed if (changed.reread_tokens or 0) > (gone.reread_tokens or 0) else gone
+
+
+def _besides(seen: Seen, found: Why, parts: Split) -> list[str]:
+    """What was read again for another reason than the one that the verdict names."""
+    lines: list[str] = []
+    if found.verdict is Verdict.PROMPT_DIVERGED and parts.lost:
+        lines.append(lost.beside(seen, parts.lost))
+    if found.verdict is not Verdict.PROMPT_DIVERGED and parts.changed:
+        lines.append(prompt_side.beside(seen, parts.changed))
+    return lines
 
 
 def phases(seen: Seen) -> Phases:
@@ -128,13 +137,25 @@ def _queued(seen: Seen) -> Why | None:
 
 def _loaded(seen: Seen) -> bool | None:
     """Whether KV came back from a tier while it waited."""
+    grown = [_grown(seen, name) for name in ("load_bytes", "external_hits")]
+    known = [one > 0 for one in grown if one is not None]
+    return any(known) if known else None
+
+
+def _grown(seen: Seen, name: str) -> float | None:
+    """By how much this counter grew while it waited, up to the first look after its first token."""
     end = seen.turn.first_token_at or seen.turn.ended_at or float("inf")
     kept = [one for one in seen.turn.samples if one.at < end] + [one for one in seen.turn.samples if one.at >= end][:1]
-    pairs = []
-    for name in ("load_bytes", "external_hits"):
-        values = [value for one in kept if (value := getattr(one, name)) is not None]
-        pairs += [values[-1] > values[0]] if len(values) > 1 else []
-    return any(pairs) if pairs else None
+    values = [value for one in kept if (value := getattr(one, name)) is not None]
+    return values[-1] - values[0] if len(values) > 1 else None
+
+
+def _from_tier(seen: Seen) -> list[str]:
+    """What came back from a tier while it waited."""
+    tokens, size = _grown(seen, "external_hits"), _grown(seen, "load_bytes")
+    if tokens is not None and tokens > 0:
+        return [f"{exact(tokens)} tokens came from a tier while it waited"]
+    return [f"{traffic(size)} of KV came from a tier while it waited"] if size is not None and size > 0 else []
 
 
 def _behind(seen: Seen) -> int | None:
@@ -162,157 +183,6 @@ def _slow_decode(seen: Seen, *, first: bool) -> Why | None:
     return _why(seen, Verdict.SLOW_DECODE, sentence, evidence=found.evidence)
 
 
-def _engine(seen: Seen) -> Why | None:
-    """Less than the law expects."""
-    if seen.cached is None or seen.expected is None:
-        return None
-    if seen.counts(seen.lost):
-        return _lost(seen, seen.expected.tokens, lost_by(seen, seen.source))
-    unread = never_had(seen)
-    should = min(seen.expected.at_most, seen.expected.unread_common // seen.unit * seen.unit)
-    if unread is not None and seen.counts(should - seen.cached):
-        return _lost(seen, should, [unread], had=False)
-    return None
-
-
-def _lost(seen: Seen, expected: int, found: Sequence[Finding], *, had: bool = True) -> Why:
-    """`had`: the cache had held it; else it would have, if the turn before had been read to its end."""
-    missing = expected - (seen.cached or 0)
-    cost = f", {secs(missing / seen.rate)}" if seen.rate else ""
-    shown, name = decided(found), named(seen)
-    lines = (
-        f"{exact(seen.cached)} of {exact(expected)} tokens came from the cache that should have",
-        *(one.says for one in found if one.shown),
-    )
-    if seen.events is not None and seen.events.short and not any("KV events" in line for line in lines):
-        lines = (*lines, seen.events.short)
-    out = (*(one.says for one in found if one.shown is False and one.says), *_same_prompt(seen, had=had))
-    if len(shown) == 1:
-        tokens = f"{exact(missing)} tokens"
-        lost = f"the engine lost {tokens}{cost}, " if had else f"{tokens} were missing{cost}: "
-        sentence = f"{name} {waited(seen)}: {lost}{shown[0].clause}"
-        return _why(
-            seen, Verdict.ENGINE_LOST_CACHE, sentence, reason=shown[0].reason, evidence=lines, rules_out=out,
-            expected_cached_tokens=expected, fix=FIXES[shown[0].reason], reread_tokens=missing, how=shown[0].clause,
-        )  # fmt: skip
-    fits = [one for one in shown or found if one.shown is not False]
-    told = because([one.reason for one in fits])
-    if len(shown) > 1:
-        said = f"{told}, the evidence fits {'both' if len(shown) == 2 else 'each'}"
-    else:
-        said = f"nothing shows how; {told} would fit" if told else "nothing shows how"
-        lines = (*lines, *(one.says for one in fits if one.says))
-    sentence = f"{name} {waited(seen)}: it got {exact(missing)} tokens less than expected{cost}: {said}"
-    return _why(
-        seen, Verdict.UNKNOWN, sentence, candidates=tuple(one.reason for one in fits), evidence=lines, rules_out=out,
-        expected_cached_tokens=expected, reread_tokens=missing, how=said,
-    )  # fmt: skip
-
-
-def _same_prompt(seen: Seen, *, had: bool) -> tuple[str, ...]:
-    if seen.expected is None:
-        return ()
-    common = seen.expected.common if had else seen.expected.unread_common
-    return (f"a changed prompt: {exact(common)} tokens are the same from the beginning on",) if common else ()
-
-
-def _prompt(seen: Seen) -> Why | None:
-    """It left the prompt that it goes on from, and what stands behind was read anew."""
-    broken = blamed(seen)
-    anew = reread(seen, broken)
-    if anew is None or not seen.counts(anew):
-        return None
-    first = _first(seen, broken)
-    cost = f", {secs(anew / seen.pace)}" if seen.pace else ""
-    name, at = f"{named(seen)} {waited(seen)}", _where(seen, first)
-    about = "about " if seen.diff is not None and seen.diff.method == "text" else ""
-    again = f"{about}{exact(anew)} tokens were read again{cost}"
-    if first is not None and first.kind in KEYS:
-        sentence = f"{name}: {ANOTHER_KEY[first.kind]}; {again}"
-    elif first is not None and first.who is Who.NOBODY:
-        sentence = f"{name}: {cause(first.kind)}, by design; {again}"
-    else:
-        kind = f" ({cause(first.kind)})" if first is not None else ""
-        sentence = f"{name}: the prefix broke{at}{kind}; {again}"
-    lines = [printable(one.says) for one in broken]
-    behind = sum(one.lost_tokens or 0 for one in broken if one is not first)
-    if first is not None and first.lost_tokens is not None and behind:
-        lines.append(
-            f"to mend the first of them brings back {exact(first.lost_tokens)} tokens; "
-            f"{exact(behind)} more stand behind the others"
-        )
-    if first is None and seen.turn.changed:
-        lines.append(f"other than in the turn before: {', '.join(seen.turn.changed).replace('_', ' ')}")
-    return _why(
-        seen,
-        Verdict.PROMPT_DIVERGED,
-        sentence,
-        reason=str(first.kind) if first is not None else None,
-        evidence=(*lines, *_agrees(seen)),
-        rules_out=_served(seen),
-        fix=printable(first.fix) if first is not None else None,
-        reread_tokens=anew,
-    )
-
-
-def _first(seen: Seen, broken: Sequence[Cause]) -> Cause | None:
-    """The cause that the prompt meets first, since mending another one alone gains nothing; another key before all."""
-    if key := next((one for one in broken if one.kind in KEYS), None):
-        return key
-    told = seen.diff.first if seen.diff else None
-    found = (one for one in broken if told is not None and (one.pointer, one.section) == (told.pointer, told.section))
-    return next(found, broken[0] if broken else None)
-
-
-def _where(seen: Seen, cause: Cause | None) -> str:
-    first = seen.diff.first if seen.diff else None
-    if first is not None and cause is not None and cause.section and cause.section != first.section:
-        return f" in {section(cause.section)}"
-    if first is None:
-        common = seen.expected.common if seen.expected else 0
-        return f" at token {exact(common)}" if common else ""
-    token = f" at token {exact(first.token)}" if first.token is not None else ""
-    return f"{token} in {section(first.section)}" if first.section else token
-
-
-def _agrees(seen: Seen) -> tuple[str, ...]:
-    """The server's number beside the prompt's."""
-    expected, cached = seen.expected, seen.cached
-    if cached is None:
-        return ("the server does not say what it had cached",)
-    if expected is None:
-        return ()
-    if expected.tokens <= cached <= expected.at_most:
-        return (f"the server reports {exact(cached)} cached, which is what the prompt allows: both agree",)
-    return ()
-
-
-def _served(seen: Seen) -> tuple[str, ...]:
-    if seen.expected is None or seen.cached is None or seen.lost:
-        return ()
-    return ("a lost cache: the engine gave all that this prompt could have had",)
-
-
-def _boundary(seen: Seen) -> Why | None:
-    """Most of what it read the server had read before, and had saved no state from which to go on."""
-    expected, new = seen.expected, seen.turn.new_tokens
-    if expected is None or new is None or Because.HYBRID_BOUNDARY not in expected.because or seen.lost:
-        return None
-    anew = expected.plain - (seen.cached or 0)
-    if not seen.counts(anew) or 2 * anew < new or _took_too_long(seen, new):
-        return None
-    shared = f"{exact(anew)} tokens that it shares with an earlier prompt were read again"
-    sentence = f"{named(seen)} {waited(seen)}: {shared}"
-    return _why(
-        seen, Verdict.NO_FAULT, f"{sentence}; expected on this model, the next one hits", rules_out=_served(seen)
-    )
-
-
-def _took_too_long(seen: Seen, tokens: int) -> bool:
-    """Reading so many tokens does not explain its wait."""
-    return seen.ttft is not None and bool(seen.rate) and seen.limits.slow(seen.ttft, tokens / (seen.rate or 1.0))
-
-
 def _new_tokens(seen: Seen) -> Why | None:
     """A long input, and nothing of it could have been cached."""
     new, ttft = seen.turn.new_tokens, seen.ttft
@@ -326,7 +196,7 @@ def _new_tokens(seen: Seen) -> Why | None:
         return None
     sentence = f"{named(seen)} {waited(seen)}: {exact(new)} new tokens, a long input; nothing to mend"
     lines = [f"{exact(new)} tokens at {exact(seen.rate)} a second take {secs(took)}"] if took is not None else []
-    return _why(seen, Verdict.NEW_TOKENS, sentence, evidence=tuple(lines), rules_out=_served(seen))
+    return _why(seen, Verdict.NEW_TOKENS, sentence, evidence=tuple(lines), rules_out=served(seen))
 
 
 def _grew_too_much(seen: Seen) -> bool | None:
@@ -343,7 +213,7 @@ def _rest(seen: Seen) -> Why:
             f" {pct(turn.cached_share)} cached," if seen.cached is not None and turn.cached_share is not None else ""
         )
         first = f" TTFT {secs(seen.ttft)}" if seen.ttft is not None else " its TTFT is not known"
-        return _why(seen, Verdict.NO_FAULT, f"{name}:{share}{first}; nothing to mend", rules_out=_served(seen))
+        return _why(seen, Verdict.NO_FAULT, f"{name}:{share}{first}; nothing to mend", rules_out=served(seen))
     if _loaded(seen):
         said = "KV came back from a tier meanwhile; how much of the wait that took is not told"
     elif seen.cached is None:
@@ -356,7 +226,7 @@ def _rest(seen: Seen) -> Why:
     reader = _read_meanwhile(seen)
     if reader is not None:
         lines.append(f"turn {reader[0]} was being read at the same time: {exact(reader[1])} new tokens")
-    return _why(seen, Verdict.UNKNOWN, f"{name} {waited(seen)}: {said}", evidence=tuple(lines), rules_out=_served(seen))
+    return _why(seen, Verdict.UNKNOWN, f"{name} {waited(seen)}: {said}", evidence=tuple(lines), rules_out=served(seen))
 
 
 def _read_meanwhile(seen: Seen) -> tuple[int, int] | None:
@@ -392,7 +262,8 @@ def _common_evidence(seen: Seen) -> tuple[str, ...]:
     if expected is None:
         return ()
     if _because(seen):
-        found.append(f"{exact(expected.tokens)} were expected: {because(_because(seen))}")
+        why_ = because(_because(seen))
+        found.append(f"{exact(expected.tokens)} tokens were expected of this prompt as it is: {why_}")
     if seen.cached is not None and seen.cached > expected.at_most:
         found.append(f"{exact(seen.cached)} came from the cache, more than the captured prompts explain")
     return tuple(found)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+from kvtop.model.account import needed
 from kvtop.model.view import Turn
 
 _WORDS: dict[str, Callable[[Turn], bool]] = {
@@ -34,7 +35,7 @@ _WORDS: dict[str, Callable[[Turn], bool]] = {
 }
 _VALUES: dict[str, Callable[[Turn], float | None]] = {
     "prompt": lambda t: t.prompt_tokens,
-    "new": lambda t: t.new_tokens,
+    "new": needed,
     "cached": lambda t: None if t.cached_share is None else t.cached_share * 100,
     "out": lambda t: t.completion_tokens,
     "queue": lambda t: t.queue_s,

@@ -17,6 +17,7 @@ SIGNS: tuple[tuple[Line, str], ...] = (
     ([("⣀", "cached-device"), ("   ", "t"), ("⣿", "cached-device")], "one dot is 0, no dot is no data"),
     ([("›", "bright"), (" in flight  ", "d"), ("▸", "bright"), (" chosen", "d")], "in the table of turns"),
     ([("·", "d"), (" fine  ", "d"), ("!", "warn"), (" look", "d")], "judgements of a turn"),
+    ([("┄", "d")], "why it took its time is being worked out"),
     ([("×", "bad"), (" fault  ", "d"), ("?", "warn"), (" cannot tell", "d")], "judgements of a turn"),
     ([("–", "t")], "not known: never 0, never blank"),
     ([("~", "t")], "worked out, not read"),
@@ -157,7 +158,14 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
                 "ran, and did not see it",
             ),
             ("time", "when it ended; in flight: when it began"),
-            ("cached, new", "tokens of its prompt from cache, and read anew; ~0 % is known from the counters alone"),
+            (
+                "cached, new",
+                "tokens of its prompt from cache, and read anew; ~0 % is known from the counters alone. Once it is "
+                "known why, new is without what was read before and again: red in its bar",
+            ),
+            ("read before", "on its page: what the cache could have given, had nothing changed and nothing been lost"),
+            ("expected", "the same of its prompt as it is: expected_cached_tokens of `kvtop why --json`"),
+            ("re-read, lost", "read before, and read again: since the prompt had changed, or since it was lost"),
             (
                 "queue, TTFT",
                 "TTFT: exact at the tap; ~ from counters, or of no stream: queue + prefill. Waiting for a KV load is "
@@ -181,9 +189,9 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "Diff",
         (
             ("same up to", "tokens that both prompts begin with; behind them nothing is reused"),
-            ("reusable", "whole units of these, never the last token of a prompt"),
+            ("reusable", "whole blocks of these, never the last token of a prompt"),
             ("lost", "what would be reusable had nothing changed, less what is"),
-            ("unit", "the server's match unit: only whole ones are kept"),
+            ("block", "the server's match unit: only whole ones are found again"),
             ("cached up to", "as the server answered; reusable up to: what it should have had"),
             ("a cause's tokens", "how much longer both are the same when it is put back; seconds by prefill speed"),
             ("-, +", "only in the old, in the new prompt; shaded blue: from cache"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from kvtop.model.account import again, needed
 from kvtop.model.timing import tokens_per_s
 from kvtop.model.view import ServerView, Turn
 from kvtop.ui.draw import Line, clip, expected, pick, pick_line, rj, safe, stack, wrap
@@ -48,9 +49,9 @@ def expected_share(turn: Turn) -> float | None:
 
 
 def read_again(turn: Turn) -> float | None:
-    """Of its prompt: what had been read before, where that was found out."""
-    again = turn.finding.reread_tokens if turn.finding is not None else None
-    return again / turn.prompt_tokens if again is not None and turn.prompt_tokens else None
+    """Of its prompt: the share that had been read before, where that was found out."""
+    tokens = again(turn)
+    return tokens / turn.prompt_tokens if tokens is not None and turn.prompt_tokens else None
 
 
 def waited_for(turn: Turn) -> str:
@@ -69,7 +70,7 @@ def approx(turn: Turn, text: str, w: int, *fields: str) -> str:
 
 def waited_style(turn: Turn) -> str:
     """Of a long wait: there is nothing to mend where all that it read was new."""
-    return "warn" if turn.new_input else "bad"
+    return "warn" if turn.new_input or turn.judging else "bad"
 
 
 def moment(turn: Turn) -> float | None:
@@ -88,11 +89,8 @@ def speed(turn: Turn) -> float | None:
 
 
 def tokens_bar(turn: Turn, w: int) -> Line:
-    again = turn.finding.reread_tokens if turn.finding is not None else None
-    if again is None or turn.new_tokens is None:
-        return stack([(turn.cached_tokens, "cached-device"), (turn.new_tokens, "computed")], w)
-    parts = [(turn.cached_tokens, "cached-device"), (min(again, turn.new_tokens), "lost")]
-    return stack([*parts, (max(0, turn.new_tokens - again), "computed")], w)
+    parts = [(turn.cached_tokens, "cached-device"), (again(turn) or 0, "lost"), (needed(turn), "computed")]
+    return stack([part for part in parts if part[0] != 0], w)
 
 
 def phases_bar(turn: Turn, w: int) -> Line:
@@ -102,7 +100,7 @@ def phases_bar(turn: Turn, w: int) -> Line:
 def headline(turn: Turn, server: ServerView | None) -> tuple[str, str, str]:
     """(tone, first clause, the rest) of its page."""
     mark, _, words = verdict(turn, server)
-    tone = {"×": "bad", "!": "warn", "?": "warn"}.get(mark, "dim" if flying(turn) else "ok")
+    tone = {"×": "bad", "!": "warn", "?": "warn"}.get(mark, "dim" if flying(turn) or turn.judging else "ok")
     if flying(turn):
         who = f"Turn {turn.name}" if turn.numbered else "A request" if turn.n == 1 else "In flight"
         return tone, f"{who}: {words[0]}", ""
@@ -110,6 +108,8 @@ def headline(turn: Turn, server: ServerView | None) -> tuple[str, str, str]:
         first, colon, rest = turn.finding.sentence.partition(": ")
         return tone, first + colon.rstrip(), rest
     took = f"TTFT {waited_for(turn)}, {short(turn.duration_s)} in all"
+    if turn.judging and tone == "dim":
+        return tone, f"Turn {turn.name}: why it took its time is being worked out;", took
     said = words[0] if words[0] not in ("ok", DASH) else "nothing to mend" if words[0] == "ok" else "no verdict"
     return tone, f"Turn {turn.name}: {said};", took
 
@@ -118,9 +118,10 @@ def legend_of_tokens(turn: Turn, exactly: bool, w: int) -> Line:
     """The parts of the prompt in words, in the longest wording that fits."""
 
     def line(gap: str, *of: str, say: Callable[[float | None], str] = exact if exactly else tok) -> Line:
+        lost: Line = [(f"{gap}lost ", "lost"), (say(again(turn)), "t")] if again(turn) else []
         return [
-            ("cached ", "cached-device"), (say(turn.cached_tokens), "t"),
-            (f"{gap}new ", "computed-text"), (say(turn.new_tokens), "t"),
+            ("cached ", "cached-device"), (say(turn.cached_tokens), "t"), *lost,
+            (f"{gap}{'read' if turn.judging else 'new'} ", "computed-text"), (say(needed(turn)), "t"),
             (f"{gap}of {say(turn.prompt_tokens)}{''.join(of)}" if of else "", "d"),
         ]  # fmt: skip
 
@@ -141,6 +142,12 @@ def legend_of_phases(turn: Turn, w: int) -> Line:
     return pick_line([line("   "), line("  "), line(" ")], w)
 
 
+def blocks_of(tokens: float, unit: int) -> str:
+    """So many tokens, which are whole blocks of the cache."""
+    n = tokens / unit
+    return f"{exact(n)} block{'' if n == 1 else 's'} of {exact(unit)} tokens"
+
+
 def table(turn: Turn, server: ServerView | None, w: int) -> list[Line]:
     """Tokens, their share of the prompt, and the time that went into them; a remark where w cells hold it."""
 
@@ -151,18 +158,20 @@ def table(turn: Turn, server: ServerView | None, w: int) -> list[Line]:
         ]  # fmt: skip
         return pick_line([*([*numbers, (f"   {words}", "d")] for words in say if words), numbers], w)
 
-    share = turn.cached_share
+    share, lost = turn.cached_share, again(turn)
     read = f"at {tok(turn.new_tokens / turn.prefill_s)} tok/s" if turn.new_tokens and turn.prefill_s else ""
     unit = server.config.match_unit_tokens if server else None
     units = ""
-    if unit and turn.n == 1 and turn.cached_tokens is not None and turn.cached_tokens % unit == 0:
-        units = f"{exact(turn.cached_tokens / unit)} units of {exact(unit)}"
+    if unit and turn.n == 1 and turn.cached_tokens and turn.cached_tokens % unit == 0:
+        units = blocks_of(turn.cached_tokens, unit)
+    new = None if share is None else max(0.0, 1 - share - (read_again(turn) or 0.0))
     spoke = speed(turn)
     wrote = [f"{rate(spoke)} tok/s, gap {ms(turn.inter_token_s)}", f"{rate(spoke)} tok/s"] if spoke else []
     return [
         [(" " * 9, "t"), *rj("tokens", 10, "d"), *rj("share", 9, "d"), *rj("time", 8, "d")],
         row("cached", turn.cached_tokens, pct(share, 1), None, units),
-        row("new", turn.new_tokens, pct(None if share is None else 1 - share, 1), turn.prefill_s, read),
+        *([row("lost", lost, pct(read_again(turn), 1), None, "read again")] if lost else []),
+        row("new", needed(turn), pct(new, 1), None if lost else turn.prefill_s, "" if lost else read),
         row("written", turn.completion_tokens, "", turn.decode_s, *wrote),
     ]  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from kvtop.model.account import needed
 from kvtop.model.view import CONTINUES, ServerView, Turn
 from kvtop.ui.draw import clip, safe
 from kvtop.ui.numbers import DASH, short, tok
@@ -43,6 +44,8 @@ _FIRST_CELLS = 14
 
 Verdict = tuple[str, str, list[str]]
 """Mark, style, wordings longest first."""
+LOOKING: Verdict = "┄", "d", ["being worked out", "in work", "soon"]
+"""Of one that will be judged: what its numbers say by themselves may be wrong."""
 _TONES = {"bad": ("×", "bad"), "warn": ("!", "warn"), "ok": ("·", "t"), "unsure": ("?", "warn")}
 """Mark and style of what was found out."""
 
@@ -52,7 +55,7 @@ def verdict(turn: Turn, server: ServerView | None) -> Verdict:
     if turn.state == "in_flight":
         return "›", "bright", _doing(turn, server)
     ended = _ended(turn) if turn.captured else None
-    mark, style, words = ended or _found(turn) or _counted(turn)
+    mark, style, words = ended or _found(turn) or (LOOKING if turn.judging else _counted(turn))
     if turn.record == "truncated" and turn.state is not None:
         words = [*(f"{word}, record incomplete" for word in words), *words]
     return mark, style, words
@@ -181,7 +184,7 @@ def _begun(turn: Turn) -> list[str]:
     words = _BEGINS.get(turn.relation or "", "")
     if turn.new_tokens is None:
         return [words]
-    new = f"{tok(turn.new_tokens)} new"
+    new = f"{tok(needed(turn))} new"
     return [f"{words}, {new}", words, new]
 
 

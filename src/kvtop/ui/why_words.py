@@ -4,23 +4,24 @@ of what causes, and what shows it. Pure."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvtop.model.view import ServerView, Turn
 from kvtop.ui.diff.table import rows as cause_rows
 from kvtop.ui.draw import Line, clip, columns, pick_line, pointer, rj, safe, stack, wrap
 from kvtop.ui.numbers import exact, pct, short
+from kvtop.ui.turn_words import blocks_of
 
 if TYPE_CHECKING:
-    from kvtop.triage.result import Cause, Why
+    from kvtop.triage.result import Cause, Split, Why
 
 Block = tuple[str, list[str], list[Line]]
 """Title, notes longest first, rows."""
 
 BESIDE = 116
 """From so many cells on the time stands beside the tokens."""
-TABLE = 58
+TABLE = 68
 """Cells of the table of tokens there."""
 CAUSES = 4
 """That are listed; the diff lists all."""
@@ -28,6 +29,8 @@ MOST = 400
 """Characters of a line of evidence that are shown."""
 NAMES = 10
 """Cells before a line of evidence."""
+NAME = 11
+"""The same before a row of the table."""
 OTHER = "other_conversation"
 """Of two prompts that have nothing to do with each other: no cause of this one."""
 _HOW = {
@@ -39,43 +42,11 @@ _HOW = {
 _TEXT = ["by texts alone: no server counted tokens", "by texts alone"]
 
 
-@dataclass(frozen=True, slots=True)
-class Reuse:
-    """The tokens of a prompt by what became of them. None: not known."""
-
-    prompt: float | None
-    got: float | None
-    """From the cache."""
-    expected: float | None
-    """What could have come from there, had nothing changed and nothing been lost."""
-
-    @property
-    def again(self) -> float | None:
-        """Read again."""
-        return None if self.got is None or self.expected is None else max(0.0, self.expected - self.got)
-
-    @property
-    def new(self) -> float | None:
-        if self.prompt is None or self.got is None:
-            return None
-        return max(0.0, self.prompt - max(self.got, self.expected or 0.0))
-
-
-def reuse(turn: Turn, why: Why) -> Reuse:
-    prompt, got = turn.prompt_tokens, why.cached_tokens if why.cached_tokens is not None else turn.cached_tokens
-    expected: float | None = why.expected_cached_tokens
-    if why.reread_tokens is not None and got is not None:
-        expected = got + why.reread_tokens
-    if expected is not None and prompt is not None:
-        expected = min(expected, prompt)
-    return Reuse(prompt, got, expected)
-
-
 # ---------------------------------------------------------------- the prompt
 def prompt(turn: Turn, why: Why, w: int) -> list[Line]:
     """Its bar, where it broke, and its parts in words."""
-    parts = reuse(turn, why)
-    bar = stack([(parts.got, "cached-device"), (parts.again, "lost"), (parts.new, "computed")], w)
+    parts = why.split
+    bar = stack([(parts.cached, "cached-device"), (parts.reread, "lost"), (parts.new, "computed")], w)
     mark = broke_at(turn, why, w)
     return [bar, *([mark] if mark else []), _legend(parts, w)]
 
@@ -91,11 +62,11 @@ def broke_at(turn: Turn, why: Why, w: int) -> Line:
     return pointer(first.token / turn.prompt_tokens, [*says, number], w, "bad")
 
 
-def _legend(parts: Reuse, w: int) -> Line:
+def _legend(parts: Split, w: int) -> Line:
     def line(gap: str) -> Line:
-        out: Line = [("cached ", "cached-device"), (exact(parts.got), "t")]
-        if parts.again:
-            out += [(f"{gap}lost ", "lost"), (exact(parts.again), "t")]
+        out: Line = [("cached ", "cached-device"), (exact(parts.cached), "t")]
+        if parts.reread:
+            out += [(f"{gap}lost ", "lost"), (exact(parts.reread), "t")]
         return [*out, (f"{gap}new ", "computed-text"), (exact(parts.new), "t")]
 
     return pick_line([line("    "), line("   "), line(" ")], w)
@@ -126,32 +97,48 @@ def beside(w: int) -> int:
 
 
 def _table(turn: Turn, why: Why, server: ServerView | None, speed: float | None, w: int) -> list[Line]:
-    parts = reuse(turn, why)
+    parts = why.split
     unit = why.diff.match_unit_tokens if why.diff is not None else None
     unit = unit or (server.config.match_unit_tokens if server is not None else None)
 
     def row(name: str, tokens: float | None, read: bool, *say: str) -> Line:
         share = tokens / parts.prompt if tokens is not None and parts.prompt else None
         seconds = tokens / speed if read and tokens is not None and speed else None
-        line: Line = [(name.ljust(9), "d"), *rj(exact(tokens), 10), *rj(pct(share, 1), 9)]
+        line: Line = [(name.ljust(NAME), "d"), *rj(exact(tokens), 10), *rj(pct(share, 1), 9)]
         line += rj(short(seconds) if read else "", 8)
         return pick_line([*([*line, (f"   {words}", "d")] for words in say if words), line], w)
 
-    head: Line = [(" " * 9, "t"), *rj("tokens", 10, "d"), *rj("share", 9, "d"), *rj("time", 8, "d")]
+    head: Line = [(" " * NAME, "t"), *rj("tokens", 10, "d"), *rj("share", 9, "d"), *rj("time", 8, "d")]
+    law: list[Line] = []
+    if _is_less(why):
+        law = [row("expected", why.expected_cached_tokens, False, "of this prompt, as it is", "as it is")]
     return [
         head,
-        row("expected", parts.expected, False, _units(parts.expected, unit, long=True)),
-        row("got", parts.got, False, _units(parts.got, unit, long=False)),
-        row("re-read", parts.again, True, "read before" if parts.again else ""),
+        row("read before", parts.before, False, *_blocks(parts.before, unit)),
+        *law,
+        row("got", parts.cached, False, *_blocks(parts.cached, unit)),
+        row("re-read", parts.reread, True, *_blame(parts)),
         row("new", parts.new, True, "needed anyway"),
     ]
 
 
-def _units(tokens: float | None, unit: int | None, *, long: bool) -> str:
-    if not unit or not tokens or tokens % unit:
-        return ""
-    n = tokens / unit
-    return f"{exact(n)} unit{'' if n == 1 else 's'}{f' of {exact(unit)}' if long else ''}"
+def _is_less(why: Why) -> bool:
+    """The prompt as it is lets the cache give something else than it could have given."""
+    expected = why.expected_cached_tokens
+    return expected is not None and (expected != why.split.before or bool(why.expected_because))
+
+
+def _blame(parts: Split) -> list[str]:
+    """What it was read again for."""
+    shares = [(parts.changed, "changed"), (parts.lost, "lost"), (parts.unsaved, "not saved")]
+    told = [f"{exact(tokens)} {how}" for tokens, how in shares if tokens]
+    if len(told) > 1:
+        return [", ".join(told), " + ".join(exact(tokens) for tokens, _ in shares if tokens)]
+    return ["had been read before"] if told else []
+
+
+def _blocks(tokens: float | None, unit: int | None) -> list[str]:
+    return [blocks_of(tokens, unit)] if unit and tokens and not tokens % unit else []
 
 
 # ---------------------------------------------------------------- causes

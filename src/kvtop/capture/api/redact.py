@@ -139,15 +139,15 @@ def _value(name: str, value: str) -> str:
     if name.lower() == "sec-websocket-protocol":
         return _protocols(value[:MAX_VALUE])
     if _HINT.fullmatch(name):
-        return value if _ID.fullmatch(value) else _digest(value)
+        return value if _ID.fullmatch(value) else digest(value)
     if _secret_header(name) and not _OWN_HINT.fullmatch(name):
         return REMOVED
     return _shown(value[:MAX_VALUE])
 
 
-def _digest(value: str) -> str:
-    """Tells equal sessions from others, and nothing else."""
-    return f"(session {hashlib.blake2b(value.encode('utf-8', 'replace'), digest_size=8).hexdigest()})" if value else ""
+def digest(value: str, what: str = "session") -> str:
+    """Tells equal values from others, and nothing else."""
+    return f"({what} {hashlib.blake2b(value.encode('utf-8', 'replace'), digest_size=8).hexdigest()})" if value else ""
 
 
 def _protocols(value: str) -> str:

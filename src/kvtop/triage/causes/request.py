@@ -6,6 +6,7 @@ from kvtop.triage.causes.board import Board
 from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind
 from kvtop.triage.tree import ABSENT
+from kvtop.triage.values import salt
 
 _TEMPLATE = frozenset(
     {
@@ -80,7 +81,8 @@ def cache_salt_changed(board: Board) -> None:
         board.claim(
             Kind.CACHE_SALT_CHANGED,
             changes,
-            "the cache_salt changed; no block of the earlier prompt can be found under another salt",
+            f"the cache_salt changed from {salt(changes[0].old)} to {salt(changes[0].new)}; no block of the earlier "
+            "prompt can be found under another one",
             "keep one cache_salt for all turns that may share a cache",
         )
 

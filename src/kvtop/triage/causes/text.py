@@ -42,6 +42,8 @@ _WORDS = {
 }
 MOST_CHARS = 20_000
 """Of a longer region nothing is looked for with patterns."""
+SAID, MOST_SAID = 60, 400
+"""Characters that are told of what was inserted or removed, and those that are looked at for that."""
 _AROUND = 160
 """Characters beside a region that are looked at, within its lines."""
 
@@ -115,7 +117,7 @@ def volatile_text(board: Board) -> None:
             Kind.VOLATILE_TEXT,
             group,
             f"{words} in the text {verb}{precision}",
-            "move it behind the history, or write it once for a conversation",
+            "put it into the newest message, or write it once for a conversation",
             values=kinds,
         )
 
@@ -174,9 +176,20 @@ def text_edited(board: Board) -> None:
         board.claim(
             Kind.TEXT_EDITED,
             group,
-            f"text of {'the system prompt' if whose in ('system', 'developer') else 'an earlier message'} was {done}",
+            f"text of {'the system prompt' if whose in ('system', 'developer') else 'an earlier message'} was {done}"
+            f"{_said(old or new) if not (old and new) else ''}",
             "leave earlier text as it was sent; say what is new in a new message",
         )
+
+
+def _said(text: str) -> str:
+    """What came or went, and what of it will be another one the next time."""
+    told = " ".join(text[:MOST_SAID].split())
+    if not told:
+        return ""
+    kinds = dict.fromkeys(_WORDS[span.what] for span in spans(text[:MOST_CHARS]))
+    short = told if len(told) <= SAID else f"{told[:SAID]}…"
+    return f": “{short}”" + (f", with {' and '.join(kinds)} that may be another one each time" if kinds else "")
 
 
 def _texts(board: Board) -> list[Change]:

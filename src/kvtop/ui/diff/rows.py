@@ -213,7 +213,7 @@ def _size(doc: Document) -> int:
 
 def _unit(doc: Document, tokens: int) -> str:
     unit = doc.sheet.diff.match_unit_tokens
-    return f"unit {exact(tokens // unit)} ends here: " if unit and tokens and tokens % unit == 0 else ""
+    return f"block {exact(tokens // unit)} ends here: " if unit and tokens and tokens % unit == 0 else ""
 
 
 def _nothing(doc: Document) -> list[str]:

@@ -168,7 +168,9 @@ class DiffScreen(Page):
         return wanted and w >= NARROWEST
 
     def _titles(self, doc: Document, layout: Layout) -> Line:
-        pieces = [row.new for row in self._seen if row.new >= 0]
+        # the names are the new prompt's: beside each other they stand over the old one, which has not all of it
+        side = layout.view.side
+        pieces = [row.new for row in self._seen if row.new >= 0 and (row.old >= 0 or not side)]
         where = doc.places.sections(pieces[0], pieces[-1]) if pieces else ""
         return words.titles(doc.sheet, layout.view, where, self._ahead(doc, layout))
 

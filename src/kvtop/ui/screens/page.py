@@ -56,6 +56,8 @@ class Page(Screen[None]):
         self.keymap, self.now = keymap, now
         self.offset_lines = 0
         """Lines of the scrolled part that are above the screen."""
+        self._more = ""
+        """At the last painting: that lines are above or below the screen."""
         self._rows = 0
         """Lines of the scrolled part that fitted at the last painting."""
 
@@ -100,12 +102,13 @@ class Page(Screen[None]):
     def set_foot(self) -> None:
         """The clock, and the keys that mean something."""
         for foot in self.query(Foot):  # none before the page is composed, and while it goes
-            foot.set(clock=self.now(), hide=self.hidden_keys(), prompt=self.prompt())
+            foot.set(clock=self.now(), more=self._more, hide=self.hidden_keys(), prompt=self.prompt())
 
     def redraw(self) -> None:
         """Make the lines anew and paint those that changed."""
         for body in self.query(Body):
             body.redraw()
+        self.call_after_refresh(self.set_foot)  # whether there is more is known when it is painted
 
     def rows_seen(self, w: int, h: int) -> list[Line]:
         """Head and the part of the lines that is scrolled to."""
@@ -114,7 +117,11 @@ class Page(Screen[None]):
         lines = self.lines(w, self._rows)
         self.offset_lines = max(0, min(self.offset_lines, len(lines) - self._rows))
         part = lines[self.offset_lines : self.offset_lines + self._rows]
+        up, down = self.offset_lines > 0, self.offset_lines + len(part) < len(lines)
+        self._more = {(False, True): "↓ more", (True, False): "↑ more", (True, True): "↑↓ more"}.get((up, down), "")
         rule = self.above(self.offset_lines + 1, self.offset_lines + len(part), len(lines), w)
+        if rule is not None:
+            self._more = ""  # the rule says it
         return [*head, *([rule] if rule is not None and len(head) < h else []), *part]
 
     # ---- scrolling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import BindingType
@@ -145,6 +146,11 @@ class TurnScreen(Page):
         watch = self.dashboard.watch_box
         return isinstance(watch, Capturing) and isinstance(watch.desk, Explaining)
 
+    def _promised(self, turn: Turn) -> Turn:
+        """Its row, which guesses nothing while the verdict is on its way here."""
+        known = turn.finding is not None or self.why is not None or self._trouble or not self._explains
+        return turn if known or flying(turn) or not turn.captured else replace(turn, judging=True)
+
     def hidden_keys(self) -> frozenset[str]:
         """A turn that was not captured has no bodies."""
         turn = self.turn
@@ -190,6 +196,7 @@ class TurnScreen(Page):
         scene, turn = self.dashboard.made, self.turn
         if scene is None or turn is None:
             return [[("this turn is no longer kept", "d")], []]
+        turn = self._promised(turn)
         tone, first, rest = headline(turn, scene.server)
         chip = _chip(turn, tone)
         tone = waited_style(turn) if turn.waited and chip != "UNSURE" else tone
@@ -199,7 +206,7 @@ class TurnScreen(Page):
         scene, turn = self.dashboard.made, self.turn
         if scene is None or turn is None:
             return []
-        server, room = scene.server, w - 2
+        server, room, turn = scene.server, w - 2, self._promised(turn)
         out: list[Line] = []
 
         def block(title: str, notes: list[str], rows: list[Line]) -> None:
@@ -270,4 +277,4 @@ def _chip(turn: Turn, tone: str) -> str:
         return "SLOW"
     if tone == "bad" and turn.finding is not None and turn.state == "done":
         return "LOOK"
-    return {"bad": "FAILED", "ok": "OK"}.get(tone, "LOOK")
+    return {"bad": "FAILED", "ok": "OK", "dim": "DONE"}.get(tone, "LOOK")

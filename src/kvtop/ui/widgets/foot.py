@@ -24,23 +24,33 @@ class Foot(Panel):
         """Unix time to show."""
         self.word = ""
         """What must not be missed: DEMO, FROZEN."""
+        self.more = ""
+        """That text goes on above or below what is seen."""
         self.prompt: tuple[Line, ...] = ()
         """What is being typed, longest wording first; it takes the place of the keys."""
         self._spots: list[tuple[int, int, Footer]] = []
 
     def set(
-        self, *, clock: float | None, word: str = "", hide: frozenset[str] = frozenset(), prompt: Sequence[Line] = ()
+        self,
+        *,
+        clock: float | None,
+        word: str = "",
+        more: str = "",
+        hide: frozenset[str] = frozenset(),
+        prompt: Sequence[Line] = (),
     ) -> None:
         """Show these."""
+        self.more = more
         self.clock, self.word, self.hide, self.prompt = clock, word, hide, tuple(prompt)
         self.redraw()
 
     def depends(self) -> object:
-        return hms(self.clock), self.word, self.hide, self.keymap, self.prompt
+        return hms(self.clock), self.word, self.more, self.hide, self.keymap, self.prompt
 
     def all_lines(self, w: int, h: int) -> list[Line]:
         time = hms(self.clock) if w >= 60 and self.clock is not None else ""
         right: Line = [(self.word, "warn bold")] if self.word else []
+        right += [*([("  ", "t")] if right else []), (self.more, "t bold")] if self.more else []
         if time:
             right += [("  ", "t"), (time, "d")] if right else [(time, "d")]
         taken = sum(cells(text) for text, _ in right)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textual import events
 from textual.message import Message
 
+from kvtop.model.account import needed
 from kvtop.model.view import ServerView, Turn, TurnKey
 from kvtop.ui.draw import SUPER, Line, clip, expected, fit, lj, meter, pick, rj, safe, wrap
 from kvtop.ui.filter import misread
@@ -236,8 +237,10 @@ class TurnsPanel(BoxPanel):
             if turn.cached_source == "metrics" and not text.startswith("~"):
                 text = pick([f"~{text}", f"~{text.replace(' ', '')}"], w)
             return rj(text, w, "d" if turn.cached_share is None else "t")
+        if name == "new" and turn.judging:
+            return rj(DASH, w, "d")
         if name == "new":
-            return _tokens(turn, "new_tokens", turn.new_tokens, turn.estimate.new_tokens if turn.estimate else None, w)
+            return _tokens(turn, "new_tokens", needed(turn), turn.estimate.new_tokens if turn.estimate else None, w)
         if name == "queue":
             return rj(approx(turn, short(turn.queue_s), w, "queue_s"), w, "warn" if turn.verdict == "queued" else "d")
         if name == "TTFT":
