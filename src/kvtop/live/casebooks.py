@@ -6,7 +6,7 @@ All of it blocks, and is called in a thread of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +14,7 @@ from kvtop.errors import KvtopError
 from kvtop.live.factories import ServerLike, StoreLike
 from kvtop.live.patience import Gate
 from kvtop.model.judge import Thresholds
+from kvtop.model.own import OwnRequest
 from kvtop.readings import Scrape, ServerFacts, SourceDown
 
 if TYPE_CHECKING:
@@ -60,9 +61,14 @@ class Place:
 class Casebooks:
     """What servers said of prompts is remembered for all turns together."""
 
-    def __init__(self, opened: Callable[[], StoreLike | None], limits: Thresholds) -> None:
-        """`opened` as of `Factories.captures`."""
-        self._opened, self._limits = opened, limits
+    def __init__(
+        self,
+        opened: Callable[[], StoreLike | None],
+        limits: Thresholds,
+        replays: Callable[[], Sequence[OwnRequest]] = tuple,
+    ) -> None:
+        """`opened` and `replays` as `captures` and `replays` of `Factories`."""
+        self._opened, self._limits, self._replays = opened, limits, replays
         self._memory: Memory | None = None
         self._started: dict[str, float] = {}
 
@@ -116,7 +122,7 @@ class Casebooks:
                 raise
             except (KvtopError, TimeoutError):
                 pass  # texts need no server
-        return await ask(Casebook(store, limits=self._limits))
+        return await ask(Casebook(store, limits=self._limits, replays=self._own()))
 
     async def _asking(
         self, store: StoreLike, turn: Captured, place: Place, gate: Gate, ask: Callable[[Casebook], Awaitable[T]]
@@ -132,9 +138,15 @@ class Casebooks:
             told = await place.events()
         server = Asked(Tokenizer(place.url, key=place.key, timeout_s=ASK_S, memory=self._remembered(place)))
         try:
-            return await ask(Casebook(store, Patient(server, gate), known, self._limits, told))
+            return await ask(Casebook(store, Patient(server, gate), known, self._limits, told, replays=self._own()))
         finally:
             await server.aclose()
+
+    def _own(self) -> Sequence[OwnRequest]:
+        try:
+            return self._replays()
+        except OSError:  # notes that cannot be read: no replay is known
+            return ()
 
     async def _known(self, store: StoreLike, turn: Captured, place: Place) -> Known:
         from kvtop.capture.slow import prefill_rates

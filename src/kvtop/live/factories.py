@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvtop.capture.control.running import Running
     from kvtop.capture.turn import Captured
     from kvtop.clock import Clock
+    from kvtop.model.own import OwnRequest
     from kvtop.triage.residency import Residency
 
 
@@ -90,6 +91,8 @@ class Factories:
     """The store of captured turns, opened for reading; None where there is none yet."""
     taps: Callable[[], Sequence[Running]] = tuple
     """The taps that run on this machine."""
+    replays: Callable[[], Sequence[OwnRequest]] = tuple
+    """What kvtop's own replays asked of servers, oldest first."""
     recorded_since: Callable[[], float | None] = lambda: None
     """Unix time since when the servers themselves fill the store, as the box of the demo does; None: only taps do."""
     explain: Callable[[SourceDown, str, HostReading | None, int | None], SourceDown] = explain
@@ -155,6 +158,13 @@ def real(settings: Settings, clock: Clock) -> Factories:
 
         return running.alive()
 
+    def replays() -> Sequence[OwnRequest]:
+        if not paths.replays_file().exists():
+            return ()
+        from kvtop.triage import replay_notes
+
+        return replay_notes.read()
+
     async def kv_events(url: str, configured: Server | None) -> Residency | None:
         from kvtop.live.kv_past import past
         from kvtop.model.here import is_local, server_of
@@ -174,4 +184,4 @@ def real(settings: Settings, clock: Clock) -> Factories:
         finally:
             await source.aclose()
 
-    return Factories(server, gpu, host, finder, captures, taps, kv_events=kv_events)
+    return Factories(server, gpu, host, finder, captures, taps, replays, kv_events=kv_events)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from kvtop.capture.slow import LOST_TOKENS, UNIT_TOKENS, expected_s
 from kvtop.capture.turn import Captured
 from kvtop.model.judge import Thresholds
+from kvtop.model.own import OwnRequest
 from kvtop.model.timing import waited_s
 from kvtop.model.view import CONTINUES
 from kvtop.triage.engine import Layers
@@ -102,6 +103,8 @@ class Seen:
     limits: Thresholds = field(default_factory=Thresholds)
     exact: bool = True
     """The ids are those that the server used; else they are allowed to be wrong by one unit."""
+    replays: tuple[OwnRequest, ...] = ()
+    """What kvtop's own replays asked of its server, oldest first."""
     ran_on: Mapping[int, str] = field(default_factory=dict)
     """Turn -> the engine that it ran on, where its counters told."""
 

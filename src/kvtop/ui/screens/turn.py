@@ -18,6 +18,7 @@ from kvtop.ui.numbers import exact, hms, short
 from kvtop.ui.screens.page import Page
 from kvtop.ui.turn_words import (
     APART,
+    OWN,
     UNTOLD,
     flying,
     headline,
@@ -252,7 +253,7 @@ class TurnScreen(Page):
             at = scene.view.at
             when = f"began {hms(turn.started_at, at)}, " if turn.started_at is not None else ""
             says += wrap([(f"{when}seen to end {hms(turn.ended_at, at)}, between two reads of /metrics.", "t")], room)
-        block("Evidence", [], [*says, *wrap([(UNTOLD, "d")], room)])
+        block("Evidence", [], [*says, *wrap([(OWN if turn.own else UNTOLD, "d")], room)])
         return out
 
 
