@@ -20,7 +20,9 @@ from kvtop.readings import Scrape, ServerFacts, SourceDown
 if TYPE_CHECKING:
     from kvtop.capture.turn import Captured
     from kvtop.triage.casebook import Casebook, Known
+    from kvtop.triage.kinds import Kind
     from kvtop.triage.memory import Memory
+    from kvtop.triage.replay_pair import Pair
     from kvtop.triage.residency import Residency
     from kvtop.triage.result import Why
     from kvtop.triage.sheet import Sheet
@@ -97,12 +99,23 @@ class Casebooks:
             place = replace(place, events=None)  # they tell nothing of texts
         return self._worked(id, place, gate, ask)
 
+    def pair(self, id: int, place: Place, gate: Gate, kinds: Sequence[Kind]) -> Pair:
+        """It and the turn that it is compared with, as a replay sends them; without these kinds of causes, too. As
+        `why`; also raises where there is none, or it cannot be sent."""
+
+        async def ask(cases: Casebook) -> Pair:
+            from kvtop.triage.replay_pair import of_turns
+
+            return await of_turns(cases, cases.turn(id), None, kinds)
+
+        return self._worked(id, replace(place, events=None), gate, ask)
+
     def _worked(self, id: int, place: Place | None, gate: Gate, ask: Callable[[Casebook], Awaitable[T]]) -> T:
         store = self._opened()
         if store is None:
             raise KvtopError(NOT_KEPT)
         try:
-            return asyncio.run(self._with_store(store, id, place, gate, ask))
+            return gate.work.run(self._with_store(store, id, place, gate, ask))
         finally:
             store.close()
 

@@ -23,6 +23,7 @@ from kvtop.live.hook import Hook
 from kvtop.live.joined import Joined
 from kvtop.live.machine import GpuWatch, HostWatch
 from kvtop.live.named import Named
+from kvtop.live.replaying import Replaying
 from kvtop.live.replays import Replays
 from kvtop.live.taps import Taps
 from kvtop.live.upstreams import Upstreams
@@ -96,11 +97,13 @@ class Watch:
             factories=self._factories, clock=self._clock,
         )  # fmt: skip
         self._hook = Hook("" if demo else settings.on_slow, worker("on_slow"), self._failed)
+        cases = Casebooks(self._factories.captures, judged, self._factories.replays)
         self._verdicts = Verdicts(
-            self._captures, Casebooks(self._factories.captures, judged, self._factories.replays), upstreams,
+            self._captures, cases, upstreams,
             worker=worker, clock=self._clock, sleep=sleep, on_slow=self._hook.put,
         )  # fmt: skip
-        self.desk = Desk(self._factories.captures, self._taps, worker, self._verdicts)
+        replaying = Replaying(self._captures, cases, upstreams, worker)
+        self.desk = Desk(self._factories.captures, self._taps, worker, self._verdicts, replaying)
         """Captured turns in full, and taps: asked for one by one."""
         self._joined = Joined(self._captures, self._taps, self._replays, judged, self._factories.recorded_since)
         self._begun: dict[str, int] = {}
