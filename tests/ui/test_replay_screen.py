@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from textual.pilot import Pilot
 
+from diff_sheets import sheet
 from kvtop.capture.turn import Route
 from kvtop.errors import KvtopError
 from kvtop.live.casebooks import Place
@@ -20,6 +21,7 @@ from kvtop.triage.kinds import Kind, Verdict
 from kvtop.triage.replay import Sent
 from kvtop.triage.replay_pair import Pair
 from kvtop.triage.replayed import Name, Plan, Replayed, Run
+from kvtop.triage.sheet import Sheet
 from kvtop.ui.app import KvtopApp
 
 from . import boxes
@@ -269,6 +271,27 @@ async def test_the_key_on_a_page_on_a_diff_and_where_there_is_nothing_to_send() 
     async with plain.run_test(size=(200, 50)) as pilot:
         await pilot.pause()
         assert "r replay" not in lines(plain)[-1]
+
+
+async def test_the_key_on_a_diff_and_the_way_back() -> None:
+    held = Box()
+    held.desk.sheet = made  # type: ignore[attr-defined]
+    app = KvtopApp(held, now=lambda: boxes.NOW)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        app.dashboard.choose_turn(("captured", 812))
+        await pilot.press("d")
+        await until(pilot, lambda: "same up to token 795" in text(app))
+        assert "r replay" in lines(app)[-1]
+        await pilot.press("r")
+        await until(pilot, lambda: "What it costs" in text(app))
+        assert held.desk.replaying.asked == [(812, ())]
+        await pilot.press("escape")
+        await until(pilot, lambda: "same up to token 795" in text(app))
+
+
+async def made(turn_id: int) -> Sheet:
+    return sheet()
 
 
 @pytest.mark.parametrize(("w", "h", "said"), [(80, 24, "replay"), (200, 50, NAME)])

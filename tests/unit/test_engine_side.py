@@ -44,8 +44,8 @@ FILLERS = (filler(11, 15), filler(12, 25), filler(13, 35))
 BETWEEN = {"computed": 301_008, "cached": 19_008, "generated": 300}
 """What the counters say where 300,000 tokens were computed meanwhile, past the tap."""
 REPLAYED = (
-    OwnRequest("a", URL, T + 20, T + 25, 110_000, 0),
-    OwnRequest("b", URL, T + 26, T + 30, 200_000, 100_000),
+    OwnRequest("a-cold", URL, T + 20, T + 25, 110_000, 0),
+    OwnRequest("a-warm", URL, T + 26, T + 30, 200_000, 100_000),
     OwnRequest("c", URL, T - 30, T - 20, 400_000, 0),
     OwnRequest("d", URL, T + 58, T + 70, 400_000, 0),
 )
@@ -103,6 +103,16 @@ NAMED: list[tuple[Reason, dict[str, Any], str, str]] = [
     (
         Reason.EVICTED, {"replays": REPLAYED},
         "evicted by 210,000 tokens of a kvtop replay", "210,000 tokens were computed since turn 10",
+    ),
+    (
+        Reason.EVICTED, {"replays": tuple(replace(one, id=f"{n}") for n, one in enumerate(REPLAYED))},
+        "evicted by 210,000 tokens of 2 kvtop replays", "210,000 tokens were computed since turn 10",
+    ),
+    (
+        Reason.EVICTED,
+        {"replays": (replace(REPLAYED[0], prompt_tokens=None, ended_at=None),),
+         "turn": with_(NEW, samples=[sample(60, **BETWEEN), NEW.samples[1]])},
+        "evicted by requests that went past the tap, among them a kvtop replay, broken off", "300,000 tokens",
     ),
     (
         Reason.EVICTED, {"replays": REPLAYED, "others": FILLERS[:1]},

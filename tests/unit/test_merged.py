@@ -78,6 +78,8 @@ def test_what_a_replay_asked_is_named_and_what_others_asked_went_past_the_tap() 
     ]
     assert (made[0].cached_tokens, made[0].queue_s, made[0].source) == (512, 0.25, "metrics")
     assert len({t.key for t in made}) == 4
+    broken_off = merge([tap(7, 5.0)], [row(1, 10.2, prompt=500, out=1)], 0.5, [own(10.0, None)])
+    assert [t.agent for t in broken_off] == [None, None], "it could be any row"
 
 
 def test_of_requests_that_were_counted_together_each_of_a_replay_is_a_row_and_the_rest_another() -> None:

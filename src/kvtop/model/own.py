@@ -18,6 +18,7 @@ class OwnRequest:
     """One request of a replay. Nothing of its prompt is in it."""
 
     id: str
+    """Of its replay, a hyphen, and which of its requests it is."""
     server: str
     """Base URL, fit to be shown."""
     began_at: float
@@ -26,6 +27,11 @@ class OwnRequest:
     """None: it is in flight, or nobody saw its end."""
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+
+    @property
+    def replay(self) -> str:
+        """Requests of one replay have the same."""
+        return self.id.partition("-")[0]
 
     @property
     def new_tokens(self) -> int | None:
@@ -47,7 +53,8 @@ def in_flight(requests: Iterable[OwnRequest], now: float) -> int:
 
 
 def as_turns(requests: Iterable[OwnRequest]) -> list[Turn]:
-    """Those that ended, as turns that rows of the counters can be held against."""
+    """Those that ended and whose tokens are known, as turns that rows of the counters can be held against. One that was
+    broken off could be any row."""
     return [
         Turn(
             id=0,
@@ -63,7 +70,7 @@ def as_turns(requests: Iterable[OwnRequest]) -> list[Turn]:
             own=round(one.began_at * 1000),
         )
         for one in requests
-        if one.ended_at is not None
+        if one.ended_at is not None and one.prompt_tokens is not None
     ]
 
 

@@ -66,11 +66,11 @@ def last_look(seen: Seen, at: float) -> Sample | None:
 
 def replays_between(seen: Seen, source: Captured) -> list[OwnRequest]:
     """Requests of kvtop's own replays whose prompt was read after the source had ended and before this turn was taken
-    in."""
+    in, or may have been: nobody noted their end."""
     since, until = seen.since(source), seen.admitted
     if source.upstream != seen.turn.upstream:
         return []
-    return [one for one in seen.replays if since <= one.began_at and (one.ended_at or float("inf")) <= until]
+    return [one for one in seen.replays if since <= one.began_at and (one.ended_at or one.began_at) <= until]
 
 
 def computed_between(seen: Seen, source: Captured) -> float | None:

@@ -141,15 +141,16 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
 def _evicted_by(seen: Seen, source: Captured) -> str:
     """Who asked what took its room, as far as that is known."""
     turns, replays = turns_between(seen, source), replays_between(seen, source)
-    own = sum(one.new_tokens or 0 for one in replays)
+    told = [one.new_tokens for one in replays if one.new_tokens is not None]
+    own, n = sum(told), len({one.replay for one in replays})
+    named = "a kvtop replay" if n == 1 else f"{n} kvtop replays"
     by = [names_of(turns)] if turns else []
     if own:
-        by.append(f"{exact(own)} tokens of a kvtop replay")
-    elif replays:
-        by.append("a kvtop replay")
-    left = (counted_between(seen, source) or 0.0) - own - len(replays)  # each wrote a token as well
-    if not turns and left >= seen.unit and all(one.new_tokens is not None for one in replays):
-        by.append("requests that went past the tap")
+        by.append(f"{exact(own)} tokens of {named}")
+    left = (counted_between(seen, source) or 0.0) - own - len(told)  # each wrote a token as well
+    if not turns and left >= seen.unit:
+        broken = f", among them {named}, broken off" if len(told) < len(replays) else ""
+        by.append(f"requests that went past the tap{broken}")
     return f"evicted by {' and '.join(by)}" if by else "evicted"
 
 

@@ -99,6 +99,8 @@ class Replay:
         self._live, self._rate, self._noted, self._sleep = live or Live(), rate, noted, sleep
         self.salt = fresh_salt()
         self._runs: list[Run] = []
+        self._id = ""
+        """Of this run, in its notes."""
         self._sending = False
         """A request is on its way, and was not answered yet."""
         self._plan: Plan | None = None
@@ -150,6 +152,7 @@ class Replay:
         if not plan.idle and not force:
             raise refused(plan)
         self._runs.clear()
+        self._id = secrets.token_hex(8)
         for step in self._steps(offloads=plan.offloads):
             run = await self._ask(step)
             self._runs.append(run)
@@ -198,7 +201,7 @@ class Replay:
         before = await self._scrape()
         began = time.monotonic()
         path = PATHS[step.route]
-        note = OwnRequest(secrets.token_hex(8), self._server.url, time.time())
+        note = OwnRequest(f"{self._id}-{step.name.value}", self._server.url, time.time())
         self._noted(note)
         self._sending = True
         try:
