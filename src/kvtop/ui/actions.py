@@ -77,7 +77,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("diff", ("d",), "diff", "its prompt against the one before it: what differs, why, what it cost",
            _DASHBOARD | _TURN, group="Turns", footer=96),
     Action("replay", ("r",), "replay", "both turns once more, to an idle server: says what it costs, and asks",
-           _DASHBOARD | _TURN | _DIFF, group="Turns", footer=59, ranks=((TURN, 78),)),
+           _DASHBOARD | _TURN | _DIFF, group="Turns", footer=59, ranks=((TURN, 78), (DIFF, 63))),
     Action("up", ("up", "k"), "up", "choose a turn or an agent; scrolls text; in history the quantity", group="Turns"),
     Action("down", ("down", "j"), "down", "choose a turn or an agent; scrolls text; in history the quantity",
            group="Turns"),
