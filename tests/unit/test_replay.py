@@ -271,6 +271,9 @@ def test_a_new_turn_that_went_on_from_another_proves_nothing_of_that_one() -> No
     assert judged(runs(0, 1984, 512), alike, unit_tokens=16)[1].endswith("nothing was evicted"), "it left no more"
     lost = judged(runs(0, 1984, 512), Live(0, went_on_from=8, left_tokens=1968), unit_tokens=16)
     assert lost[0] is Verdict.ENGINE_LOST_CACHE, "what both have was gone too"
+    gave = judged(runs(0, 1984, 512), Live(1600, 0, 8, 1600), unit_tokens=16)
+    assert gave[0] is Verdict.PROMPT_DIVERGED
+    assert gave[1].endswith("and got 1,600 then, all that turn 8 had left: these two prompts part, nothing was evicted")
     assert "it followed turn 8, not this old one" in judged(runs(0, 1984, 512), Live(1600, 0, 8), unit_tokens=16)[1]
 
 

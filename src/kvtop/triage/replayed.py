@@ -175,19 +175,23 @@ def _of_pair(warm: int, new: int, live: Live, unit: int) -> tuple[Verdict, str]:
             else ("the prompts are not to blame, the cache was evicted or lost in between")
         )
         return Verdict.ENGINE_LOST_CACHE, f"{shares}, and got {was:,} then: {both}"
-    if was is not None and was - new >= unit + (live.reply_tokens or 0):
-        other = "another turn than" if live.went_on_from is None else f"turn {live.went_on_from}, not"
-        return Verdict.UNKNOWN, f"{shares}, and got {was:,} then: it followed {other} this old one"
-    then = "" if was is None else f", and got {was:,} then"
     verdict = Verdict.PROMPT_DIVERGED if diverged else Verdict.NO_FAULT
+    pair = "these two prompts part" if diverged else "the new prompt goes on where the old one ends"
+    if was is not None and was - new >= unit + (live.reply_tokens or 0):
+        got = f"{shares}, and got {was:,} then"
+        if live.went_on_from is None:
+            return Verdict.UNKNOWN, f"{got}: it followed another turn than this old one"
+        if live.left_tokens is not None and abs(was - live.left_tokens) < unit:
+            return verdict, f"{got}, all that turn {live.went_on_from} had left: {pair}, nothing was evicted"
+        return Verdict.UNKNOWN, f"{got}: it followed turn {live.went_on_from}, not this old one"
+    then = "" if was is None else f", and got {was:,} then"
     if live.went_on_from is not None and (live.left_tokens is None or live.left_tokens - new >= unit):
         left = "" if live.left_tokens is None else f", which left it {live.left_tokens:,} tokens"
-        says = "these two prompts part" if diverged else "the new prompt goes on where the old one ends"
         more = f"live it went on from turn {live.went_on_from}{left}"
-        return verdict, f"{shares}{then}: {says}; {more}: whether that was evicted, only a replay of those two can tell"
+        return verdict, f"{shares}{then}: {pair}; {more}: whether that was evicted, only a replay of those two can tell"
     if diverged:
         return verdict, f"{shares}{then}: the prompts explain it, nothing was evicted"
-    return verdict, f"{shares}{then}: the new prompt goes on where the old one ends"
+    return verdict, f"{shares}{then}: {pair}"
 
 
 def _nothing_kept(cold: Run, unit_tokens: int | None, pool_tokens: int | None) -> str:
