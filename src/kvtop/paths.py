@@ -39,13 +39,18 @@ def config_dir() -> Path:
 
 
 def data_dir() -> Path:
-    """turns.db."""
+    """turns.db, replays.jsonl."""
     return _base("data", "XDG_DATA_HOME", ".local/share")
 
 
 def turns_file() -> Path:
     """The store of captured turns, unless a tap is told another."""
     return data_dir() / "turns.db"
+
+
+def replays_file() -> Path:
+    """What replays asked of servers."""
+    return data_dir() / "replays.jsonl"
 
 
 def state_dir() -> Path:

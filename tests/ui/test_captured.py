@@ -33,7 +33,7 @@ from kvtop.ui.turn_words import agent
 from kvtop.ui.verdicts import verdict
 
 from . import boxes
-from .screen import Held, lines, text
+from .screen import Held, lines, text, until
 
 EVIL = "\x1b[31mred\x1b[0m\u202eevil\x9bnext"
 
@@ -831,3 +831,32 @@ async def test_the_page_of_a_stream_without_usage_says_who_did_not_ask() -> None
         screen = text(app)
     assert "Its answer told no usage: its client did not set stream_options.include_usage." in screen
     assert "123,180 tokens, by the counters" in screen and "as usage says" not in screen
+
+
+@pytest.mark.parametrize(("w", "h"), [(80, 24), (200, 50)])
+async def test_an_open_page_of_a_turn_that_is_forgotten_says_so(w: int, h: int) -> None:
+    held = Box(boxes.captured())
+    app = KvtopApp(held, now=lambda: boxes.NOW)
+    async with app.run_test(size=(w, h)) as pilot:
+        await pilot.pause()
+        app.dashboard.choose_turn(("captured", 812))
+        await pilot.press("enter")
+        await settled(app, pilot)
+        server = held.now.servers[0]
+        left = replace(server, turns=tuple(turn for turn in server.turns if turn.id != 812))
+        held.say(replace(held.now, servers=(left,)))
+        await until(pilot, lambda: "GONE" in text(app))
+        rows = lines(app)
+        said = " ".join(" ".join(rows[:2]).split())
+        assert said == "GONE Turn 812 is not kept any more: it was forgotten, or newer ones took its place."
+        assert "d diff" not in rows[-1] and "v bodies" not in rows[-1] and "n next" in rows[-1]
+        await pilot.press("d", "v", "r", "c")
+        assert app.screen.__class__.__name__ == "TurnScreen"
+        held.say(replace(held.now, servers=(server,)))
+        await until(pilot, lambda: "GONE" not in text(app))
+        held.say(replace(held.now, servers=(left,)))
+        await until(pilot, lambda: "GONE" in text(app))
+        await pilot.press("n")
+        await until(pilot, lambda: "GONE" not in text(app))
+        await pilot.press("escape")
+        assert app.screen is app.dashboard

@@ -470,3 +470,20 @@ async def test_without_a_desk_that_compares_there_is_no_such_key() -> None:
         await pilot.pause()
         assert app.screen is app.dashboard
         assert "d diff" not in text(app)
+
+
+async def test_going_back_ends_the_work_of_a_diff_that_is_not_there_yet() -> None:
+    ended = asyncio.Event()
+
+    async def load() -> Sheet:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    app = PageApp(DiffScreen(Keymap(), load, lambda: NOON, title="Turn 812"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "reads both prompts" in shown(app)[0])  # type: ignore[arg-type]
+        await pilot.press("escape")
+        await until(pilot, ended.is_set)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from kvtop.config import Server as Configured
 from kvtop.live.factories import Factories, StoreLike
 from kvtop.live.kv_watch import Find
 from kvtop.live.watch import Watch
+from kvtop.model.own import OwnRequest
 from kvtop.readings import Discovery, Gpu, GpuReading, HostReading, Scrape, ServerFacts, SourceDown, State
 
 T = TypeVar("T")
@@ -158,6 +159,7 @@ class Bench:
         self.explained: Callable[[SourceDown], SourceDown] = lambda down: down
         self.captures: Callable[[], StoreLike | None] = lambda: None
         self.taps: list[Running] = []
+        self.replays: list[OwnRequest] = []
         factories = Factories(
             server=self._server,
             gpu=lambda: self._note("gpu", self.gpu),
@@ -165,6 +167,7 @@ class Bench:
             finder=lambda: self._note("finder", self.finder),
             captures=lambda: self._note("captures", self.captures()),
             taps=lambda: self.taps,
+            replays=lambda: self.replays,
             explain=lambda down, url, host, served: self.explained(down),
             worker=Inline,
             kv_events=self._kv_events,

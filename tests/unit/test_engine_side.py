@@ -13,6 +13,7 @@ from msgspec.structs import replace as with_
 from triage_scenes import LAW, NEW, OLD, SERVER, STARTED, URL, T, sample, scene, turn
 
 from kvtop.capture.turn import Captured, Sample, TurnState
+from kvtop.model.own import OwnRequest
 from kvtop.triage.engine import Layers
 from kvtop.triage.kinds import Reason, Verdict
 from kvtop.triage.reuse import Expected
@@ -42,6 +43,13 @@ def later(computed: float, **more: Any) -> Sample:
 FILLERS = (filler(11, 15), filler(12, 25), filler(13, 35))
 BETWEEN = {"computed": 301_008, "cached": 19_008, "generated": 300}
 """What the counters say where 300,000 tokens were computed meanwhile, past the tap."""
+REPLAYED = (
+    OwnRequest("a-cold", URL, T + 20, T + 25, 110_000, 0),
+    OwnRequest("a-warm", URL, T + 26, T + 30, 200_000, 100_000),
+    OwnRequest("c", URL, T - 30, T - 20, 400_000, 0),
+    OwnRequest("d", URL, T + 58, T + 70, 400_000, 0),
+)
+"""The first two between the two turns: 210,000 new tokens."""
 TIER = replace(SERVER, offload=True, tier_bytes=10_000_000)
 STORED = old(sample(0, store_bytes=1e6), sample(10.2, computed=1_008, cached=19_008, generated=300, store_bytes=2e6))
 FLAT = with_(
@@ -91,6 +99,35 @@ NAMED: list[tuple[Reason, dict[str, Any], str, str]] = [
     (
         Reason.EVICTED, {"others": FILLERS},
         "evicted by turns 11–13", "300,000 tokens were computed since turn 10, the pool holds 200,000",
+    ),
+    (
+        Reason.EVICTED, {"replays": REPLAYED},
+        "evicted by 210,000 tokens of a kvtop replay", "210,000 tokens were computed since turn 10",
+    ),
+    (
+        Reason.EVICTED, {"replays": tuple(replace(one, id=f"{n}") for n, one in enumerate(REPLAYED))},
+        "evicted by 210,000 tokens of 2 kvtop replays", "210,000 tokens were computed since turn 10",
+    ),
+    (
+        Reason.EVICTED,
+        {"replays": (replace(REPLAYED[0], prompt_tokens=None, ended_at=None),),
+         "turn": with_(NEW, samples=[sample(60, **BETWEEN), NEW.samples[1]])},
+        "evicted by requests that went past the tap, among them a kvtop replay, broken off", "300,000 tokens",
+    ),
+    (
+        Reason.EVICTED, {"replays": REPLAYED, "others": FILLERS[:1]},
+        "evicted by turn 11 and 210,000 tokens of a kvtop replay", "310,000 tokens were computed since turn 10",
+    ),
+    (
+        Reason.EVICTED, {"replays": REPLAYED, "turn": with_(NEW, samples=[sample(60, **BETWEEN), NEW.samples[1]])},
+        "evicted by 210,000 tokens of a kvtop replay and requests that went past the tap", "300,000 tokens were",
+    ),
+    (
+        Reason.EVICTED,
+        {"replays": REPLAYED, "turn": with_(
+            NEW, samples=[sample(60, computed=211_010, cached=119_008, generated=302), NEW.samples[1]]
+        )},
+        "evicted by 210,000 tokens of a kvtop replay", "210,004 tokens were computed since turn 10",
     ),
     (
         Reason.EVICTED, {"turn": with_(NEW, samples=[sample(60, **BETWEEN), NEW.samples[1]])},

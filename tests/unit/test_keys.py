@@ -145,7 +145,7 @@ def test_panels_may_change_places() -> None:
 def test_the_footer_gives_way_in_order() -> None:
     keymap = Keymap()
     seen: list[list[str]] = []
-    for room in range(150, 0, -1):
+    for room in range(160, 0, -1):
         items = keymap.footer(DASHBOARD, room)
         labels = [i.label for i in items]
         assert sum(i.cells for i in items) - 2 <= room or not items
@@ -153,8 +153,8 @@ def test_the_footer_gives_way_in_order() -> None:
             seen.append(labels)
     full = seen[0]
     assert full == [
-        "turn", "diff", "other URL", "tap", "window", "history", "filter", "freeze", "export", "panels", "server",
-        "help", "quit",
+        "turn", "diff", "replay", "other URL", "tap", "window", "history", "filter", "freeze", "export", "panels",
+        "server", "help", "quit",
     ]  # fmt: skip
     gone = [next(iter(set(a) - set(b))) for a, b in pairwise(seen)]
     assert gone == [
@@ -165,6 +165,7 @@ def test_the_footer_gives_way_in_order() -> None:
         "history",
         "server",
         "tap",
+        "replay",
         "quit",
         "window",
         "help",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ from kvtop.model.judge import Thresholds
 from kvtop.triage.kinds import Verdict
 from kvtop.triage.result import Why
 from kvtop.triage.sheet import Sheet
-from kvtop.worker import Hangs
+from kvtop.worker import Hangs, Worker
 
 URL = "http://127.0.0.1:8000"
 Answer = Callable[[int], Why]
@@ -423,3 +424,40 @@ async def test_an_unknown_verdict_leaves_the_rows_own() -> None:
         await bench.time.go(5)
         row = bench.captures.row(1)
         assert bench.row(1) == "unknown" and row is not None and row.verdict is None
+
+
+class Waits(Judge):
+    """Its sheets wait for ever, in a thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.ended, self.quick = threading.Event(), threading.Event(), False
+
+    def sheet(self, id: int, place: Place | None, gate: Gate) -> Sheet:
+        return gate.work.run(self._wait(id))
+
+    async def _wait(self, id: int) -> Sheet:
+        if self.quick:
+            raise KvtopError(f"no sheet of {id}")
+        self.waits.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+        raise AssertionError
+
+
+async def test_a_diff_that_nobody_looks_at_any_more_is_given_up() -> None:
+    """What it asks of the server ends, and the next diff has its thread."""
+    bench, judge = Bench(), Waits()
+    verdicts = Verdicts(
+        bench.captures, judge, bench.upstreams, worker=Worker, clock=bench.time.clock, sleep=asyncio.sleep
+    )
+    looking = asyncio.create_task(verdicts.sheet(77))
+    assert await asyncio.to_thread(judge.waits.wait, 5)
+    looking.cancel()
+    await asyncio.gather(looking, return_exceptions=True)
+    assert await asyncio.to_thread(judge.ended.wait, 5)
+    judge.quick = True
+    with pytest.raises(KvtopError, match="no sheet of 78"):
+        await verdicts.sheet(78)

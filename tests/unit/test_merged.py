@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.model.merged import Ended, merge, tokens_of
+from kvtop.model import own as replays
+from kvtop.model.merged import Ended, in_flight, merge, tokens_of
+from kvtop.model.own import OwnRequest
 from kvtop.model.view import Estimate, Turn
 
 
@@ -59,6 +61,49 @@ def test_a_group_is_left_out_when_all_of_it_was_captured() -> None:
 def test_a_row_from_another_time_is_not_the_same_request() -> None:
     assert len(merge([tap(7, 10.0)], [row(1, 14.0)])) == 2
     assert len(merge([tap(7, 10.0)], [row(1, 9.0)])) == 2
+
+
+def own(at: float, prompt: int | None, cached: int | None = 0, took: float | None = 2.0) -> OwnRequest:
+    return OwnRequest(f"{at}", "http://x", at - (took or 0.0), None if took is None else at, prompt, cached)
+
+
+def test_what_a_replay_asked_is_named_and_what_others_asked_went_past_the_tap() -> None:
+    rows = [row(3, 30.2, prompt=900, out=1), row(2, 20.2, prompt=77), row(1, 10.2, prompt=500, out=1)]
+    made = merge([tap(7, 5.0)], rows, 0.5, [own(10.0, 500), own(30.0, 900, 512), own(40.0, 900)])
+    assert [(t.name, t.agent, t.past_tap, t.prompt_tokens) for t in made] == [
+        ("m3", "kvtop replay", False, 900),
+        ("m2", None, True, 77),
+        ("m1", "kvtop replay", False, 500),
+        ("7", None, False, 1000),
+    ]
+    assert (made[0].cached_tokens, made[0].queue_s, made[0].source) == (512, 0.25, "metrics")
+    assert len({t.key for t in made}) == 4
+    broken_off = merge([tap(7, 5.0)], [row(1, 10.2, prompt=500, out=1)], 0.5, [own(10.0, None)])
+    assert [t.agent for t in broken_off] == [None, None], "it could be any row"
+
+
+def test_of_requests_that_were_counted_together_each_of_a_replay_is_a_row_and_the_rest_another() -> None:
+    group = row(4, 12.0, prompt=1_200, out=1, n=3)
+    made = merge([tap(7, 5.0)], [group], 0.5, [own(11.0, 1_000), own(11.8, 2_000, 1_984)])
+    assert [(t.name, t.agent, t.n, t.past_tap) for t in made] == [
+        ("m4", None, 1, True),
+        ("m4", "kvtop replay", 1, False),
+        ("m4", "kvtop replay", 1, False),
+        ("7", None, 1, False),
+    ]
+    assert [t.cached_tokens for t in made[1:3]] == [1_984, 0]
+    assert len({t.key for t in made}) == 4
+    alone = merge([], [row(4, 12.0, prompt=1_500, out=1, n=2)], None, [own(11.0, 1_000), own(11.8, 2_000)])
+    assert [(t.name, t.agent) for t in alone] == [("4", "kvtop replay")] * 2
+
+
+def test_a_replay_in_flight_is_named_where_nothing_else_runs() -> None:
+    running = Turn(id=9, ended_at=None, n=1, state="in_flight")
+    asked = [own(10.0, None, None, None)]
+    assert replays.in_flight(asked, 12.0) == 1 and replays.in_flight(asked, 10.0 + replays.OPEN_S) == 0
+    assert [t.agent for t in in_flight((), [running], False, 1)] == ["kvtop replay"]
+    assert [t.agent for t in in_flight((), [replace(running, n=2)], False, 1)] == [None]
+    assert [t.agent for t in in_flight((), [running], False, 0)] == [None]
 
 
 def test_in_flight_the_captured_stand_alone_and_the_rest_is_one_row() -> None:

@@ -11,6 +11,7 @@ from replay_box import BLOCK, Box
 
 from kvtop.capture.turn import Route
 from kvtop.errors import KvtopError
+from kvtop.model.own import OwnRequest
 from kvtop.triage import replay as module
 from kvtop.triage.fixes import repair
 from kvtop.triage.kinds import Kind, Verdict
@@ -258,6 +259,51 @@ def test_what_the_runs_say(got: tuple[int | None, ...], live: int | None, verdic
     assert says in sentence
 
 
+def test_a_new_turn_that_went_on_from_another_proves_nothing_of_that_one() -> None:
+    other = Live(512, went_on_from=8, left_tokens=1968)
+    verdict, says = judged(runs(0, 1984, 512), other, unit_tokens=16)
+    assert verdict is Verdict.PROMPT_DIVERGED and "nothing was evicted" not in says
+    assert says.endswith(
+        "and got 512 then: these two prompts part; live it went on from turn 8, which left it 1,968 tokens: whether "
+        "that was evicted, only a replay of those two can tell"
+    )
+    alike = Live(512, went_on_from=8, left_tokens=512)
+    assert judged(runs(0, 1984, 512), alike, unit_tokens=16)[1].endswith("nothing was evicted"), "it left no more"
+    lost = judged(runs(0, 1984, 512), Live(0, went_on_from=8, left_tokens=1968), unit_tokens=16)
+    assert lost[0] is Verdict.ENGINE_LOST_CACHE, "what both have was gone too"
+    gave = judged(runs(0, 1984, 512), Live(1600, 0, 8, 1600), unit_tokens=16)
+    assert gave[0] is Verdict.PROMPT_DIVERGED
+    assert gave[1].endswith("and got 1,600 then, all that turn 8 had left: these two prompts part, nothing was evicted")
+    assert "it followed turn 8, not this old one" in judged(runs(0, 1984, 512), Live(1600, 0, 8), unit_tokens=16)[1]
+
+
+async def test_each_request_is_noted_before_it_is_sent_and_when_it_is_answered() -> None:
+    notes: list[OwnRequest] = []
+    box = Box()
+    found = await replay(box, noted=notes.append).run()
+    by_id = {note.id: note for note in notes}
+    assert [note.prompt_tokens for note in by_id.values()] == [run.prompt_tokens for run in found.runs]
+    assert [note.cached_tokens for note in by_id.values()] == [run.cached_tokens for run in found.runs]
+    assert all(note.server == box.url and note.ended_at is not None for note in by_id.values())
+    assert notes[0].ended_at is None, "it is known while it runs"
+
+
+async def test_a_request_that_is_broken_off_is_noted_to_have_ended() -> None:
+    notes: list[OwnRequest] = []
+    box, sent = Box(), asyncio.Event()
+
+    async def post(path: str, body: bytes) -> Any:
+        sent.set()
+        await asyncio.Event().wait()
+
+    box.post = post  # type: ignore[method-assign]
+    task = asyncio.create_task(replay(box, noted=notes.append).run())
+    await sent.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert [(note.ended_at is None, note.prompt_tokens) for note in notes] == [(True, None), (False, None)]
+
+
 def test_a_prompt_below_a_unit_or_above_the_pool_is_named() -> None:
     assert "no more than the 2,048 that are matched" in judged(runs(0, 0, 0), Live(), unit_tokens=2048)[1]
     assert "the KV cache holds 1,500" in judged(runs(0, 0, 0), Live(), unit_tokens=16, pool_tokens=1500)[1]
@@ -265,5 +311,8 @@ def test_a_prompt_below_a_unit_or_above_the_pool_is_named() -> None:
 
 def test_the_repaired_pair_is_told_behind_the_verdict() -> None:
     _, sentence = judged(runs(0, 1984, 512, 0, 1900), Live(), unit_tokens=16, fix="the tools sorted")
-    assert sentence.endswith("With the tools sorted the new turn gets 1,900 of 2,000 tokens (95 %)")
+    assert sentence.endswith(
+        "With the tools sorted the new turn gets 1,900 of the 2,000 tokens that the old one then has "
+        "(95 % of its own 2,000)"
+    )
     assert judged(runs(0, 1984, 512, 64, 1900), Live(), unit_tokens=16, fix="x")[0] is Verdict.UNKNOWN

@@ -17,12 +17,15 @@ from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.config import Server
 from kvtop.live.joined import Joined
 from kvtop.live.judging import Moment
+from kvtop.live.replays import Replays
 from kvtop.live.taps import LOOK_S, Taps
 from kvtop.model.judge import Thresholds
+from kvtop.model.own import OwnRequest
 from kvtop.model.view import ServerView, Turn
 from kvtop.readings import State
 
 URL = "http://127.0.0.1:8000"
+NO_REPLAYS = Replays(tuple, Inline("replays"), Time().sleep)
 
 
 class Box:
@@ -60,6 +63,14 @@ class Box:
         id = self.store.begin(one, b"{}")
         self.store.finish(changed(one, id=id, conversation=f"c{id}"), b"{}")
 
+    def tells_tokens(self) -> None:
+        """Each request that has ended wrote one token, and its prompt is told with its end."""
+        counters, labels = self.counters, (("engine", "0"), ("model_name", "m"))
+        sums = {"prompt": counters.prompt, "generation": float(counters.first_tokens)}
+        for name, total in sums.items():
+            counters.extra[f"vllm:request_{name}_tokens_sum", labels] = total
+            counters.extra[f"vllm:request_{name}_tokens_count", labels] = counters.first_tokens
+
     def view(self, window: str = "1m") -> ServerView:
         server = self.bench.watch.view(window).server
         assert server is not None
@@ -76,6 +87,32 @@ async def test_without_taps_and_captured_turns_nothing_is_said_of_them(box: Box)
     async with box.bench.running() as time:
         await time.go(5)
         assert box.view().tap is None
+
+
+@pytest.mark.parametrize("tapped", [True, False])
+async def test_a_replay_is_named_with_a_tap_and_without_one(box: Box, tapped: bool) -> None:
+    """Another process sent it: what it noted is all that is known of it."""
+    if tapped:
+        box.tap(ago=300)
+    async with box.bench.running() as time:
+        box.tells_tokens()
+        await time.go(70)
+        box.asks(900, 640, tapped=False)
+        box.tells_tokens()
+        box.bench.replays = [OwnRequest("a", URL, box.at - 2, box.at, 900, 640)]
+        await time.go(2)
+        box.asks(5_000, tapped=False)
+        box.tells_tokens()
+        for _ in range(6):
+            await time.go(1)
+            view = box.view()
+        assert [(turn.agent, turn.prompt_tokens, turn.past_tap) for turn in view.turns] == [
+            (None, 5_000, tapped),
+            ("kvtop replay", 900, False),
+        ]
+        assert (view.tap is not None) is tapped
+        if view.tap is not None:
+            assert view.tap.passed_by_tokens == 5_000, "the replay's own are none of them"
 
 
 async def test_a_tap_that_runs_is_named_and_one_that_ended_is_not(box: Box) -> None:
@@ -293,10 +330,10 @@ async def test_an_end_that_was_counted_first_is_not_said_to_go_past_the_tap(late
     counted = Turn(3, 110.0, started_at=100.0, prompt_tokens=1_000, duration_s=10.0)
     view = ServerView(URL, URL, State.UP, turns=(counted,), last_good_at=110.0)
     taps = Taps(list, Inline("taps"), Time().sleep)
-    joined = Joined(Told(flying), taps, Thresholds(), lambda: 50.0)  # type: ignore[arg-type]
+    joined = Joined(Told(flying), taps, NO_REPLAYS, Thresholds(), lambda: 50.0)  # type: ignore[arg-type]
     made = joined.view(view, 110.0 + later)
     assert [turn.key[0] for turn in made.turns] == rows
-    alone = Joined(Told(), taps, Thresholds(), lambda: 50.0).view(view, 110.4)  # type: ignore[arg-type]
+    alone = Joined(Told(), taps, NO_REPLAYS, Thresholds(), lambda: 50.0).view(view, 110.4)  # type: ignore[arg-type]
     assert [turn.past_tap for turn in alone.turns] == [True], "nothing that is captured could be it"
 
 
@@ -317,7 +354,7 @@ async def test_a_box_that_fills_the_store_itself_is_captured_from_its_own_begin_
     taps.here = (record,)
     counted = Turn(3, 110.0, started_at=100.0, prompt_tokens=1_000, duration_s=10.0)
     view = ServerView(URL, URL, State.UP, turns=(counted,), last_good_at=110.0)
-    by_itself = Joined(Told(), taps, Thresholds(), lambda: 50.0).view(view, 110.4)  # type: ignore[arg-type]
+    by_itself = Joined(Told(), taps, NO_REPLAYS, Thresholds(), lambda: 50.0).view(view, 110.4)  # type: ignore[arg-type]
     assert [turn.past_tap for turn in by_itself.turns] == [True]
-    tapped = Joined(Told(), taps, Thresholds(), lambda: None).view(view, 110.4)  # type: ignore[arg-type]
+    tapped = Joined(Told(), taps, NO_REPLAYS, Thresholds(), lambda: None).view(view, 110.4)  # type: ignore[arg-type]
     assert [turn.past_tap for turn in tapped.turns] == [False]

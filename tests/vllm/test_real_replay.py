@@ -83,7 +83,8 @@ async def test_a_shuffled_schema_before_and_after_its_repair(agent: Agent, box: 
     assert [run.prompt_tokens for run in found.runs] == [prompt, prompt, longer, sorted_prompt, sorted_longer]
     assert all(run.ttft_s and run.ttft_s > 0 for run in found.runs)
     assert found.verdict is Verdict.PROMPT_DIVERGED
-    assert f"the new turn gets {got[Name.NEW_FIXED]:,} of {longer:,} tokens" in found.sentence
+    gets = f"the new turn gets {got[Name.NEW_FIXED]:,} of the {sorted_prompt:,} tokens that the old one then has"
+    assert gets in found.sentence
     stored = between(start, await agent.settled(), None).all.offload.store_bytes
     assert stored == 0, "the tier was left alone"
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvtop.cli.args import Parser, seconds
-from kvtop.errors import KvtopError, UsageError, printable
+from kvtop.errors import UsageError, printable
 from kvtop.triage.kinds import Verdict
 
 if TYPE_CHECKING:
@@ -58,11 +58,12 @@ def main(argv: Sequence[str]) -> int:
 
 async def _replay(args: argparse.Namespace) -> int:
     from kvtop.cli.replaying import prepared
+    from kvtop.triage.replay import refused
 
     async with prepared(args.which, url=args.url, fix=args.fix, remote=args.allow_remote) as replay:
         plan = await _idle(replay, 0.0 if args.force else args.wait)
         if not plan.idle and not args.force:
-            raise KvtopError(f"{plan.url} is busy: {plan.busy}", "try again when it is idle, or with --force")
+            raise refused(plan)
         _tell(f"{plan.url}: {plan.sentence}")
         if not args.yes and not _agreed():
             return 1

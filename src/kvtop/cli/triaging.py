@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +19,9 @@ from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.live.kv_past import past
 from kvtop.model.here import is_local, server_of
 from kvtop.model.judge import Thresholds
+from kvtop.model.own import OwnRequest
 from kvtop.sources.url import discreet, normalise
+from kvtop.triage import replay_notes
 from kvtop.triage.asked import Asked
 from kvtop.triage.casebook import Casebook, Known, NotFound
 from kvtop.triage.known import look, sized
@@ -77,7 +79,7 @@ async def answered(
             if url is not None:
                 raise
             tell(f"kvtop: {error.what}: texts are compared, and no tokens are counted")
-        return await work(Casebook(store, limits=limits(settings())))
+        return await work(Casebook(store, limits=limits(settings()), replays=own()))
     finally:
         late.cancel()
 
@@ -99,7 +101,7 @@ async def book(
     have = settings()
     place = url or (turn.upstream if turn is not None else "")
     if not place:
-        yield Casebook(store, limits=limits(have))
+        yield Casebook(store, limits=limits(have), replays=own())
         return
     to = target(place, have)
     try:
@@ -108,10 +110,10 @@ async def book(
         if url is not None:
             raise
         tell(f"kvtop: {error.what}: texts are compared, and no tokens are counted")
-        yield Casebook(store, limits=limits(have))
+        yield Casebook(store, limits=limits(have), replays=own())
         return
     async with tokens_of(to) as server:
-        yield Casebook(store, server, known, limits(have), told)
+        yield Casebook(store, server, known, limits(have), told, replays=own())
 
 
 @asynccontextmanager
@@ -141,6 +143,14 @@ async def _looked(to: Target, have: Settings, rate: float | None, *, events: boo
         return known, await past(server.probe, command, configured, here=here)
     finally:
         await server.aclose()
+
+
+def own() -> Sequence[OwnRequest]:
+    """What replays asked of servers; nothing where their notes cannot be read."""
+    try:
+        return replay_notes.read()
+    except OSError:
+        return ()
 
 
 def limits(have: Settings) -> Thresholds:

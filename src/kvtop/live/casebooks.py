@@ -6,7 +6,7 @@ All of it blocks, and is called in a thread of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,13 +14,16 @@ from kvtop.errors import KvtopError
 from kvtop.live.factories import ServerLike, StoreLike
 from kvtop.live.patience import Gate
 from kvtop.model.judge import Thresholds
+from kvtop.model.own import OwnRequest
 from kvtop.readings import Scrape, ServerFacts, SourceDown, VllmProcess
 
 if TYPE_CHECKING:
     from kvtop.capture.turn import Captured
     from kvtop.triage.casebook import Casebook, Known
+    from kvtop.triage.kinds import Kind
     from kvtop.triage.kv_facts import Told
     from kvtop.triage.memory import Memory
+    from kvtop.triage.replay_pair import Pair
     from kvtop.triage.result import Why
     from kvtop.triage.sheet import Sheet
 
@@ -67,9 +70,10 @@ class Casebooks:
         opened: Callable[[], StoreLike | None],
         limits: Thresholds,
         given: Callable[[Captured, str], None] = lambda turn, verdict: None,
+        replays: Callable[[], Sequence[OwnRequest]] = tuple,
     ) -> None:
-        """`opened`, `given` as of `Factories`."""
-        self._opened, self._limits, self._given = opened, limits, given
+        """`opened`, `given` and `replays` as `captures`, `given` and `replays` of `Factories`."""
+        self._opened, self._limits, self._given, self._replays = opened, limits, given, replays
         self._memory: Memory | None = None
         self._started: dict[str, float] = {}
 
@@ -101,12 +105,23 @@ class Casebooks:
             place = replace(place, events=None)  # they tell nothing of texts
         return self._worked(id, place, gate, ask)
 
+    def pair(self, id: int, place: Place, gate: Gate, kinds: Sequence[Kind]) -> Pair:
+        """It and the turn that it is compared with, as a replay sends them; without these kinds of causes, too. As
+        `why`; also raises where there is none, or it cannot be sent."""
+
+        async def ask(cases: Casebook) -> Pair:
+            from kvtop.triage.replay_pair import of_turns
+
+            return await of_turns(cases, cases.turn(id), None, kinds)
+
+        return self._worked(id, replace(place, events=None), gate, ask)
+
     def _worked(self, id: int, place: Place | None, gate: Gate, ask: Callable[[Casebook], Awaitable[T]]) -> T:
         store = self._opened()
         if store is None:
             raise KvtopError(NOT_KEPT)
         try:
-            return asyncio.run(self._with_store(store, id, place, gate, ask))
+            return gate.work.run(self._with_store(store, id, place, gate, ask))
         finally:
             store.close()
 
@@ -126,7 +141,7 @@ class Casebooks:
                 raise
             except (KvtopError, TimeoutError):
                 pass  # texts need no server
-        return await ask(Casebook(store, limits=self._limits))
+        return await ask(Casebook(store, limits=self._limits, replays=self._own()))
 
     async def _asking(
         self, store: StoreLike, turn: Captured, place: Place, gate: Gate, ask: Callable[[Casebook], Awaitable[T]]
@@ -142,9 +157,15 @@ class Casebooks:
             told = await place.events()
         server = Asked(Tokenizer(place.url, key=place.key, timeout_s=ASK_S, memory=self._remembered(place)))
         try:
-            return await ask(Casebook(store, Patient(server, gate), known, self._limits, told))
+            return await ask(Casebook(store, Patient(server, gate), known, self._limits, told, replays=self._own()))
         finally:
             await server.aclose()
+
+    def _own(self) -> Sequence[OwnRequest]:
+        try:
+            return self._replays()
+        except OSError:  # notes that cannot be read: no replay is known
+            return ()
 
     async def _known(self, store: StoreLike, turn: Captured, place: Place) -> Known:
         from kvtop.capture.slow import prefill_rates

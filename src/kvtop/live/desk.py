@@ -11,6 +11,7 @@ from kvtop import paths
 from kvtop.capture.turn import Captured
 from kvtop.errors import KvtopError, printable
 from kvtop.live.factories import StoreLike
+from kvtop.live.replaying import Replaying
 from kvtop.live.taps import Taps
 from kvtop.live.verdicts import Verdicts
 from kvtop.worker import Caller, Hangs
@@ -63,9 +64,11 @@ class Desk:
         taps: Taps,
         worker: Callable[[str], Caller],
         verdicts: Verdicts | None = None,
+        replaying: Replaying | None = None,
     ) -> None:
-        """`verdicts`: None where nothing is worked out."""
+        """`verdicts`, `replaying`: None where nothing is worked out, or sent."""
         self._opened, self._taps, self._verdicts = opened, taps, verdicts
+        self.replaying = replaying
         self._reader, self._bodies = worker("turn"), worker("bodies")
         self._looker, self._starter, self._stopper = worker("tap-look"), worker("tap-start"), worker("tap-stop")
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvtop.capture.turn import Captured
     from kvtop.clock import Clock
     from kvtop.live.kv_watch import Find
+    from kvtop.model.own import OwnRequest
     from kvtop.sources.kv_places import KvPlaces
     from kvtop.sources.vllm import VllmSource
     from kvtop.triage.kv_facts import Told
@@ -93,6 +94,8 @@ class Factories:
     """The store of captured turns, opened for reading; None where there is none yet."""
     taps: Callable[[], Sequence[Running]] = tuple
     """The taps that run on this machine."""
+    replays: Callable[[], Sequence[OwnRequest]] = tuple
+    """What kvtop's own replays asked of servers, oldest first."""
     recorded_since: Callable[[], float | None] = lambda: None
     """Unix time since when the servers themselves fill the store, as the box of the demo does; None: only taps do."""
     explain: Callable[[SourceDown, str, HostReading | None, int | None], SourceDown] = explain
@@ -104,6 +107,14 @@ class Factories:
     """What a server still has of its KV events; None: it publishes none. It takes seconds."""
     kv_places: Find | None = None
     """Where a server publishes them; None: nobody follows them."""
+
+
+def _replays() -> Sequence[OwnRequest]:
+    if not paths.replays_file().exists():
+        return ()
+    from kvtop.triage import replay_notes
+
+    return replay_notes.read()
 
 
 def _noted(turn: Captured, verdict: str) -> None:
@@ -203,4 +214,6 @@ def real(settings: Settings, clock: Clock) -> Factories:
         finally:
             await source.aclose()
 
-    return Factories(server, gpu, host, finder, captures, taps, given=_noted, kv_events=kv_events, kv_places=kv_places)
+    return Factories(
+        server, gpu, host, finder, captures, taps, _replays, given=_noted, kv_events=kv_events, kv_places=kv_places
+    )

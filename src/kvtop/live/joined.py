@@ -7,9 +7,12 @@ from dataclasses import replace
 
 from kvtop.live.captures import Captures
 from kvtop.live.judging import Moment
+from kvtop.live.replays import Replays
 from kvtop.live.taps import Taps
+from kvtop.model import own
 from kvtop.model.judge import Thresholds
-from kvtop.model.merged import Ended, in_flight, numbered_apart, tokens_of
+from kvtop.model.merged import EDGE_S, Ended, in_flight, numbered_apart, tokens_of
+from kvtop.model.own import OwnRequest
 from kvtop.model.view import ServerView, TapView, Turn
 
 UNTOLD_S = 1.5
@@ -25,10 +28,15 @@ class Joined:
     """Cheap to ask again: what ended is joined once a change, what is in flight once a second."""
 
     def __init__(
-        self, captures: Captures, taps: Taps, limits: Thresholds, recorded_since: Callable[[], float | None]
+        self,
+        captures: Captures,
+        taps: Taps,
+        replays: Replays,
+        limits: Thresholds,
+        recorded_since: Callable[[], float | None],
     ) -> None:
         """`recorded_since`: see `Factories`."""
-        self._captures, self._taps, self._limits = captures, taps, limits
+        self._captures, self._taps, self._replays, self._limits = captures, taps, replays, limits
         self._recorded_since = recorded_since
         self._ended: dict[str, Ended] = {}
         self._short: dict[tuple[str, str], tuple[float, float]] = {}
@@ -36,12 +44,13 @@ class Joined:
         self._views: dict[tuple[str, str, str | None], tuple[ServerView, tuple[object, ...], ServerView]] = {}
 
     def view(self, view: ServerView, now: float) -> ServerView:
-        """The same server with its captured turns; as it is where there are none and no tap leads to it."""
+        """The same server with its captured turns, and with kvtop's own replays named; as it is where there are none
+        and no tap leads to it."""
         url = self._taps.behind(view.url)
-        captured, listens = self._captures.count(url), self._taps.listens(url)
-        if not (captured or listens or self._captures.problem):
+        captured, listens, asked = self._captures.count(url), self._taps.listens(url), self._replays.of(url)
+        if not (captured or listens or asked or self._captures.problem):
             return view
-        mark = (self._captures.version, self._captures.problem, self._taps.version, int(now))
+        mark = (self._captures.version, self._captures.problem, self._taps.version, self._replays.version, int(now))
         key = (view.url, view.window_key, view.engine)
         known = self._views.get(key)
         if known is not None and known[0] is view and known[1] == mark:
@@ -50,7 +59,9 @@ class Joined:
         tap = TapView(captured, listens, problem=self._captures.problem, by_itself=by_itself)
         unknown = replace(tap, captured=0)  # on which engine a captured turn ran is not known
         if view.engine is None:
-            made = self._made(view, url, tap, now)
+            made = self._made(view, url, tap, asked, now)
+            if not (captured or listens or self._captures.problem):
+                made = replace(made, tap=view.tap)
         else:
             made = replace(view, tap=unknown, turns=tuple(numbered_apart(view.turns, bool(captured))))
         if len(self._views) > VIEWS:
@@ -58,7 +69,7 @@ class Joined:
         self._views[key] = (view, mark, made)
         return made
 
-    def _made(self, view: ServerView, url: str, tap: TapView, now: float) -> ServerView:
+    def _made(self, view: ServerView, url: str, tap: TapView, asked: Sequence[OwnRequest], now: float) -> ServerView:
         requests = view.window.all.requests
         since = self._recorded_since()  # what fills the store itself does so whether or not a tap leads to it too
         since = since if since is not None else self._taps.since(url)
@@ -74,13 +85,14 @@ class Joined:
         )
         captured = self._captures.in_flight(url, moment)
         counted = [turn for turn in view.turns if turn.state != "in_flight"]
-        if captured:
+        running = own.in_flight(asked, now)
+        if captured or running:
             counted = [turn for turn in counted if (turn.ended_at or 0.0) <= now - UNTOLD_S]
         beside = tap.captured > 0
-        flying = in_flight(captured, view.turns, beside)
+        flying = in_flight(captured, view.turns, beside, running)
         merged = self._ended.setdefault(view.url, Ended())
-        turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since, beside))
-        share, passed_by = self._certain((view.url, view.window_key), now, *_through(view, turns, since))
+        turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since, beside, asked))
+        share, passed_by = self._certain((view.url, view.window_key), now, *_through(view, turns, since, asked))
         tap = replace(tap, share=share, passed_by_tokens=passed_by)
         tap = replace(tap, no_details=self._captures.no_details(url), no_usage=self._captures.no_usage(url))
         return replace(view, turns=turns, tap=tap)
@@ -101,13 +113,16 @@ class Joined:
         return (share, passed_by) if now - since >= SHORT_FOR_S else (None, None)
 
 
-def _through(view: ServerView, turns: Sequence[Turn], since: float | None) -> tuple[float | None, int | None]:
+def _through(
+    view: ServerView, turns: Sequence[Turn], since: float | None, asked: Sequence[OwnRequest]
+) -> tuple[float | None, int | None]:
     """(Share of the window's prompt tokens that went through the tap, at most; those that did not, at least), where one
-    ran that long."""
+    ran that long. kvtop's own replays are no part of them."""
     prompt, seconds, end = view.window.all.cached.prompt_tokens, view.window.window_s, view.last_good_at
-    if prompt is None or prompt <= 0 or seconds is None or end is None:
+    if prompt is None or seconds is None or end is None:
         return None, None
-    if since is None or since > end - seconds:
+    prompt -= min(prompt, own.tokens_counted(asked, end - seconds - EDGE_S, end + EDGE_S))
+    if prompt <= 0 or since is None or since > end - seconds:
         return None, None
     seen = tokens_of(turns, end - seconds, end)
     return (None, None) if seen is None else (min(1.0, seen / prompt), max(0, round(prompt - seen)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from kvtop.live.work import Work
 
 if TYPE_CHECKING:
     from kvtop.triage.differ import Counted, Sent, Server
@@ -25,6 +27,8 @@ class Gate:
     """Something runs on the server, or waits there."""
     hurry: bool = False
     """Somebody looks at an empty page meanwhile."""
+    work: Work = field(default_factory=Work)
+    """What is done for it, which can be given up."""
 
 
 class Patient:

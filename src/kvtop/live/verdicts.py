@@ -4,6 +4,7 @@ one whose page is open."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections import OrderedDict, deque
@@ -31,6 +32,8 @@ LOG = logging.getLogger("kvtop.live")
 LOOK_S = 1.0
 TICK_S = 0.2
 """Between two looks whether the server is busy, while one turn is worked out."""
+LEAVES_TICKS = 25
+"""So often it is looked whether what was given up has ended."""
 SETTLED_S = 2.0
 """The counters tell of a turn up to so long after its end: before that it is not worked out unasked."""
 PAST_S = 3_600.0
@@ -174,13 +177,20 @@ class Verdicts:
         """The prompt of a turn beside the one that it is compared with. Raises KvtopError where there is none."""
         turn = self._captures.captured(id)
         place = self._upstreams.place(turn.upstream) if turn is not None else None
-        work = partial(self._judge.sheet, id, place, Gate(hurry=True))
+        gate = Gate(hurry=True)
+        work = partial(self._judge.sheet, id, place, gate)
         try:
-            return await self._beside.call(work, WORK_S)
-        except Hangs:
-            raise KvtopError("another diff is still being worked out", "look again in a moment") from None
+            for _ in range(LEAVES_TICKS):
+                with contextlib.suppress(Hangs):  # the one before it was given up, and is on its way out
+                    return await self._beside.call(work, WORK_S)
+                await self._sleep(TICK_S)
+            raise KvtopError("another diff is still being worked out", "look again in a moment")
         except TimeoutError:
+            gate.work.give_up()
             raise KvtopError(LATE) from None
+        except asyncio.CancelledError:  # nobody looks at it any more
+            gate.work.give_up()
+            raise
 
     # -- which one
 

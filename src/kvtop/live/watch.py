@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 from kvtop.clock import Clock, SystemClock
 from kvtop.config import Settings
@@ -24,6 +24,8 @@ from kvtop.live.joined import Joined
 from kvtop.live.kv_watch import KvWatch
 from kvtop.live.machine import GpuWatch, HostWatch
 from kvtop.live.named import Named
+from kvtop.live.replaying import Replaying
+from kvtop.live.replays import Replays
 from kvtop.live.taps import Taps
 from kvtop.live.upstreams import Upstreams
 from kvtop.live.verdicts import News, Verdicts
@@ -88,6 +90,7 @@ class Watch:
         self._host = HostWatch(self._factories.host, worker("host"), poll, self._clock, sleep)
         self._captures = Captures(self._factories.captures, worker("captures"), sleep)
         self._taps = Taps(self._factories.taps, worker("taps"), sleep)
+        self._replays = Replays(self._factories.replays, worker("replays"), sleep)
         limits = settings.thresholds
         judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
         self._kv = KvWatch(self._factories.kv_places, self._named, self._clock)
@@ -96,13 +99,15 @@ class Watch:
             factories=self._factories, clock=self._clock, kv=self._kv, host=lambda: self._host.reading,
         )  # fmt: skip
         self._hook = Hook("" if demo else settings.on_slow, worker("on_slow"), self._failed)
+        cases = Casebooks(self._factories.captures, judged, self._factories.given, self._factories.replays)
         self._verdicts = Verdicts(
-            self._captures, Casebooks(self._factories.captures, judged, self._factories.given), upstreams,
+            self._captures, cases, upstreams,
             worker=worker, clock=self._clock, sleep=sleep, on_slow=self._hook.put,
         )  # fmt: skip
-        self.desk = Desk(self._factories.captures, self._taps, worker, self._verdicts)
+        replaying = Replaying(self._captures, cases, upstreams, worker)
+        self.desk = Desk(self._factories.captures, self._taps, worker, self._verdicts, replaying)
         """Captured turns in full, and taps: asked for one by one."""
-        self._joined = Joined(self._captures, self._taps, judged, self._factories.recorded_since)
+        self._joined = Joined(self._captures, self._taps, self._replays, judged, self._factories.recorded_since)
         self._begun: dict[str, int] = {}
         """Server -> the newest turn that was seen to begin at a tap to it."""
         self._finder_worker = worker("import-finder")
@@ -217,9 +222,16 @@ class Watch:
         for endpoint in self._endpoints:
             self._start(endpoint)
         loops = (
-            self._watch_gpu(), self._watch_host(), self._watch_captures(), self._watch_taps(),
-            self._verdicts.run(self._tell), self._hook.run(), self._kv.run(), self._discover(),
-        )  # fmt: skip
+            self._later(self._gpu.run, self._tell),
+            self._later(self._host.run, self._host_changed),
+            self._later(self._captures.run, self._captures_changed),
+            self._later(self._taps.run, self._taps_changed),
+            self._later(self._replays.run, self._tell),
+            self._verdicts.run(self._tell),
+            self._hook.run(),
+            self._kv.run(),
+            self._discover(),
+        )
         others = [self._task(loop) for loop in loops]
         try:
             await self._fault
@@ -240,21 +252,11 @@ class Watch:
         for task in late:
             task.cancel()
 
-    async def _watch_gpu(self) -> None:
+    async def _later(
+        self, source: Callable[[Callable[[], None]], Awaitable[None]], changed: Callable[[], None]
+    ) -> None:
         await self._head_start()
-        await self._gpu.run(self._changed)
-
-    async def _watch_host(self) -> None:
-        await self._head_start()
-        await self._host.run(self._host_changed)
-
-    async def _watch_captures(self) -> None:
-        await self._head_start()
-        await self._captures.run(self._captures_changed)
-
-    async def _watch_taps(self) -> None:
-        await self._head_start()
-        await self._taps.run(self._taps_changed)
+        await source(changed)
 
     def news(self) -> tuple[News, ...]:
         """What is to be said once since the last call: slow turns, and what kvtop could not do about them."""

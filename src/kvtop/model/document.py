@@ -117,7 +117,7 @@ def turn(t: Turn) -> dict[str, Any]:
         "route": None,
         "model": None,
         "conversation": None,
-        "agent": None,
+        "agent": t.agent,
         "upstream": None,
         "engine": t.engine,
         "state": t.state,

@@ -2,7 +2,7 @@
 
 The counters count every request; a tap sees those that go through it, and sees them exactly. So a counted row whose
 requests were all captured is left out, and what it alone knows (queue, prefill, decode) goes to its captured turn. What
-is left of the counted rows went past the tap.
+kvtop's own replays asked is told apart the same way, and named. What is left of the counted rows went past the tap.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 
+from kvtop.model import own as replays
+from kvtop.model.own import OwnRequest
 from kvtop.model.timing import waited_s
 from kvtop.model.view import Turn
 
@@ -36,21 +38,28 @@ GUESS = 0.25
 """An estimate of a prompt may be too small by this part of it."""
 
 
-def merge(captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None = None) -> tuple[Turn, ...]:
+def merge(
+    captured: Sequence[Turn],
+    counted: Sequence[Turn],
+    tapped_since: float | None = None,
+    own: Sequence[OwnRequest] = (),
+) -> tuple[Turn, ...]:
     """Both lists in flight first, then the newest end first; so is the result.
 
-    `tapped_since`: Unix time since when a tap runs, so that what is counted later and not captured went past it.
+    `tapped_since`: Unix time since when a tap runs, so that what is counted later and not captured went past it. `own`:
+    what kvtop's replays asked of this server.
     """
     beside = bool(captured)
-    ended = Ended().of(_ended_of(captured), _ended_of(counted), tapped_since, beside)
+    ended = Ended().of(_ended_of(captured), _ended_of(counted), tapped_since, beside, tuple(own))
     return (*in_flight(captured, counted, beside), *ended)
 
 
-def in_flight(captured: Sequence[Turn], counted: Sequence[Turn], beside: bool) -> tuple[Turn, ...]:
-    """Of both lists what is in flight; the lists begin with it. `beside`: see `Ended.of`."""
+def in_flight(captured: Sequence[Turn], counted: Sequence[Turn], beside: bool, own: int = 0) -> tuple[Turn, ...]:
+    """Of both lists what is in flight; the lists begin with it. `beside`: see `Ended.of`. `own`: so many requests of
+    replays are."""
     flying = tuple(_flying_of(captured))
     rows = _not_seen(list(_flying_of(counted)), len(flying))
-    return (*numbered_apart(rows, beside), *flying)
+    return (*numbered_apart(replays.flying(rows, own), beside), *flying)
 
 
 def numbered_apart(rows: Iterable[Turn], beside: bool) -> Iterable[Turn]:
@@ -62,18 +71,24 @@ class Ended:
     """Merges what ended, and remembers the last result: there may be thousands, and mostly nothing has changed."""
 
     def __init__(self) -> None:
-        self._of: tuple[Sequence[Turn], Sequence[Turn], float | None, bool] = ((), (), None, False)
+        self._of: tuple[Sequence[Turn], Sequence[Turn], float | None, bool, Sequence[OwnRequest]]
+        self._of = ((), (), None, False, ())
         self._made: tuple[Turn, ...] = ()
 
     def of(
-        self, captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None, beside: bool
+        self,
+        captured: Sequence[Turn],
+        counted: Sequence[Turn],
+        tapped_since: float | None,
+        beside: bool,
+        own: Sequence[OwnRequest] = (),
     ) -> tuple[Turn, ...]:
         """Both lists of turns that ended, newest first, as one. `beside`: turns of this server were captured, whether
         they have ended or not."""
-        known, rows, since, apart = self._of
-        if captured is not known or counted != rows or since != tapped_since or beside != apart:
-            self._of = (captured, counted, tapped_since, beside)
-            self._made = _merged(captured, counted, tapped_since, beside)
+        known, rows, since, apart, asked = self._of
+        if captured is not known or counted != rows or (since, apart, asked) != (tapped_since, beside, own):
+            self._of = (captured, counted, tapped_since, beside, own)
+            self._made = _merged(captured, counted, tapped_since, beside, own)
         return self._made
 
 
@@ -89,9 +104,15 @@ def _ended_of(turns: Sequence[Turn]) -> tuple[Turn, ...]:
 
 
 def _merged(
-    captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None, beside: bool
+    captured: Sequence[Turn],
+    counted: Sequence[Turn],
+    tapped_since: float | None,
+    beside: bool,
+    own: Sequence[OwnRequest],
 ) -> tuple[Turn, ...]:
     ended = list(captured)
+    if own:
+        ended = sorted([*ended, *replays.as_turns(own)], key=_end, reverse=True)
     pairs = _Pairs(ended)
     left = [row for row in counted if row.n > 1 or not pairs.exactly(row)]
     left = [row for row in left if row.n == 1 or not pairs.exactly(row)]
@@ -99,6 +120,9 @@ def _merged(
     left = pairs.in_part(left)
     if tapped_since is not None:
         left = [_past(row, tapped_since) for row in left]
+    if own:
+        left += replays.told(turn for turn in ended if turn.own)
+        ended = [turn for turn in ended if not turn.own]
     left = list(numbered_apart(left, beside))
     return tuple(sorted([*ended, *left], key=_end, reverse=True)) if left else tuple(ended)
 

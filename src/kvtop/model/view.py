@@ -52,8 +52,7 @@ class Chart:
 
 
 TurnKey = tuple[str, int]
-"""What a turn is known by among those of its server: captured, flight (a counted one in flight) or counted, and its id.
-"""
+"""What a turn is known by among those of its server: captured, flight (a counted one), counted or own, and a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +136,8 @@ class Turn:
     """Of a captured one: the number of the counters' row that told of it too."""
     past_tap: bool = False
     """Of a counted one: a tap ran all the while, and did not see it."""
+    own: int = 0
+    """Of a counted one: kvtop's own replay asked it, 1 in flight, then a number of its own; 0: somebody else did."""
     reread: bool = False
     """Of a captured one: it continues a turn, and got less than half of what that one had from the cache."""
     lost: bool | None = None
@@ -168,7 +169,8 @@ class Turn:
     @property
     def key(self) -> TurnKey:
         """Captured and counted turns are numbered each for itself."""
-        return "captured" if self.captured else "flight" if self.state == "in_flight" else "counted", self.id
+        kind = "captured" if self.captured else "flight" if self.state == "in_flight" else "counted"
+        return ("own", self.own) if self.own > 1 else (kind, self.id)
 
     @property
     def queue_ruled(self) -> bool:

@@ -60,7 +60,7 @@ def slow_turn(view: ServerView, around: Around) -> Turn | None:
             continue
         if seconds is not None and around.now - turn.ended_at > seconds:
             break  # those that ended are in the order of their ends
-        if not turn.waited or turn.ttft_s is None or (view.url, turn.key) in around.opened:
+        if not turn.waited or turn.own or turn.ttft_s is None or (view.url, turn.key) in around.opened:
             continue
         told_s = seconds
         if turn.new_input and (turn.captured or not turn.slow):

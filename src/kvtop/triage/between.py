@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvtop.capture.turn import Captured, Sample, TurnState
+from kvtop.model.own import OwnRequest
 from kvtop.triage.baseline import was_read
 from kvtop.triage.seen import Seen
 
@@ -63,9 +64,20 @@ def last_look(seen: Seen, at: float) -> Sample | None:
     return max(kept, key=lambda one: one.at, default=None)
 
 
+def replays_between(seen: Seen, source: Captured) -> list[OwnRequest]:
+    """Requests of kvtop's own replays whose prompt was read after the source had ended and before this turn was taken
+    in, or may have been: nobody noted their end."""
+    since, until = seen.since(source), seen.admitted
+    if source.upstream != seen.turn.upstream:
+        return []
+    return [one for one in seen.replays if since <= one.began_at and (one.ended_at or one.began_at) <= until]
+
+
 def computed_between(seen: Seen, source: Captured) -> float | None:
     """Tokens that the server computed, or loaded from a tier, since the source ended, no less; None: nobody counted."""
-    told = [one.new_tokens for one in turns_between(seen, source) if one.new_tokens is not None]
+    asked = [one.new_tokens for one in turns_between(seen, source)]
+    asked += [one.new_tokens for one in replays_between(seen, source)]
+    told = [tokens for tokens in asked if tokens is not None]
     by_turns = float(sum(max(0, one) for one in told)) if told else None
     counted = counted_between(seen, source)
     known = [one for one in (by_turns, counted) if one is not None]

@@ -4,12 +4,14 @@ had from the cache."""
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.errors import KvtopError
 from kvtop.model.judge import Thresholds
+from kvtop.model.own import OwnRequest, of_server
 from kvtop.model.view import CONTINUES
 from kvtop.triage import baseline, seen
 from kvtop.triage.apart import two_conversations
@@ -91,12 +93,20 @@ class Casebook:
         known: Known = NOTHING,
         limits: Thresholds = Thresholds(),  # noqa: B008  frozen
         events: Told | None = None,
+        *,
+        replays: Sequence[OwnRequest] = (),
     ) -> None:
-        """`events`: what a server's KV events tell, where it publishes them and is one engine."""
+        """`events`: what a server's KV events tell, where it publishes them and is one engine. `replays`: what kvtop's
+        own asked of servers, oldest first."""
         self._store, self.server, self._known, self._limits = store, server, known, limits
-        self._events = events
+        self._events, self._replays = events, replays
         self._sent: OrderedDict[int, Sent] = OrderedDict()
         self._counted: OrderedDict[int, Counted] = OrderedDict()
+
+    @property
+    def version(self) -> str | None:
+        """Of the server, where it is known."""
+        return self._known.server.version
 
     # -- turns
 
@@ -142,7 +152,7 @@ class Casebook:
         if body is None:
             raise NotFound(f"the body of turn {turn.id} is not kept any more")
         try:
-            prompt = read(body, turn.route, self._known.server.version)
+            prompt = read(body, turn.route, self.version)
         except ValueError as error:
             raise NotFound(f"the body of turn {turn.id} holds no prompt to compare: {error}") from None
         return Sent(
@@ -284,6 +294,7 @@ class Casebook:
             rate=self._known.rate,
             limits=self._limits,
             exact=found is None or found.diff.exact,
+            replays=of_server(self._replays, turn.upstream),
         )
         return judged(replace(scene, events=await self._told(turn, scene.source)))
 

@@ -16,6 +16,7 @@ from kvtop.triage.between import (
     counted_between,
     last_look,
     most_between,
+    replays_between,
     samples_between,
     turns_between,
 )
@@ -94,8 +95,7 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
     reason, events, pool = Reason.EVICTED, seen.events, seen.server.pool_tokens
     expected = seen.expected.tokens if seen.expected else 0
     since, until = seen.since(source), seen.admitted
-    by, past = turns_between(seen, source), (counted_between(seen, source) or 0.0) >= seen.unit
-    clause = f"evicted by {names_of(by)}" if by else "evicted by requests that went past the tap" if past else "evicted"
+    clause = _evicted_by(seen, source)
     gone = [
         one
         for one in (events.gone if events else ())
@@ -138,13 +138,30 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
     return Finding(reason, None, f"{exact(computed)} tokens were {came} in between" if computed else "")
 
 
+def _evicted_by(seen: Seen, source: Captured) -> str:
+    """Who asked what took its room, as far as that is known."""
+    turns, replays = turns_between(seen, source), replays_between(seen, source)
+    told = [one.new_tokens for one in replays if one.new_tokens is not None]
+    own, n = sum(told), len({one.replay for one in replays})
+    named = "a kvtop replay" if n == 1 else f"{n} kvtop replays"
+    by = [names_of(turns)] if turns else []
+    if own:
+        by.append(f"{exact(own)} tokens of {named}")
+    left = (counted_between(seen, source) or 0.0) - own - len(told)  # each wrote a token as well
+    if not turns and left >= seen.unit:
+        broken = f", among them {named}, broken off" if len(told) < len(replays) else ""
+        by.append(f"requests that went past the tap{broken}")
+    return f"evicted by {' and '.join(by)}" if by else "evicted"
+
+
 def _explained(seen: Seen, source: Captured, over: float) -> bool:
     """Whether so many tokens too many for the pool explain the loss. Blocks of full attention leave one by one, the
     last ones of a prompt first; each request also takes a block that it does not fill."""
     if seen.server.layers is not Layers.FULL:
         return True
     finished = [one.finished for one in samples_between(seen, source) if one.finished is not None]
-    requests = max(len(turns_between(seen, source)), finished[-1] - finished[0] if finished else 0.0)
+    known = len(turns_between(seen, source)) + len(replays_between(seen, source))
+    requests = max(known, finished[-1] - finished[0] if finished else 0.0)
     return seen.lost <= over + seen.unit * (requests + 3)
 
 

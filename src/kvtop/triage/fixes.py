@@ -203,7 +203,7 @@ def _behind_the_history(comparison: Comparison, changes: Sequence[Change], *, to
     old = replace(old, messages=_less(old.messages, [c.path for c in in_system if c.what is What.MESSAGE_REMOVED]))
     # Laid over each other anew, now without those lines.
     again = compare(old, replace(new, messages=_less(new.messages, _inserted(in_system))))
-    back = _same_changes(comparison, again, others | left)
+    back = same_changes(comparison, again, others | left)
     if not told:
         return again.old, again.restored(back)
     return _told_last(again, again.restored(back), old_said, new_said)
@@ -285,7 +285,7 @@ def _less(messages: Sequence[dict[str, Any]], paths: Collection[tuple[str | int,
     return tuple(message for at, message in enumerate(messages) if at not in gone)
 
 
-def _same_changes(before: Comparison, after: Comparison, ids: Collection[int]) -> set[int]:
+def same_changes(before: Comparison, after: Comparison, ids: Collection[int]) -> set[int]:
     """The changes of `after` that are these of `before`, by what they say."""
     wanted = [(change.what, change.old, change.new, change.region) for change in before.changes if change.id in ids]
     return {change.id for change in after.changes if (change.what, change.old, change.new, change.region) in wanted}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvtop.capture.turn import Route
+from kvtop.triage.convert import pointer_to
 
 Path = tuple[str | int, ...]
 """Into the chat form: ("tools", 3, "function", "parameters")."""
@@ -25,8 +26,8 @@ class At(Protocol):
 
 
 def pointer(path: Path, at: int | None = None) -> str:
-    """A JSON pointer (RFC 6901)."""
-    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+    """A JSON pointer (RFC 6901) of a request that was sent in chat form."""
+    return pointer_to(path)
 
 
 def in_words(pointer: str) -> str:

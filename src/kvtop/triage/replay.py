@@ -7,15 +7,17 @@ hashes apart, not room: what this writes evicts what others wrote. So `plan` say
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from kvtop.capture.api.answers import Answered, read_answer
 from kvtop.capture.api.canonical import decode
 from kvtop.capture.turn import Route
 from kvtop.errors import KvtopError
+from kvtop.model.own import OwnRequest
 from kvtop.model.window import between, since_start
 from kvtop.readings import Scrape, SourceDown
 from kvtop.sources.http import Answer
@@ -87,14 +89,18 @@ class Replay:
         repaired: Repaired | None = None,
         live: Live | None = None,
         rate: float | None = None,
+        noted: Callable[[OwnRequest], None] = lambda note: None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`rate`: prompt tokens that this server computes in a second; None: as its counters tell. Raises KvtopError
+        """`rate`: prompt tokens that this server computes in a second; None: as its counters tell. `noted` is told of
+        each request when it begins, and again when more is known of it (`kvtop.triage.replay_notes`). Raises KvtopError
         for turns that cannot be replayed."""
         self._server, self._sent, self._repaired = server, sent, repaired
-        self._live, self._rate, self._sleep = live or Live(), rate, sleep
+        self._live, self._rate, self._noted, self._sleep = live or Live(), rate, noted, sleep
         self.salt = fresh_salt()
         self._runs: list[Run] = []
+        self._id = ""
+        """Of this run, in its notes."""
         self._sending = False
         """A request is on its way, and was not answered yet."""
         self._plan: Plan | None = None
@@ -144,11 +150,9 @@ class Replay:
         Raises KvtopError, also where an answer fails."""
         plan = await self.plan()
         if not plan.idle and not force:
-            raise KvtopError(
-                f"{self._server.url} is busy: {plan.busy}",
-                "replay when it is idle, or with --force: then counts of the replay may be mixed with others'",
-            )
+            raise refused(plan)
         self._runs.clear()
+        self._id = secrets.token_hex(8)
         for step in self._steps(offloads=plan.offloads):
             run = await self._ask(step)
             self._runs.append(run)
@@ -197,24 +201,28 @@ class Replay:
         before = await self._scrape()
         began = time.monotonic()
         path = PATHS[step.route]
+        note = OwnRequest(f"{self._id}-{step.name.value}", self._server.url, time.time())
+        self._noted(note)
         self._sending = True
-        answer = await self._server.post(path, step.body)
+        try:
+            answer = await self._server.post(path, step.body)
+        finally:
+            note = replace(note, ended_at=time.time())
+            self._noted(note)
         self._sending = False
         took = time.monotonic() - began
         said = Answered()
         if answer.status == 200:
             said = read_answer(step.route, answer.status, tuple(answer.headers.items()), answer.body, False)
+        self._noted(replace(note, prompt_tokens=said.prompt_tokens, cached_tokens=said.cached_tokens))
         counted = await self._counted(before, said.prompt_tokens)
         if answer.status != 200 and counted.prompt_tokens is None:
             raise self._server.failed(path, answer)
-        prompt, cached = said.prompt_tokens, said.cached_tokens
-        return Run(
-            step.name,
-            prompt if counted.prompt_tokens is None else counted.prompt_tokens,
-            counted.cached_tokens if cached is None else cached,
-            took,
-            counted.alone is False,
-        )
+        prompt = said.prompt_tokens if counted.prompt_tokens is None else counted.prompt_tokens
+        cached = counted.cached_tokens if said.cached_tokens is None else said.cached_tokens
+        if (prompt, cached) != (said.prompt_tokens, said.cached_tokens):
+            self._noted(replace(note, prompt_tokens=prompt, cached_tokens=cached))
+        return Run(step.name, prompt, cached, took, counted.alone is False)
 
     async def _counted(self, before: Scrape, prompt: int | None) -> _Counted:
         """What the counters say of the request that just ended."""
@@ -237,6 +245,11 @@ class Replay:
         if isinstance(found, SourceDown):
             raise KvtopError(f"{self._server.url}: {found.cause}", "replay when the server answers")
         return found
+
+
+def refused(plan: Plan) -> KvtopError:
+    """What is said where a server has something else to do."""
+    return KvtopError(f"{plan.url} is busy: {plan.busy}", "try again when it is idle, or with --force")
 
 
 def _unended(sentence: str, *, sending: bool) -> str:

@@ -58,6 +58,10 @@ class Live:
     cached_tokens: int | None = None
     reply_tokens: int | None = None
     """Tokens of the old turn's answer: the live turn may have had them from the cache, a replay has not."""
+    went_on_from: int | None = None
+    """The turn that it really went on from, where that is not the old one of this pair."""
+    left_tokens: int | None = None
+    """What that one left it to reuse; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ def judged(
         return Verdict.UNKNOWN, _nothing_kept(by_name[Name.COLD], unit_tokens, pool_tokens)
     verdict, said = _of_pair(warm, new, live, unit)
     if fix is not None:
-        said += f". With {fix} the new turn gets {_of(by_name[Name.NEW_FIXED])}"
+        said += f". With {fix} {_of_fixed(by_name[Name.OLD_FIXED], by_name[Name.NEW_FIXED])}"
     return verdict, said
 
 
@@ -171,12 +175,23 @@ def _of_pair(warm: int, new: int, live: Live, unit: int) -> tuple[Verdict, str]:
             else ("the prompts are not to blame, the cache was evicted or lost in between")
         )
         return Verdict.ENGINE_LOST_CACHE, f"{shares}, and got {was:,} then: {both}"
+    verdict = Verdict.PROMPT_DIVERGED if diverged else Verdict.NO_FAULT
+    pair = "these two prompts part" if diverged else "the new prompt goes on where the old one ends"
     if was is not None and was - new >= unit + (live.reply_tokens or 0):
-        return Verdict.UNKNOWN, f"{shares}, and got {was:,} then: it followed another turn than this old one"
+        got = f"{shares}, and got {was:,} then"
+        if live.went_on_from is None:
+            return Verdict.UNKNOWN, f"{got}: it followed another turn than this old one"
+        if live.left_tokens is not None and abs(was - live.left_tokens) < unit:
+            return verdict, f"{got}, all that turn {live.went_on_from} had left: {pair}, nothing was evicted"
+        return Verdict.UNKNOWN, f"{got}: it followed turn {live.went_on_from}, not this old one"
     then = "" if was is None else f", and got {was:,} then"
+    if live.went_on_from is not None and (live.left_tokens is None or live.left_tokens - new >= unit):
+        left = "" if live.left_tokens is None else f", which left it {live.left_tokens:,} tokens"
+        more = f"live it went on from turn {live.went_on_from}{left}"
+        return verdict, f"{shares}{then}: {pair}; {more}: whether that was evicted, only a replay of those two can tell"
     if diverged:
-        return Verdict.PROMPT_DIVERGED, f"{shares}{then}: the prompts explain it, nothing was evicted"
-    return Verdict.NO_FAULT, f"{shares}{then}: the new prompt goes on where the old one ends"
+        return verdict, f"{shares}{then}: the prompts explain it, nothing was evicted"
+    return verdict, f"{shares}{then}: {pair}"
 
 
 def _nothing_kept(cold: Run, unit_tokens: int | None, pool_tokens: int | None) -> str:
@@ -190,10 +205,12 @@ def _nothing_kept(cold: Run, unit_tokens: int | None, pool_tokens: int | None) -
     return "sent twice in a row, the old turn gets nothing from the cache: it is off, or keeps nothing of such a prompt"
 
 
-def _of(run: Run) -> str:
-    share = run.share
-    prompt = "unknown" if run.prompt_tokens is None else f"{run.prompt_tokens:,}"
-    return f"{run.cached_tokens or 0:,} of {prompt} tokens" + (f" ({100 * share:.0f} %)" if share is not None else "")
+def _of_fixed(old: Run, new: Run) -> str:
+    """Another old prompt is another base: each is told."""
+    gets = f"the new turn gets {new.cached_tokens or 0:,}"
+    if old.prompt_tokens is not None:
+        gets += f" of the {old.prompt_tokens:,} tokens that the old one then has"
+    return gets if new.share is None else f"{gets} ({100 * new.share:.0f} % of its own {new.prompt_tokens:,})"
 
 
 def _seconds(seconds: float) -> str:

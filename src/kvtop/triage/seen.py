@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kvtop.capture.slow import LOST_TOKENS, UNIT_TOKENS, expected_s
 from kvtop.capture.turn import Captured
 from kvtop.model.judge import Thresholds
+from kvtop.model.own import OwnRequest
 from kvtop.model.timing import waited_s
 from kvtop.model.view import CONTINUES
 from kvtop.triage.engine import Layers
@@ -105,6 +106,8 @@ class Seen:
     limits: Thresholds = field(default_factory=Thresholds)
     exact: bool = True
     """The ids are those that the server used; else they are allowed to be wrong by one unit."""
+    replays: tuple[OwnRequest, ...] = ()
+    """What kvtop's own replays asked of its server, oldest first."""
 
     @property
     def pace(self) -> float | None:

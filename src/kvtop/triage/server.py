@@ -70,12 +70,13 @@ class Server:
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
 
-    async def post(self, path: str, body: bytes) -> Answer:
-        """The answer, whatever its status. Raises KvtopError where there is none."""
+    async def post(self, path: str, body: bytes, *, repeatable: bool = True) -> Answer:
+        """The answer, whatever its status. `repeatable`: sent again where a kept connection had ended. Raises
+        KvtopError where there is none."""
         self.calls += 1
         try:
             headers = authorization(self._endpoint, self._key())
-            return await self._http.post(path, body, headers, repeatable=True)
+            return await self._http.post(path, body, headers, repeatable=repeatable)
         except HttpFailure as failure:
             raise self._down(failure) from None
 
@@ -109,6 +110,11 @@ class Server:
             return KvtopError(f"{self.url}{path} answers 503: no engine behind this address", "restart vLLM")
         if status in (401, 403):
             return KvtopError(f"{self.url}{path} answers {status}", _FIXES[State.UNAUTHORIZED])
+        if no_such_model(answer):
+            return KvtopError(
+                f"{self.url}{path} has no model of that name (HTTP {status})",
+                "name the server that the turn was sent to",
+            )
         if status in CLOSED:
             return KvtopError(f"{self.url}: there is no {path} here (HTTP {status})", _OTHER)
         if 400 <= status < 500:

@@ -155,7 +155,7 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             (
                 "agent",
                 "who asked, from its user-agent; ↳ before it: a subagent's turn, or a side call's; past tap: a tap "
-                "ran, and did not see it",
+                "ran, and did not see it; kvtop replay: kvtop itself",
             ),
             ("time", "when it ended; in flight: when it began"),
             (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from kvtop.model import own
 from kvtop.model.account import again, needed
 from kvtop.model.timing import tokens_per_s
 from kvtop.model.view import ServerView, Turn
@@ -19,6 +20,7 @@ _LIBRARY = re.compile(r"(?i)^(anthropic|openai) (?:python|js)$")
 BESIDE = "↳"
 """Before the agent of a turn whose conversation is another's: a side call's, a subagent's."""
 UNTOLD = "The counters cannot tell who asked, what the prompt was, and why a part of it had to be read anew."
+OWN = "kvtop sent it: a replay, for one token, under a cache salt of its own. What it wrote took room in the KV cache."
 APART = "Requests that ended between two reads of /metrics share one row; each number is their mean."
 
 
@@ -27,7 +29,10 @@ def flying(turn: Turn) -> bool:
 
 
 def agent(turn: Turn, w: int) -> str:
-    """Who asked, in w cells: the program that a captured turn names; of a counted one that it went past the tap."""
+    """Who asked, in w cells: the program that a captured turn names; of a counted one that kvtop's own replay did, or
+    that it went past the tap."""
+    if turn.own:
+        return pick([own.NAME, "replay"], w)
     if not turn.captured:
         return pick(["past tap", "past"], w) if turn.past_tap else DASH
     name = safe(turn.agent or "unknown")
@@ -255,4 +260,7 @@ def origin(turn: Turn, server: ServerView | None, at: float, w: int) -> str:
             w,
         )
     model = f" · {clip(safe(server.models[0].id), 40)}" if server and server.models else ""
-    return pick([f"{when}{engine}{model}{finish} · from the counters", f"{when}{finish} · from the counters", when], w)
+    who = f"{own.NAME} · " if turn.own else ""
+    return pick(
+        [f"{who}{when}{engine}{model}{finish} · from the counters", f"{who}{when}{finish} · from the counters", when], w
+    )

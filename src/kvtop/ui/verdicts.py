@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from kvtop.model.account import needed
+from kvtop.model.own import NAME
 from kvtop.model.view import CONTINUES, ServerView, Turn
 from kvtop.ui.draw import clip, safe
 from kvtop.ui.numbers import DASH, short, tok
@@ -46,6 +47,7 @@ Verdict = tuple[str, str, list[str]]
 """Mark, style, wordings longest first."""
 LOOKING: Verdict = "┄", "d", ["being worked out", "in work", "soon"]
 """Of one that will be judged: what its numbers say by themselves may be wrong."""
+_GIVEN_UP = ("error", "abort")
 _TONES = {"bad": ("×", "bad"), "warn": ("!", "warn"), "ok": ("·", "t"), "unsure": ("?", "warn")}
 """Mark and style of what was found out."""
 
@@ -54,6 +56,8 @@ def verdict(turn: Turn, server: ServerView | None) -> Verdict:
     """Of a row of the table; a captured one knows more of its end."""
     if turn.state == "in_flight":
         return "›", "bright", _doing(turn, server)
+    if turn.own and turn.finish_reason not in _GIVEN_UP:
+        return "·", "d", [NAME, "replay"]
     ended = _ended(turn) if turn.captured else None
     mark, style, words = ended or _found(turn) or (LOOKING if turn.judging else _counted(turn))
     if turn.record == "truncated" and turn.state is not None:

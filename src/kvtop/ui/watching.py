@@ -9,7 +9,10 @@ from kvtop.live.desk import Desk
 from kvtop.model.view import BoxView, TurnKey
 
 if TYPE_CHECKING:
+    from kvtop.live.replaying import Offer
     from kvtop.live.verdicts import News
+    from kvtop.triage.kinds import Kind
+    from kvtop.triage.replayed import Replayed, Run
     from kvtop.triage.result import Why
     from kvtop.triage.sheet import Sheet
 
@@ -61,6 +64,27 @@ class Explaining(Protocol):
     async def why(self, id: int) -> Why:
         """Worked out now where it was not yet. Raises KvtopError where it cannot be."""
         ...
+
+
+class Sending(Protocol):
+    """What replays two turns. Every method but `so_far` raises KvtopError; cancelling one ends its work."""
+
+    async def offer(self, id: int, kinds: Sequence[Kind] = ()) -> Offer:
+        """What it would send of this turn and the one that it is compared with, and what that costs."""
+        ...
+
+    async def send(self, offer: Offer, told: Callable[[Run], None]) -> Replayed: ...
+
+    def so_far(self) -> Replayed | None:
+        """What was sent, where the last one was broken off."""
+        ...
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """A desk that can send a captured turn once more, with the one before it."""
+
+    replaying: Sending | None
 
 
 @runtime_checkable

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from textual import events
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.screen import Screen
 
@@ -19,8 +19,9 @@ from kvtop.ui.keys import Keymap
 from kvtop.ui.layout import PANELS, Rect, plan
 from kvtop.ui.messages import OtherUrl
 from kvtop.ui.scene import Chooser, Scene, age, nothing_yet
+from kvtop.ui.turn_pages import TurnPages
 from kvtop.ui.turn_words import flying
-from kvtop.ui.watching import Capturing, Comparing, Recording, Watching
+from kvtop.ui.watching import Capturing, Recording, Watching
 from kvtop.ui.widgets.box import BoxPanel
 from kvtop.ui.widgets.cache import CachePanel
 from kvtop.ui.widgets.facts import Facts
@@ -50,6 +51,7 @@ class Dashboard(Screen[None]):
     def __init__(self, watch: Watching, settings: Settings, keymap: Keymap, now: Callable[[], float]) -> None:
         super().__init__()
         self.watch_box, self.settings, self.keymap, self.now = watch, settings, keymap, now
+        self.pages = TurnPages(watch, keymap, now)
         self.notice = ""
         """What kvtop has to say of itself, in place of what is watched."""
         self.window_key = settings.window if settings.window in {key for key, _, _ in WINDOWS} else "5m"
@@ -144,8 +146,8 @@ class Dashboard(Screen[None]):
         scene = self.made
         demo, held = (scene is not None and scene.view.demo), self.frozen is not None
         one = scene is None or len(scene.view.lines) <= 1
-        useless = {"next-server": one, "other-url": self._unanswered() is None, "diff": self.comparing() is None}
-        hide = frozenset(id for id, there in useless.items() if there)
+        useless = {"next-server": one, "other-url": self._unanswered() is None}
+        hide = self.pages.useless() | {id for id, there in useless.items() if there}
         for foot in self.query_children(Foot):  # none while the screen is taken down
             foot.set(
                 clock=self.now(),
@@ -219,30 +221,16 @@ class Dashboard(Screen[None]):
                 self.watch_box.opened(self.made.server.url, turn.key)
             self.app.push_screen(TurnScreen(self.keymap, self, self.now))
 
-    def comparing(self) -> Comparing | None:
-        """What lays two prompts beside each other, where there is anything of the kind."""
-        desk = self.watch_box.desk if isinstance(self.watch_box, Capturing) else None
-        return desk if isinstance(desk, Comparing) else None
-
     def action_diff(self) -> None:
-        self.open_diff(self.made.turn if self.made else None)
+        self.open(self.pages.diff, self.made.turn if self.made else None)
 
-    def open_diff(self, turn: Turn | None) -> None:
-        """The diff of a captured turn; of another one it is said why there is none."""
-        desk = self.comparing()
-        if desk is None or turn is None:
-            return
-        if not turn.captured:
-            said = "Its prompt was not captured: only the counters tell of it."
-            self.app.notify(f"{said} {self.keymap.shown('tap')} starts a tap.", markup=False)
-            return
-        from kvtop.ui.screens.diff import DiffScreen
+    def action_replay(self) -> None:
+        self.open(self.pages.replay, self.made.turn if self.made else None)
 
-        self.cursor = turn.key
-        screen = DiffScreen(
-            self.keymap, lambda: desk.sheet(turn.id), self.now, title=f"Turn {turn.id}", agent=turn.agent or ""
-        )
-        self.app.push_screen(screen)
+    def open(self, page: Callable[[App[str], Turn | None], bool], turn: Turn | None) -> None:
+        """One of `pages` of this turn; the cursor stays with it."""
+        if page(cast("App[str]", self.app), turn) and turn is not None:
+            self.cursor = turn.key
 
     def on_turns_panel_chosen(self, message: TurnsPanel.Chosen) -> None:
         if message.again:

@@ -46,10 +46,13 @@ class DiffScreen(Page):
         *,
         title: str = "",
         agent: str = "",
+        replay: Callable[[], object] | None = None,
     ) -> None:
-        """`load` may raise KvtopError, which is shown. `title`: what is told of it before it is loaded."""
+        """`load` may raise KvtopError, which is shown; going back cancels it. `title`: what is told of it before it is
+        loaded. `replay` opens the replay of both; None: there is none."""
         super().__init__(keymap, now)
         self._load, self._title, self._agent = load, safe(title), agent
+        self._replay = replay
         self.doc: Document | None = None
         self.said: tuple[str, str] | None = None
         """Why it cannot be shown, and what to do about it."""
@@ -193,9 +196,10 @@ class DiffScreen(Page):
     # ---- what can be done
     def hidden_keys(self) -> frozenset[str]:
         """What means nothing here just now."""
+        none = frozenset({"replay"}) if self._replay is None else frozenset()
         if self.doc is None:
-            return keys.OF_THE_DIFF
-        sheet, hidden = self.doc.sheet, set()
+            return keys.OF_THE_DIFF | none
+        sheet, hidden = self.doc.sheet, set(none)
         if not self.doc.places.changes:
             hidden |= {"next-change", "previous-change"}
         if not sheet.tokens:
@@ -266,6 +270,10 @@ class DiffScreen(Page):
             self._to((0, 0))  # it is of the request, and told before its text
         else:
             self._to(where[0].gone_to(change, self._rows), change)
+
+    def action_replay(self) -> None:
+        if self._replay is not None:
+            self._replay()
 
     def action_side(self) -> None:
         self.side = not self._is_side(self.size.width)

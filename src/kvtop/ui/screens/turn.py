@@ -19,6 +19,7 @@ from kvtop.ui.numbers import exact, hms, short
 from kvtop.ui.screens.page import Page
 from kvtop.ui.turn_words import (
     APART,
+    OWN,
     UNTOLD,
     flying,
     headline,
@@ -56,6 +57,8 @@ class TurnScreen(Page):
     def __init__(self, keymap: Keymap, dashboard: Dashboard, now: Callable[[], float]) -> None:
         super().__init__(keymap, now)
         self.dashboard = dashboard
+        self._key = dashboard.cursor
+        """The turn that is shown. The dashboard's cursor goes elsewhere where that is not kept any more."""
         self._detail: Detail | None = None
         """Of the last captured turn that was read."""
         self._read_for: Turn | None = None
@@ -69,14 +72,21 @@ class TurnScreen(Page):
 
     @property
     def turn(self) -> Turn | None:
+        """None: it is not kept any more."""
         scene = self.dashboard.made
-        return scene.turn if scene else None
+        place = scene.table.place(self._key) if scene is not None else None
+        return scene.rows[place] if scene is not None and place is not None else None
 
     def tick(self) -> None:
         super().tick()
         if self.is_current:
+            here = self.turn
+            self.dashboard.cursor = self._key if here is None else here.key
             self.dashboard.look()
+            if (here := self.turn) is not None:
+                self._key = here.key
             self._ask()
+            self.set_foot()
             self.redraw()
 
     # ---- a captured turn in full
@@ -155,9 +165,9 @@ class TurnScreen(Page):
         """A turn that was not captured has no bodies."""
         turn = self.turn
         if turn is None or not turn.captured:
-            return frozenset({"raw", "diff", "copy-fix"})
-        useless = {"diff": self.dashboard.comparing() is None, "copy-fix": not self.fix}
-        return frozenset(id for id, there in useless.items() if there)
+            return frozenset({"raw", "diff", "replay", "copy-fix"})
+        useless = {"replay": flying(turn), "copy-fix": not self.fix}
+        return self.dashboard.pages.useless() | {id for id, there in useless.items() if there}
 
     def action_copy_fix(self) -> None:
         if self.fix:
@@ -165,7 +175,10 @@ class TurnScreen(Page):
             self.app.notify("the fix is on its way to the clipboard", timeout=3, markup=False)
 
     def action_diff(self) -> None:
-        self.dashboard.open_diff(self.turn)
+        self.dashboard.open(self.dashboard.pages.diff, self.turn)
+
+    def action_replay(self) -> None:
+        self.dashboard.open(self.dashboard.pages.replay, self.turn)
 
     def action_raw(self) -> None:
         turn, watch = self.turn, self.dashboard.watch_box
@@ -179,13 +192,15 @@ class TurnScreen(Page):
             self.app.push_screen(RawScreen(self.keymap, watch.desk, turn, self.now))
 
     def _moved(self) -> None:
+        self._key = self.dashboard.cursor
         self.offset_lines = 0
         self._ask()
         self.set_foot()
         self.redraw()
 
     def action_next_turn(self) -> None:
-        self.dashboard.action_down()
+        if self.turn is not None:  # else the next one stands in its place
+            self.dashboard.action_down()
         self._moved()
 
     def action_previous_turn(self) -> None:
@@ -195,7 +210,11 @@ class TurnScreen(Page):
     def head(self, w: int) -> list[Line]:
         scene, turn = self.dashboard.made, self.turn
         if scene is None or turn is None:
-            return [[("this turn is no longer kept", "d")], []]
+            name = str(self._key[1]) if self._key is not None and self._key[0] == "captured" else ""
+            first = f"Turn {name} is not kept any more:" if name else "This turn is not kept any more:"
+            return page_headline(
+                Sentence("GONE", "dim", first, "it was forgotten, or newer ones took its place."), [], w
+            )
         turn = self._promised(turn)
         tone, first, rest = headline(turn, scene.server)
         chip = _chip(turn, tone)
@@ -231,7 +250,7 @@ class TurnScreen(Page):
                 block("Request", [], wrap([("! ", "warn"), (safe(self._said), "t")], room))
                 return out
             known = Looked(self.detail, self.why, self._trouble, self._explains)
-            diff_key = "" if self.dashboard.comparing() is None else self.keymap.shown("diff")
+            diff_key = "" if self.dashboard.pages.comparing is None else self.keymap.shown("diff")
             for title, notes, rows in blocks(turn, known, server, room, h >= TALL, diff_key=diff_key):
                 block(title, notes, rows)
             return out
@@ -259,7 +278,7 @@ class TurnScreen(Page):
             at = scene.view.at
             when = f"began {hms(turn.started_at, at)}, " if turn.started_at is not None else ""
             says += wrap([(f"{when}seen to end {hms(turn.ended_at, at)}, between two reads of /metrics.", "t")], room)
-        block("Evidence", [], [*says, *wrap([(UNTOLD, "d")], room)])
+        block("Evidence", [], [*says, *wrap([(OWN if turn.own else UNTOLD, "d")], room)])
         return out
 
 
