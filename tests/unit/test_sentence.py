@@ -802,6 +802,13 @@ def test_a_wait_that_reading_does_not_explain_is_put_down_to_the_queue_or_not_kn
     assert (unknown.tone, queued.tone) == ("bad", "bad")
 
 
+@pytest.mark.parametrize("relation", ["next", "first", "subagent"])
+def test_while_a_verdict_is_on_its_way_nothing_is_guessed(relation: str) -> None:
+    for known in ({"lost": True}, {"queue_seen": True, "read_s": 0.1}, {"changed": ("system",)}):
+        told = said(tapped(relation=relation, judging=True, **known))
+        assert (plain(told), told.tone) == ("turn 812 waited 11 s: why is being worked out", "warn")
+
+
 def test_without_evidence_neither_the_prompt_nor_the_cache_is_accused() -> None:
     for lost in (False, None):
         text = plain(said(tapped(relation="next", lost=lost, read_s=8.0)))

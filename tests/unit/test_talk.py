@@ -86,6 +86,11 @@ def test_another_form_each_time_is_another_change() -> None:
     assert told(A, B, B, C, A) == "2 of the last 4 turns of this agent (50 %), there and back"
 
 
+def test_a_clock_whose_digits_come_again_does_not_go_back() -> None:
+    times = [f"{LONG}It is 2026-11-30 10:{minute}:00." for minute in ("05", "06", "16", "15")]
+    assert told(times[0], times[0], *times[1:]) == "3 of the last 4 turns of this agent (75 %)"
+
+
 def test_going_back_is_told_of_one_conversation_alone() -> None:
     steps: list[Step] = []
     one, other = Talk(steps), Talk(steps)

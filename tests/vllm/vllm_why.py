@@ -19,7 +19,7 @@ from kvtop.capture.turn import Captured
 
 WHY = {
     "turn", "verdict", "reason", "candidates", "sentence", "evidence", "rules_out", "expected_cached_tokens",
-    "cached_tokens", "expected_because", "phases", "diff", "fix",
+    "cached_tokens", "expected_because", "tokens", "phases", "diff", "fix",
 }  # fmt: skip
 DIFF = {
     "old", "new", "method", "exact", "tokens", "match_unit_tokens", "cached_tokens", "expected_cached_tokens",
@@ -179,6 +179,12 @@ def assert_contract(one: Told) -> None:
     assert set(why) == WHY
     assert set(why["phases"]) == {"queue_s", "prefill_s", "decode_s"}
     assert (why["turn"], why["cached_tokens"]) == (str(turn.id), turn.cached_tokens)
+    tokens = why["tokens"]
+    assert (tokens["prompt"], tokens["cached"]) == (turn.prompt_tokens, turn.cached_tokens)
+    if tokens["reread"] is not None:
+        assert tokens["prompt"] == tokens["cached"] + tokens["reread"] + tokens["new"]
+        shares = (tokens["reread_changed"], tokens["reread_lost"], tokens["reread_unsaved"])
+        assert tokens["reread"] == sum(share or 0 for share in shares)
     assert why["sentence"].startswith(f"Turn {turn.id}")
     if why["verdict"] in ("prompt_diverged", "engine_lost_cache"):
         assert why["reason"] and why["evidence"] and why["fix"], one.said

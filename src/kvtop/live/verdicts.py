@@ -136,7 +136,7 @@ class Verdicts:
             elif await self._work_out(turn):
                 changed()
             else:
-                self._let_be(0)
+                self._let_be(self._worth_it())
                 await self._sleep(LOOK_S)  # the thread before it still hangs
 
     def say(self, news: News) -> None:
@@ -206,8 +206,9 @@ class Verdicts:
         if mark == self._seen:
             return None
         now, waits = self._clock.wall(), False
-        self._let_be(PAST_TURNS)
-        for row in self._worth_it()[:PAST_TURNS]:
+        worth = self._worth_it()
+        self._let_be(worth[PAST_TURNS:])
+        for row in worth[:PAST_TURNS]:
             turn = self._captures.captured(row.id)
             if turn is None or not self._is_new(turn):
                 continue
@@ -231,9 +232,9 @@ class Verdicts:
         late = (turn.ended_at or turn.started_at) < max(self._began, self._clock.wall()) - PAST_S
         return not late and key not in self._left and _worth(row) and self._is_new(turn)
 
-    def _let_be(self, from_: int) -> None:
-        """Rows promise no verdict any more, but for so many of the newest."""
-        for row in self._worth_it()[from_:]:
+    def _let_be(self, rows: list[Turn]) -> None:
+        """They promise no verdict any more."""
+        for row in rows:
             turn = self._captures.captured(row.id) if row.judging else None
             if turn is not None:
                 self._left[turn.id, turn.started_at] = None

@@ -115,7 +115,7 @@ def slow(view: ServerView, around: Around) -> Made | None:
     first = f"turn {turn.name} waited {nb(secs(turn.ttft_s))}:"
     if turn.n > 1:
         first = f"turn {turn.name}, {turn.n} requests, waited {nb(secs(turn.ttft_s))} on average:"
-    tone = "warn" if turn.new_input or unsure(turn) else "bad"
+    tone = "warn" if turn.new_input or turn.judging or unsure(turn) else "bad"
     past = around.now - turn.ended_at
     when = f", {nb(ago(past))}" if past > WHEN_AFTER_S else ""
     full, brief = _why(turn)

@@ -16,6 +16,8 @@ from kvtop.triage.values import ordered
 
 ENOUGH = 3
 """Times from which on a rhythm is told."""
+AROUND = 24
+"""Characters beside a text that was edited by which it is known again."""
 STEADY = 0.15
 """How far the gaps of a rhythm may be from its own length, as a share of it."""
 _ROUND_S = (5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
@@ -46,6 +48,8 @@ def forms(comparison: Comparison, causes: Sequence[Cause]) -> dict[Hashable, tup
     """`Step.forms` of these two prompts."""
     found: dict[Hashable, tuple[int, int]] = {}
     for cause in causes:
+        if cause.kind is Kind.VOLATILE_TEXT:
+            continue  # a clock does not go back, whatever digits of it do
         if cause.kind in _ANY_TOOL:
             pair: tuple[object, object] = list(comparison.old.tools), list(comparison.new.tools)
         else:
@@ -56,8 +60,10 @@ def forms(comparison: Comparison, causes: Sequence[Cause]) -> dict[Hashable, tup
 
 
 def _stood(change: Change, *, new: bool) -> object:
-    if change.region is not None:
-        return change.region.new if new else change.region.old
+    region = change.region
+    if region is not None:
+        text, at, part = (change.new, region.new_at, region.new) if new else (change.old, region.old_at, region.old)
+        return text[max(0, at - AROUND) : at + len(part) + AROUND]
     value = change.new if new else change.old
     return None if value is ABSENT else value
 
