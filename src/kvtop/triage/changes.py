@@ -226,7 +226,8 @@ class _Maker:
             pairs += [(last, last)] if again else []
         pairs.sort()
         end = max((j for _, j in pairs), default=-1)
-        tail = [i for i in removed if i > max((i for i, _ in pairs), default=-1)]
+        kept = max((i for i, _ in pairs), default=-1)
+        tail = [i for i in removed if i > kept]
         # What follows the last message that both have is appended; in the place of others it is put in.
         appended = [j for j in inserted if j > end] if not tail or new.route is not Route.COMPLETIONS else []
         items: list[Item] = []

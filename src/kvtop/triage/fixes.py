@@ -22,7 +22,7 @@ from kvtop.triage.judge import causes_of, read
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.result import Cause
-from kvtop.triage.values import role, text_of
+from kvtop.triage.values import in_order, role, text_of
 
 Pair = tuple[Prompt, Prompt]
 """Old and new."""
@@ -145,11 +145,11 @@ def _at_the_end(comparison: Comparison, changes: Sequence[Change]) -> Pair:
 
 
 def _sorted_keys(comparison: Comparison, _: Sequence[Change]) -> Pair:
-    return _each_schema(comparison, lambda value: _in_order(value, arrays=False))
+    return _each_schema(comparison, lambda value: in_order(value, arrays=False))
 
 
 def _sorted_arrays(comparison: Comparison, _: Sequence[Change]) -> Pair:
-    return _each_schema(comparison, lambda value: _in_order(value, arrays=True))
+    return _each_schema(comparison, lambda value: in_order(value, arrays=True))
 
 
 def _each_schema(comparison: Comparison, made: Callable[[Any], Any]) -> Pair:
@@ -160,16 +160,6 @@ def _each_schema(comparison: Comparison, made: Callable[[Any], Any]) -> Pair:
         return replace(prompt, tools=tools)
 
     return sorted_in(comparison.old), sorted_in(comparison.new)
-
-
-def _in_order(value: Any, *, arrays: bool) -> Any:
-    if isinstance(value, dict):
-        return {key: _in_order(value[key], arrays=arrays) for key in sorted(value)}
-    if isinstance(value, list):
-        inner = [_in_order(one, arrays=arrays) for one in value]
-        scalars = arrays and not any(isinstance(one, dict | list) for one in inner)
-        return sorted(inner, key=repr) if scalars else inner
-    return value
 
 
 def _by_name(comparison: Comparison, _: Sequence[Change]) -> Pair:

@@ -33,6 +33,17 @@ def ordered(value: Any) -> str:
         return repr(value)
 
 
+def in_order(value: Any, *, arrays: bool = False) -> Any:
+    """With the keys sorted at every level; `arrays`: lists of scalars sorted as well."""
+    if isinstance(value, dict):
+        return {key: in_order(value[key], arrays=arrays) for key in sorted(value)}
+    if isinstance(value, list):
+        inner = [in_order(one, arrays=arrays) for one in value]
+        scalars = arrays and not any(isinstance(one, dict | list) for one in inner)
+        return sorted(inner, key=ordered) if scalars else inner
+    return value
+
+
 def role(message: Mapping[str, Any]) -> str:
     found = message.get("role")
     return found if isinstance(found, str) else ""

@@ -11,7 +11,7 @@ from kvtop.triage.kinds import Kind, Varies, Who
 from kvtop.triage.prompt import Path, in_words
 from kvtop.triage.result import Cause
 from kvtop.triage.spans import varying
-from kvtop.triage.values import role, text_of
+from kvtop.triage.values import SYSTEM, role, text_of
 
 HANDFUL = 16
 """Tokens: an old prompt ends with so many at most that only ask for an answer, and that the next one need not hold."""
@@ -77,10 +77,10 @@ def _empty_think(comparison: Comparison, left: Leftover, unit: int | None) -> Ca
 def _hoisted(comparison: Comparison, left: Leftover) -> Cause | None:
     """A later system message is printed into the head. https://github.com/vllm-project/vllm/issues/53393; vLLM 0.24 and
     newer log it once."""
-    head = next((i for i, m in enumerate(comparison.old.messages) if role(m) not in _SYSTEM), 0)
+    head = next((i for i, m in enumerate(comparison.old.messages) if role(m) not in SYSTEM), 0)
     for j in comparison.appended:
         message = comparison.new.messages[j]
-        if role(message) in _SYSTEM and j > head and _begins(left.new, text_of(message)):
+        if role(message) in SYSTEM and j > head and _begins(left.new, text_of(message)):
             return _cause(
                 Kind.SYSTEM_TURN_HOISTED,
                 comparison,
@@ -140,9 +140,6 @@ def _server_date(comparison: Comparison, left: Leftover) -> Cause | None:
         who=Who.SERVER,
         values=(Varies.DATE_TIME,),
     )
-
-
-_SYSTEM = ("system", "developer")
 
 
 def _begins(text: str, message: str) -> bool:

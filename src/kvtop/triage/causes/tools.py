@@ -11,7 +11,7 @@ from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Varies, Who
 from kvtop.triage.spans import skeleton, spans, varying
 from kvtop.triage.tree import ABSENT
-from kvtop.triage.values import ordered
+from kvtop.triage.values import in_order, ordered
 
 _SORTED = "sort the keys of tool schemas in the program that writes them"
 _MCP = re.compile(r"^(?:mcp__)?([A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*?)__")
@@ -36,7 +36,7 @@ def tool_key_order(board: Board) -> None:
     changes = [
         change
         for change in _fields(board, "parameters")
-        if _sorted(change.old) == _sorted(change.new) and ordered(change.old) != ordered(change.new)
+        if in_order(change.old) == in_order(change.new) and ordered(change.old) != ordered(change.new)
     ]
     if changes:
         names = _names(board, changes)
@@ -55,7 +55,7 @@ def tool_array_order(board: Board) -> None:
     changes = [
         change
         for change in _fields(board, "parameters")
-        if _sorted(change.old, arrays=True) == _sorted(change.new, arrays=True)
+        if in_order(change.old, arrays=True) == in_order(change.new, arrays=True)
     ]
     if changes:
         board.claim(
@@ -154,17 +154,6 @@ def _name(board: Board, change: Change) -> str:
 
 def _names(board: Board, changes: list[Change]) -> list[str]:
     return [_name(board, change) for change in changes]
-
-
-def _sorted(value: Any, *, arrays: bool = False) -> Any:
-    """With sorted keys; `arrays`: lists of scalars sorted as well."""
-    if isinstance(value, dict):
-        return {key: _sorted(value[key], arrays=arrays) for key in sorted(value)}
-    if isinstance(value, list):
-        inner = [_sorted(one, arrays=arrays) for one in value]
-        scalars = arrays and not any(isinstance(one, dict | list) for one in inner)
-        return sorted(inner, key=ordered) if scalars else inner
-    return value
 
 
 def _without_words(value: Any) -> Any:
