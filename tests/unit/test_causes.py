@@ -8,12 +8,17 @@ import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvtop.capture.turn import Route
-from kvtop.triage.align import MOST_PAIRS, align
-from kvtop.triage.judge import compare_bodies
+from kvtop.triage.align import MOST_PAIRS, align, insertions_last
+from kvtop.triage.causes.template import Leftover, explain
+from kvtop.triage.changes import compare
+from kvtop.triage.judge import compare_bodies, read
 from kvtop.triage.kinds import Kind, Varies, Who
 from kvtop.triage.plain import _shown
+from kvtop.triage.prompt import Prompt
 from kvtop.triage.result import Cause
 from kvtop.triage.spans import skeleton, varying
 
@@ -189,6 +194,56 @@ SUMMARY = user(
 def test_who_asks_for_a_summary_compacts_nothing(new: list[Any], kind: Kind) -> None:
     found = talk(OLD, new)
     assert [(cause.kind, cause.who) for cause in found] == [(kind, Who.NOBODY)]
+
+
+CLOCK = [system("It is 12:05:01."), user("start the job"), assistant("one done"), user("continue")]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_the_same_words_said_again_are_not_put_in_before_the_end(rounds: int) -> None:
+    more = [one for n in range(rounds) for one in (assistant(f"{n + 2} done"), user("continue"))]
+    found = talk(CLOCK, [system("It is 12:06:44."), *CLOCK[1:], *more])
+    assert [(cause.kind, cause.pointer) for cause in found] == [(Kind.VOLATILE_TEXT, "/messages/0/content")]
+
+
+def test_a_message_put_in_before_the_end_is_still_told() -> None:
+    new = [*CLOCK[:3], user("mind the gap"), CLOCK[3], assistant("two done"), user("go on")]
+    assert [(cause.kind, cause.pointer) for cause in talk(CLOCK, new)] == [(Kind.MESSAGE_INSERTED, "/messages/3")]
+
+
+@given(st.text("abc", max_size=12), st.text("abc", max_size=12))
+def test_insertions_last_keeps_all_that_an_alignment_says(old: str, new: str) -> None:
+    before = align(old, new, str, lambda a, b: 0.0)
+    after = insertions_last(before, new, str)
+    assert all(old[i] == new[j] for i, j in after.equal)
+    assert sorted(after.equal) == sorted(after.equal, key=lambda pair: pair[1])
+    assert len(after.equal) == len(before.equal) and after.removed == before.removed
+    assert sorted([*(j for _, j in after.equal), *after.inserted]) == list(range(len(new)))
+
+
+@given(st.text("ab", min_size=1, max_size=8), st.text("ab", max_size=8))
+def test_what_only_grows_is_appended_whatever_the_first_one_is(said: str, more: str) -> None:
+    found = insertions_last(align("x" + said, "y" + said + more, str, lambda a, b: 1.0), "y" + said + more, str)
+    assert (0, 0) in found.alike or not found.alike
+    assert len(found.inserted) in (len(more), len(more) + 1)
+    assert not found.equal or max(i for i, _ in found.equal) == len(said)
+
+
+@pytest.mark.parametrize(
+    ("message", "old", "new", "hoisted"),
+    [
+        ("ok", "the look of it", "a look at the token stream", False),
+        ("Be brief.", "The list follows", "Be brief.\nThe list follows", True),
+        ("Be brief.", "Be brief. Then", "Be brief. Now", False),
+    ],
+)
+def test_a_system_turn_is_hoisted_where_the_prompt_says_it(message: str, old: str, new: str, hoisted: bool) -> None:
+    def prompt(messages: list[Any]) -> Prompt:
+        return read(json.dumps({"messages": messages}).encode(), Route.CHAT)
+
+    comparison = compare(prompt([*ASKED]), prompt([*ASKED, assistant("y"), system(message), user("z")]))
+    cause = explain(comparison, Leftover(500, "before ", old, new), 16)
+    assert (cause is not None and cause.kind is Kind.SYSTEM_TURN_HOISTED) == hoisted
 
 
 def test_a_name_is_no_role() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import TypeVar
 
@@ -55,6 +55,28 @@ def align(old: Sequence[T], new: Sequence[T], key: Callable[[T], str], likeness:
         tuple(n for n in range(len(a)) if n not in kept_a),
         tuple(n for n in range(len(b)) if n not in kept_b),
     )
+
+
+def insertions_last(found: Aligned, new: Sequence[T], key: Callable[[T], str]) -> Aligned:
+    """The same where what was put in before the last equal elements is as well put in behind them: of
+    `a, go on` and `a, go on, b, go on` the new ones are the last two."""
+    equal = sorted(found.equal)
+    inserted = set(found.inserted)
+    run: list[tuple[int, int]] = []
+    while equal and (not run or (equal[-1][0] + 1, equal[-1][1] + 1) == run[-1]):
+        run.append(equal.pop())
+    if not run or any(i > run[0][0] for i, _ in found.alike) or any(i > run[0][0] for i in found.removed):
+        return found
+    first = run[-1][1]
+    start = first
+    while start - 1 in inserted:
+        start -= 1
+    size = first - start
+    if not size or any(key(new[j - size]) != key(new[j]) for _, j in run):
+        return found
+    end = run[0][1] + 1
+    left = inserted - set(range(start, first)) | set(range(end - size, end))
+    return replace(found, equal=(*equal, *((i, j - size) for i, j in reversed(run))), inserted=tuple(sorted(left)))
 
 
 def _runs(one: Sequence[str], other: Sequence[str]) -> Iterator[tuple[int, int, int]]:

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from kvtop.capture.turn import Route
-from kvtop.triage.align import Aligned, align
+from kvtop.triage.align import Aligned, align, insertions_last
 from kvtop.triage.likeness import (
     another_way,
     as_blocks,
@@ -210,7 +210,7 @@ class _Maker:
     # -- messages
 
     def messages(self, old: Prompt, new: Prompt) -> tuple[List, tuple[tuple[int, int], ...], tuple[int, ...]]:
-        found = align(old.messages, new.messages, key_of, message_likeness)
+        found = insertions_last(align(old.messages, new.messages, key_of, message_likeness), new.messages, key_of)
         pairs = [*found.equal, *found.alike]
         removed, inserted = list(found.removed), list(found.inserted)
         head = common_head(sorted(found.equal), [(i, i) for i in range(len(old.messages))])
