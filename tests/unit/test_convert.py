@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.capture.turn import Route
-from kvtop.triage.convert import Converted, Dropped, Path, convert, pointer_to, render_inputs
+from kvtop.triage.convert import Converted, Dropped, Path, convert, render_inputs
+from kvtop.triage.prompt import pointer
 
 Json = dict[str, Any]
 
@@ -456,4 +457,4 @@ def test_deep_nesting_does_not_raise() -> None:
 
 
 def test_pointers_are_escaped() -> None:
-    assert pointer_to(("a/b", 0, "c~d")) == "/a~1b/0/c~0d"
+    assert pointer(("a/b", 0, "c~d")) == "/a~1b/0/c~0d"

@@ -18,6 +18,7 @@ from triage_score import APPEND_ONLY, Expected, Outcome, Pair, Score, compare_bo
 
 FLOORS: dict[str, dict[str, int]] = {
     "open": {"right": 182, "accused": 0, "innocent_accused": 0},
+    "open2": {"right": 14, "accused": 0, "innocent_accused": 0},
     "held": {"right": 181, "accused": 0, "innocent_accused": 0},
     "held2": {"right": 148, "accused": 0, "innocent_accused": 0},
     "talks": {"right": 253, "accused": 0, "innocent_accused": 0},
@@ -77,7 +78,7 @@ def test_the_judge_keeps_its_floor(name: str) -> None:
 # That they are sound.
 
 
-@pytest.mark.parametrize("name", ["given", "open", "held", "held2"])
+@pytest.mark.parametrize("name", ["given", "open", "open2", "held", "held2"])
 def test_names_are_unique_and_bodies_are_requests(name: str) -> None:
     assert max(Counter(pair.name for pair in pairs(name)).values()) == 1
     for pair in pairs(name):

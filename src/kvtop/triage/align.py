@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import TypeVar
 
+from kvtop.triage.hunks import chain
 from kvtop.triage.windows import common_head, common_tail, meetings
 
 MOST_PAIRS = 40_000
@@ -39,12 +41,11 @@ def align(old: Sequence[T], new: Sequence[T], key: Callable[[T], str], likeness:
     one, other = a[head:end_a], b[head:end_b]
     if meetings(one, other) > MOST_PAIRS * 10:  # one and the same element over and over
         one, other = [f"{i} {key}" for i, key in enumerate(one)], [f"{i} {key}" for i, key in enumerate(other)]
-    for block in SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
-        to_a, to_b = head + block.a, head + block.b
-        between = bool(block.size or tail)
-        alike += _pairs(old, new, range(i, to_a), range(j, to_b), likeness, between=between)
-        equal += [(to_a + n, to_b + n) for n in range(block.size)]
-        i, j = to_a + block.size, to_b + block.size
+    for at, to, size in (*_runs(one, other), (len(one), len(other), 0)):
+        to_a, to_b = head + at, head + to
+        alike += _pairs(old, new, range(i, to_a), range(j, to_b), likeness, between=bool(size or tail))
+        equal += [(to_a + n, to_b + n) for n in range(size)]
+        i, j = to_a + size, to_b + size
     equal += [(end_a + n, end_b + n) for n in range(tail)]
     kept_a = {pair[0] for pair in (*equal, *alike)}
     kept_b = {pair[1] for pair in (*equal, *alike)}
@@ -54,6 +55,45 @@ def align(old: Sequence[T], new: Sequence[T], key: Callable[[T], str], likeness:
         tuple(n for n in range(len(a)) if n not in kept_a),
         tuple(n for n in range(len(b)) if n not in kept_b),
     )
+
+
+def insertions_last(found: Aligned, new: Sequence[T], key: Callable[[T], str]) -> Aligned:
+    """The same where what was put in before the last equal elements is as well put in behind them: of
+    `a, go on` and `a, go on, b, go on` the new ones are the last two."""
+    equal = sorted(found.equal)
+    inserted = set(found.inserted)
+    run: list[tuple[int, int]] = []
+    while equal and (not run or (equal[-1][0] + 1, equal[-1][1] + 1) == run[-1]):
+        run.append(equal.pop())
+    if not run or any(i > run[0][0] for i, _ in found.alike) or any(i > run[0][0] for i in found.removed):
+        return found
+    first = run[-1][1]
+    start = first
+    while start - 1 in inserted:
+        start -= 1
+    size = first - start
+    if not size or any(key(new[j - size]) != key(new[j]) for _, j in run):
+        return found
+    end = run[0][1] + 1
+    left = inserted - set(range(start, first)) | set(range(end - size, end))
+    return replace(found, equal=(*equal, *((i, j - size) for i, j in reversed(run))), inserted=tuple(sorted(left)))
+
+
+def _runs(one: Sequence[str], other: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+    """Equal runs, without crossings: (place in one, place in other, length). Of long lists those elements are tied
+    first that each of them holds once: to look for the longest run again and again takes seconds there."""
+    ties: list[tuple[int, int, int]] = []
+    if len(one) * len(other) > MOST_PAIRS * 10:
+        seen, seen_there = Counter(one), Counter(other)
+        places = {key: i for i, key in enumerate(one) if seen[key] == 1}
+        ties = chain([(places[key], j, 1) for j, key in enumerate(other) if seen_there[key] == 1 and key in places])
+    i = j = 0
+    for to_i, to_j, size in (*ties, (len(one), len(other), 0)):
+        for block in SequenceMatcher(None, one[i:to_i], other[j:to_j], autojunk=False).get_matching_blocks()[:-1]:
+            yield i + block.a, j + block.b, block.size
+        if size:
+            yield to_i, to_j, size
+        i, j = to_i + size, to_j + size
 
 
 def _pairs(

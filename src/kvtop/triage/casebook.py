@@ -224,7 +224,7 @@ class Casebook:
             if one.id in known and self.sent(one).prompt.inputs.get("cache_salt") == salt:
                 history.add(baseline.earlier(one, known[one.id].ids, turn, known[one.id].reply))
         expected = history.expect(mine.ids)
-        if expected is not None and self.sent(turn).prompt.inputs.get("prompt_logprobs") is not None:
+        if expected is not None and _reads_nothing(self.sent(turn).prompt):
             expected = replace(expected, tokens=0, at_most=0, exact=True)  # it reads no cached block
         return expected, {id: counted.ids for id, counted in known.items()}
 
@@ -365,6 +365,11 @@ class Casebook:
         fit = [row for row in rows if same(row) and _has_prompt(row) and row.relation not in BESIDE]
         mine = [row for row in fit if row.id != turn.id]
         return [*reversed(mine[: TALK - 1]), turn]
+
+
+def _reads_nothing(prompt: Prompt) -> bool:
+    """vLLM reads no cached block for a request that asks for prompt_logprobs (to 0.33); `echo` asks for them too."""
+    return any(prompt.inputs.get(name) is not None for name in ("prompt_logprobs", "echo"))
 
 
 def _has_prompt(turn: Captured) -> bool:

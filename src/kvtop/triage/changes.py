@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from kvtop.capture.turn import Route
-from kvtop.triage.align import Aligned, align
+from kvtop.triage.align import Aligned, align, insertions_last
 from kvtop.triage.likeness import (
     another_way,
     as_blocks,
@@ -210,7 +210,7 @@ class _Maker:
     # -- messages
 
     def messages(self, old: Prompt, new: Prompt) -> tuple[List, tuple[tuple[int, int], ...], tuple[int, ...]]:
-        found = align(old.messages, new.messages, key_of, message_likeness)
+        found = insertions_last(align(old.messages, new.messages, key_of, message_likeness), new.messages, key_of)
         pairs = [*found.equal, *found.alike]
         removed, inserted = list(found.removed), list(found.inserted)
         head = common_head(sorted(found.equal), [(i, i) for i in range(len(old.messages))])
@@ -226,7 +226,8 @@ class _Maker:
             pairs += [(last, last)] if again else []
         pairs.sort()
         end = max((j for _, j in pairs), default=-1)
-        tail = [i for i in removed if i > max((i for i, _ in pairs), default=-1)]
+        kept = max((i for i, _ in pairs), default=-1)
+        tail = [i for i in removed if i > kept]
         # What follows the last message that both have is appended; in the place of others it is put in.
         appended = [j for j in inserted if j > end] if not tail or new.route is not Route.COMPLETIONS else []
         items: list[Item] = []

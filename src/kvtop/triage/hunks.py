@@ -81,7 +81,7 @@ def _runs(old: bytes, new: bytes) -> list[_Run]:
         while not links and level < len(RUNS) and left > 0:
             if min(len(a), len(b)) >= RUNS[level] * WIDTH:
                 left -= (len(a) + len(b)) // WIDTH
-                links = _chain(_anchors(a, b, RUNS[level]))
+                links = chain(_anchors(a, b, RUNS[level]))
             level += not links
         rest: list[tuple[_Run | None, int, int, int, int, int]] = []
         at, to = i, j
@@ -162,7 +162,7 @@ def _back(a: bytes, i: int, b: bytes, j: int, most: int) -> int:
     return size
 
 
-def _chain(anchors: Sequence[_Run]) -> list[_Run]:
+def chain(anchors: Sequence[_Run]) -> list[_Run]:
     """The heaviest of the chains in which both places grow. `anchors` in the order of the new side."""
     ends = sorted({at + size for at, _, size in anchors})
     tree: list[tuple[int, int]] = [(0, -1)] * (len(ends) + 1)

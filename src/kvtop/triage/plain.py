@@ -23,6 +23,8 @@ LINE = 2_000
 NARROWEST = 20
 MOST_ROWS = 60
 """Rows of one side of a change; of a longer one its end is told in a count."""
+ESCAPE = 10
+"""Characters that the escape of one character takes at most."""
 PIECES_A_ROW = 200
 """So many pieces fill a row in any case: of more than these nothing is laid out for the rows around a change."""
 
@@ -191,7 +193,7 @@ def _safe(text: str) -> str:
 def _shown(piece: str) -> Shown:
     if piece.isascii() and piece.isprintable():
         return ((piece, len(piece)),)
-    parts = (printable(line, len(line)) for line in piece.split("\n"))
+    parts = (printable(line, ESCAPE * len(line)) for line in piece.split("\n"))
     return tuple((part, _cells(part)) for part in parts)
 
 

@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvtop.capture.turn import Route
-from kvtop.triage.convert import pointer_to
 
 Path = tuple[str | int, ...]
 """Into the chat form: ("tools", 3, "function", "parameters")."""
 
 _TOOL_KEYS = ("name", "description", "parameters", "strict", "defer_loading")
 """Of a function what vLLM hands to the template (0.27 and newer; older ones hand on any key)."""
-_NOT_READ = frozenset({"cache_control", "annotations", "refusal", "audio", "function_call", "id", "status", "index"})
-"""Of a message what no template prints."""
+_MESSAGE_KEYS = frozenset(
+    {"role", "name", "content", "reasoning", "reasoning_content", "tool_calls", "tool_call_id", "tools", "task"}
+)
+"""Of a message what vLLM hands to the template; what clients and gateways note besides goes no further."""
+_NOT_READ = frozenset({"cache_control", "annotations", "id", "status", "index"})
+"""Of a block, a call or a tool what no template prints."""
 
 
 class At(Protocol):
@@ -26,8 +29,8 @@ class At(Protocol):
 
 
 def pointer(path: Path, at: int | None = None) -> str:
-    """A JSON pointer (RFC 6901) of a request that was sent in chat form."""
-    return pointer_to(path)
+    """A JSON pointer (RFC 6901)."""
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
 def in_words(pointer: str) -> str:
@@ -97,12 +100,14 @@ def _tool(tool: Any) -> dict[str, Any]:
 def _message(message: Any) -> dict[str, Any]:
     if not isinstance(message, dict):
         return {"role": "", "content": message}
-    made = {key: value for key, value in message.items() if value is not None and key not in _NOT_READ}
+    made = {key: value for key, value in message.items() if value is not None and key in _MESSAGE_KEYS}
     if "reasoning_content" in made:
         thought = made.pop("reasoning_content")
         made.setdefault("reasoning", thought)
     if not made.get("tool_calls", True):
         del made["tool_calls"]
+    elif isinstance(calls := made.get("tool_calls"), list):
+        made["tool_calls"] = [_call(call) for call in calls]
     if made.get("reasoning") == "":
         del made["reasoning"]
     made["content"] = _content(made.get("content", ""))
@@ -112,9 +117,19 @@ def _message(message: Any) -> dict[str, Any]:
 def _content(content: Any) -> Any:
     if not isinstance(content, list):
         return content
-    return [
-        {key: value for key, value in block.items() if value is not None and key not in _NOT_READ}
-        if isinstance(block, dict)
-        else block
-        for block in content
-    ]
+    return [_block(block) for block in content]
+
+
+def _block(block: Any) -> Any:
+    if not isinstance(block, dict):
+        return block
+    made = {key: value for key, value in block.items() if value is not None and key not in _NOT_READ}
+    if isinstance(picture := made.get("image_url"), dict) and "detail" in picture:  # vLLM knows one way to see it
+        made["image_url"] = {key: value for key, value in picture.items() if key != "detail"}
+    return made
+
+
+def _call(call: Any) -> Any:
+    if not isinstance(call, dict):
+        return call
+    return {key: value for key, value in call.items() if value is not None and key != "index"}

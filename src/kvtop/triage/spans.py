@@ -30,19 +30,27 @@ _MONTH = (
 _DAY = r"(?:mon(?:day)?|tue(?:s(?:day)?)?|wed(?:nesday)?|thu(?:rs(?:day)?)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?)"
 _MONTHS = (
     r"(?:janvier|f[ée]vrier|mars|avril|mai|juin|juillet|ao[ûu]t|septembre|octobre|novembre|d[ée]cembre"
-    r"|januar|februar|m[äa]rz|april|juni|juli|august|oktober|dezember|jänner|januari|februari|maart|mei|augustus"
+    r"|januar|februar|m[äa]rz|april|juni|juli|august|september|oktober|november|dezember|jänner|januari|februari|maart|mei|augustus"
     r"|enero|febrero|marzo|abril|mayo|junio|julio|agosto|sept?iembre|octubre|noviembre|diciembre"
     r"|gennaio|febbraio|aprile|maggio|giugno|luglio|settembre|ottobre|dicembre"
     r"|janeiro|fevereiro|março|maio|junho|julho|setembro|outubro|novembro|dezembro"
     r"|января|февраля|марта|апреля|мая|июня|июля|августа|сентября|октября|ноября|декабря"
-    r"|stycznia|lutego|marca|kwietnia|maja|czerwca|lipca|sierpnia|września|października|listopada|grudnia)"
+    r"|stycznia|lutego|marca|kwietnia|maja|czerwca|lipca|sierpnia|września|października|listopada|grudnia"
+    r"|січня|лютого|березня|квітня|травня|червня|липня|серпня|вересня|жовтня|листопада|грудня"
+    r"|ocak|şubat|mart|nisan|mayıs|haziran|temmuz|ağustos|eylül|ekim|kasım|aralık|tháng\s\d{1,2}"
+    r"|يناير|فبراير|مارس|أبريل|مايو|يونيو|يوليو|أغسطس|سبتمبر|أكتوبر|نوفمبر|ديسمبر"
+    r"|जनवरी|फ़रवरी|फरवरी|मार्च|अप्रैल|मई|जून|जुलाई|अगस्त|सितंबर|अक्टूबर|नवंबर|दिसंबर"
+    r"|มกราคม|กุมภาพันธ์|มีนาคม|เมษายน|พฤษภาคม|มิถุนายน|กรกฎาคม|สิงหาคม|กันยายน|ตุลาคม|พฤศจิกายน|ธันวาคม)"
 )
 _DAYS = (
     r"(?:lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche|montag|dienstag|mittwoch|donnerstag|freitag|samstag"
     r"|sonntag|lunes|martes|mi[ée]rcoles|jueves|viernes|s[áa]bado|domingo|luned[ìi]|marted[ìi]|mercoled[ìi]"
     r"|gioved[ìi]|venerd[ìi]|sabato|domenica|(?:segunda|terça|quarta|quinta|sexta)(?:-feira)?|maandag|dinsdag"
-    r"|woensdag|donderdag|vrijdag|zaterdag|zondag|понедельник|вторник|среда|четверг|пятница|суббота|воскресенье)"
+    r"|woensdag|donderdag|vrijdag|zaterdag|zondag|понедельник|вторник|среда|четверг|пятница|суббота|воскресенье"
+    r"|понеділок|вівторок|середа|четвер|пʼятниця|п'ятниця|субота|неділя"
+    r"|poniedziałek|wtorek|środa|czwartek|piątek|niedziela|pazartesi|salı|çarşamba|perşembe|cuma|cumartesi|pazar)"
 )
+_DAYS_CJK = r"(?:(?:星期|礼拜|週|周)[一二三四五六日天]|[月火水木金土日]曜日?|[월화수목금토일]요일)"
 _CLOCK = r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d{1,9})?)?"
 _HALF = r"(?:\s?[ap]\.?m\.?\b)"
 
@@ -80,16 +88,21 @@ _RULES: tuple[tuple[Varies, str], ...] = (
     (Varies.DATE_TIME, r"\b(?:19|20)\d{2}-?w(?:[0-4]\d|5[0-3])(?:-?[1-7])?\b"),
     (
         Varies.DATE_TIME,
-        rf"(?:\b{_DAYS},?\s)?\b\d{{1,2}}(?:er|º|\.)?\s(?:de\s|di\s)?{_MONTHS}\.?(?:\s(?:de\s|del\s)?\d{{4}})?\b",
+        rf"(?:\b{_DAYS},?\s(?:(?:der|den|dem|le|el|il)\s)?)?\b\d{{1,2}}(?:er|º|\.)?\s(?:de\s|di\s)?{_MONTHS}\.?"
+        rf"(?:\s(?:de\s|del\s|năm\s)?\d{{4}}\b)?(?:\s(?:года|року|г\.|р\.))?(?:,?\s{_DAYS}\b)?",
     ),
     (Varies.DATE_TIME, r"\b(?:[01]?\d|2[0-3])\s?h\s?[0-5]\d\b|(?:[01]?\d|2[0-3])[時点시]\s?[0-5]?\d[分분]"),
-    (Varies.DATE_TIME, r"(?:19|20)\d{2}年\d{1,2}月\d{1,2}日|(?:19|20)\d{2}년\s?\d{1,2}월\s?\d{1,2}일"),
+    (
+        Varies.DATE_TIME,
+        r"(?:(?:19|20)\d{2}\s?年\s?)?\d{1,2}\s?月\s?\d{1,2}\s?日|(?:(?:19|20)\d{2}년\s?)?\d{1,2}월\s?\d{1,2}일",
+    ),
+    (Varies.DATE_TIME, _DAYS_CJK),
     (Varies.DATE_TIME, rf"\b(?<=is )(?:{_DAY})\b"),
     (
         Varies.RANDOM_ID,
         r"\b(?:call|toolu|chatcmpl|cmpl|msg|resp|req|run|sess|session|thread|conv|task|agent|trace|span|fc|rs|ws|job"
         r"|item|srv|evt|tmp)"
-        r"[_-](?=[0-9a-z_-]*\d)[0-9a-z_-]{5,}\b",
+        r"[_-](?=[0-9a-z_-]{0,80}\d)[0-9a-z_-]{5,}\b",
     ),
     (
         Varies.RANDOM_ID,  # nanoid, base64url
@@ -99,11 +112,11 @@ _RULES: tuple[tuple[Varies, str], ...] = (
     (Varies.RANDOM_ID, r"(?<![0-9a-z])(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,}(?![0-9a-z])"),
 )
 _COUNTER = (
-    r"(?<![\w.])[$~]?\d[\d,]*(?:\.\d+)?\s?(?:%|k\b|m\b)?(?=[^\S\n]*(?:[a-z]+[^\S\n]+){0,2}"
+    r"(?<![\w.])(?<!\d,)[$~]?\d[\d,]*(?:\.\d+)?\s?(?:%|k\b|m\b)?(?=[^\S\n]{0,20}(?:[a-z]+[^\S\n]{1,20}){0,2}"
     r"(?:tokens?|left|remaining|used|elapsed|turns?|messages?|seconds?|secs?|ms\b|minutes?|steps?|requests?|calls?|usd)\b)",
     r"(?:tokens?|context|usage|budget|cost|turns?|steps?|iterations?|count(?:er)?|remaining|left|used|elapsed|uptime"
     r"|request|attempt|session|message|pid)"
-    r"(?:[^\S\n]+[a-z]+){0,2}[^\S\n]*(?:[:=#]|is|no\.?)?[^\S\n]*[$~#]?(?P<n>\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d[\d,]*)?%?)",
+    r"(?:[^\S\n]{1,20}[a-z]+){0,2}[^\S\n]{0,20}(?:[:=#]|is|no\.?)?[^\S\n]{0,20}[$~#]?(?P<n>\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d[\d,]*)?%?)",
 )
 _PATTERNS = [(what, re.compile(pattern, re.IGNORECASE)) for what, pattern in _RULES]
 _COUNTERS = [re.compile(pattern, re.IGNORECASE) for pattern in _COUNTER]
@@ -152,7 +165,7 @@ def varying(old: str, new: str) -> tuple[Varies, ...] | None:
 
 _RANDOM = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-    r"|(?:(?<=[_.-])|^)(?=[0-9a-z]*\d)(?=[0-9a-z]*[a-z])[0-9a-z]{4,}(?=$|[_.-])|\d{4,}",
+    r"|(?:(?<=[_.-])|^)(?=[0-9a-z]*\d)(?=[0-9a-z]*[a-z])[0-9a-z]{4,}(?=$|[_.-])|(?<!\d)(?!(?:19|20)\d\d(?!\d))\d{4,}",
     re.IGNORECASE,
 )
 

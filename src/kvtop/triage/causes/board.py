@@ -20,6 +20,14 @@ class Board:
     """A gateway or proxy stands between the client and the server, as far as headers tell."""
     causes: list[Cause] = field(default_factory=list)
     _taken: set[int] = field(default_factory=set)
+    _now: dict[int, int] = field(init=False)
+    """Of messages that both have: the place in the new prompt by that in the old one."""
+    _places: dict[int, int] = field(init=False)
+    """Of changes, by their ids: the place in the order of the prompt."""
+
+    def __post_init__(self) -> None:
+        self._now = dict(self.comparison.pairs)
+        self._places = {change.id: place for place, change in enumerate(self.comparison.changes)}
 
     def free(self, *what: What) -> list[Change]:
         """Unexplained changes of these kinds; of all kinds where none is named."""
@@ -28,6 +36,10 @@ class Board:
             for change in self.comparison.changes
             if change.id not in self._taken and (not what or change.what in what)
         ]
+
+    def is_free(self, change: Change) -> bool:
+        """Nobody has explained it yet."""
+        return change.id not in self._taken
 
     def claim(
         self,
@@ -68,7 +80,7 @@ class Board:
     def message_of(self, change: Change) -> int | None:
         """The message of the new prompt that a change is in; None: it is in none, or in one that is gone."""
         if change.what in (What.BLOCK_REMOVED, What.CALL_REMOVED) and change.message is not None:
-            return dict(self.comparison.pairs).get(change.message)
+            return self._now.get(change.message)
         return None if change.what is What.MESSAGE_REMOVED else change.message
 
     def causes_of(self, kind: Kind) -> list[Cause]:
@@ -81,8 +93,7 @@ class Board:
 
     def order(self, cause: Cause) -> int:
         """The place of a cause in the order of the prompt: that of its first change."""
-        places = {change.id: place for place, change in enumerate(self.comparison.changes)}
-        return min((places[id] for id in cause.changes), default=len(places))
+        return min((self._places[id] for id in cause.changes), default=len(self._places))
 
 
 def quoted(names: Iterable[object], most: int = 4) -> str:

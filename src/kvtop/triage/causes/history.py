@@ -1,32 +1,32 @@
-"""Causes in the shape of the history: compaction, a cut window, a step back, messages put in or taken out, blocks
-that move."""
+"""Causes in the shape of the history: compaction, a cut window, a step back, messages put in or taken
+out."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from kvtop.capture.api.markers import marker
 from kvtop.triage.align import ALIKE, text_likeness
+from kvtop.triage.causes import moves
 from kvtop.triage.causes.board import Board
-from kvtop.triage.changes import Change, Comparison, What
+from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.prompt import Path
-from kvtop.triage.tags import blocks
-from kvtop.triage.values import is_text, key_of, role, text_of
+from kvtop.triage.values import SYSTEM, key_of, role, text_of
 from kvtop.triage.windows import common_head
 
 SHRUNK = 0.3
 """A compaction drops at least this share of the messages."""
 SHARED_CHARS = 4_000
 """A stretch that two prompts share behind different heads: about 1,000 tokens."""
+ASKS_CHARS = 200
+"""A newest message of fewer characters that speaks of a summary asks for one."""
 _SUMMARY = re.compile(
     r"summary|summari[sz]e|compact|condensed|continued from a previous|conversation so far|recap|context checkpoint",
     re.IGNORECASE,
 )
-_SYSTEM = ("system", "developer")
 _BY_DESIGN = "nothing is to be mended: the next turns read from here on"
 
 
@@ -40,12 +40,20 @@ def compaction(board: Board) -> None:
         return
     inserted = board.free(What.MESSAGE_INSERTED)
     texts = [change for change in board.free(What.TEXT) if change.message is not None and not _is_head(board, change)]
-    told = [message for message in c.new.messages if role(message) not in (*_SYSTEM, "tool")]
     before = {text_of(message) for message in c.old.messages}
-    fresh = [text for message in told if (text := text_of(message)) not in before]
-    if not any(_SUMMARY.search(text[:2_000]) or marker(text) == "summary" for text in fresh):
+    # What was said behind messages that were kept is no summary of those that were not.
+    last_removed = max(int(change.path[1]) for change in removed)
+    kept_behind = any(i > last_removed for i, _ in c.pairs)
+    said_since = set(c.appended) if kept_behind else set()
+    fresh = [
+        (j, text)
+        for j, message in enumerate(c.new.messages)
+        if j not in said_since and role(message) not in (*SYSTEM, "tool") and (text := text_of(message)) not in before
+    ]
+    last = len(c.new.messages) - 1
+    if not any(_is_summary(text, asked=j == last) for j, text in fresh):
         longest = max((len(text_of(m)) for m in c.old.messages if role(m) == "user"), default=0)
-        if not any(len(text) > max(1_000, 3 * longest) for text in fresh):
+        if not any(len(text) > max(1_000, 3 * longest) for _, text in fresh):
             return
     rest = [change for change in board.free(What.FIELD) if change.message is not None]
     board.claim(
@@ -56,6 +64,13 @@ def compaction(board: Board) -> None:
         who=Who.NOBODY,
         at=_first_place(board, [*inserted, *texts]),
     )
+
+
+def _is_summary(text: str, *, asked: bool) -> bool:
+    """`asked`: it is the newest message, where a short text may also ask for a summary."""
+    if marker(text) == "summary":
+        return True
+    return not (asked and len(text) < ASKS_CHARS) and bool(_SUMMARY.search(text[:2_000]))
 
 
 def window_truncated(board: Board) -> None:
@@ -75,7 +90,7 @@ def window_truncated(board: Board) -> None:
         return
     if kept_first and len(places) < max(2, len(c.old.messages) / 4):
         return
-    if len(places) < 2 and role(c.old.messages[start]) in ("tool", *_SYSTEM):
+    if len(places) < 2 and role(c.old.messages[start]) in ("tool", *SYSTEM):
         return
     # A call whose thought was another item lost it with the cut.
     j = dict(c.pairs).get(places[-1] + 1)
@@ -97,7 +112,7 @@ def rolled_back(board: Board) -> None:
     end = len(c.old.messages)
     if not places or places != list(range(places[0], end)) or board.free(What.MESSAGE_INSERTED):
         return
-    if places[0] <= _system_head(c.old.messages) or (len(places) == 1 and _tag(_whole(removed[0].old))):
+    if places[0] <= _system_head(c.old.messages) or (len(places) == 1 and moves.tag(text_of(removed[0].old))):
         return  # a reminder at the end goes its own way
     board.claim(
         Kind.ROLLED_BACK,
@@ -110,10 +125,13 @@ def rolled_back(board: Board) -> None:
 
 
 def last_message_replaced(board: Board) -> None:
-    """The last message said anew: a retry with other words, or steering."""
+    """The last message said anew: a retry with other words, or steering. One that has its answer behind it by now was
+    edited afterwards, which is none."""
     c = board.comparison
     last = len(c.old.messages) - 1
     now = dict(c.pairs).get(last)
+    if now is None or any(role(c.new.messages[j]) in ("assistant", "tool") for j in c.appended if j > now):
+        return
     changes = [
         change
         for change in board.free(What.TEXT, What.FIELD, What.BLOCK_INSERTED, What.BLOCK_REMOVED)
@@ -128,83 +146,6 @@ def last_message_replaced(board: Board) -> None:
         "nothing is to be mended: only what was new then is read again",
         who=Who.NOBODY,
     )
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A block of text that left, or came."""
-
-    change: Change
-    text: str
-
-
-def reminder_moved(board: Board) -> None:
-    """A tagged block leaves a message and stands in a later one. https://github.com/Kilo-Org/kilocode/issues/13336,
-    https://github.com/anomalyco/opencode/issues/23595"""
-    c = board.comparison
-    for gone in list(_left(board)):
-        name = _tag(gone.text)
-        if name is None or gone.change not in board.free():
-            continue
-        at = board.message_of(gone.change)
-        start = at if at is not None else int(gone.change.path[1])
-        for j in range(start, len(c.new.messages)):
-            text = _whole(c.new.messages[j])
-            if j == at and gone.text.strip() not in text:
-                continue
-            found = _find(gone.text, name, text, c, j)
-            if found is None:
-                continue
-            came = [
-                change
-                for change in board.free(What.TEXT, What.MESSAGE_INSERTED, What.BLOCK_INSERTED)
-                if change.message == j and name in _new_text(change)
-            ]
-            moved = [gone.change, *(change for change in came if change is not gone.change)]
-            board.claim(
-                Kind.REMINDER_MOVED,
-                moved,
-                f"the block <{name}> left an earlier message and stands in a later one",
-                "keep a reminder where it was first sent, and add the new one behind it",
-                at=_message_place(gone.change),
-                moved_to=("messages", j),
-                in_old=gone.change.what.value.endswith("_removed"),
-            )
-            break
-
-
-def message_moved(board: Board) -> None:
-    """Messages that both have, at other places; many at once after a client's restart are a resume.
-    https://github.com/anthropics/claude-code/issues/43657"""
-    inserted = {key_of(change.new): change for change in board.free(What.MESSAGE_INSERTED)}
-    moved = [
-        (change, inserted[key_of(change.old)])
-        for change in board.free(What.MESSAGE_REMOVED)
-        if key_of(change.old) in inserted
-    ]
-    blocks = {key_of(change.new): change for change in board.free(What.BLOCK_INSERTED)}
-    texts = {change.new["text"]: change for change in board.free(What.BLOCK_INSERTED) if is_text(change.new)}
-    moved += [
-        (change, texts[text_of(change.old)])
-        for change in board.free(What.MESSAGE_REMOVED)
-        if text_of(change.old) in texts and key_of(change.old) not in inserted
-    ]
-    moved += [
-        (change, blocks[key_of(change.old)])
-        for change in board.free(What.BLOCK_REMOVED)
-        if key_of(change.old) in blocks and is_text(change.old)
-    ]
-    if moved:
-        first = moved[0]
-        board.claim(
-            Kind.RESUME_REASSEMBLY,
-            [change for pair in moved for change in pair],
-            f"{len(moved)} message{'' if len(moved) == 1 else 's'} or blocks stand at other places than before",
-            "resume a conversation from what was sent, not from parts that are put together anew",
-            at=first[0].path,
-            moved_to=first[1].path,
-            in_old=True,
-        )
 
 
 def message_inserted(board: Board) -> None:
@@ -308,7 +249,7 @@ def _shared_stretch(a: str, b: str) -> int:
 
 
 def _system_head(messages: tuple[dict[str, Any], ...]) -> int:
-    return next((i for i, message in enumerate(messages) if role(message) not in _SYSTEM), len(messages))
+    return next((i for i, message in enumerate(messages) if role(message) not in SYSTEM), len(messages))
 
 
 def _is_head(board: Board, change: Change) -> bool:
@@ -319,59 +260,6 @@ def _first_place(board: Board, changes: list[Change]) -> Path | None:
     return min((change.path for change in changes), key=lambda path: path[:2], default=None)
 
 
-def _left(board: Board) -> Iterator[_Piece]:
-    """What is not where it was."""
-    for change in board.free(What.TEXT, What.MESSAGE_REMOVED, What.BLOCK_REMOVED):
-        if change.what is What.TEXT:
-            region = change.region
-            if change.message is not None and region is not None and region.old.strip():
-                yield _Piece(change, _around(change.old, region.old_at, region.old))
-        elif change.what is What.MESSAGE_REMOVED:
-            yield _Piece(change, _whole(change.old))
-        elif is_text(change.old):
-            yield _Piece(change, change.old["text"])
-
-
-def _around(text: str, at: int, part: str) -> str:
-    """The tagged block that a region lies in, where it is most of it."""
-    start, end = at + len(part) - len(part.lstrip()), at + len(part.rstrip())
-    for block in blocks(text):
-        if block.start <= start and end <= block.end + 1:
-            return text[block.start : block.end] if 5 * len(part.strip()) >= 3 * (block.end - block.start) else ""
-    return part
-
-
-def _tag(text: str) -> str | None:
-    """The name of the block that a text is, where it is one tagged block (or several of a name)."""
-    found = blocks(text)
-    if not found or 5 * (found[0].end - found[0].start) < 3 * len(text.strip()):
-        return None
-    return found[0].name
-
-
-def _find(block: str, name: str, text: str, c: Comparison, j: int) -> str | None:
-    """Whether a text of the new prompt holds such a block that the same message did not hold before."""
-    before = {jj: i for i, jj in c.pairs}.get(j)
-    old = _whole(c.old.messages[before]) if before is not None else ""
-    had = {old[one.start : one.end] for one in blocks(old)}
-    came = (text[one.start : one.end] for one in blocks(text) if one.name == name)
-    return name if any(text_likeness(block.strip(), one) >= ALIKE for one in came if one not in had) else None
-
-
-def _new_text(change: Change) -> str:
-    if change.region is not None:
-        return _around(change.new, change.region.new_at, change.region.new) or change.region.new
-    return _whole(change.new) if change.what is What.MESSAGE_INSERTED else str(change.new)
-
-
-def _whole(message: Any) -> str:
-    return text_of(message) if isinstance(message, dict) else str(message)
-
-
-def _message_place(change: Change) -> Path:
-    return change.path[:2]
-
-
 RULES_FIRST: tuple[Callable[[Board], None], ...] = (compaction, other_conversation, window_truncated)
-RULES_MOVES: tuple[Callable[[Board], None], ...] = (rolled_back, reminder_moved, message_moved)
+RULES_MOVES: tuple[Callable[[Board], None], ...] = (rolled_back, moves.reminder_moved, moves.message_moved)
 RULES_LAST: tuple[Callable[[Board], None], ...] = (message_inserted, message_removed)

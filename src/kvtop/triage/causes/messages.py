@@ -10,13 +10,16 @@ from kvtop.capture.api.canonical import decode
 from kvtop.triage.causes.board import Board
 from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Who
+from kvtop.triage.tags import blocks
 from kvtop.triage.tree import ABSENT
 from kvtop.triage.values import is_text, key_of, key_sorted, role, text_of
 from kvtop.triage.windows import common_head
 
 _CLEARED = re.compile(
     r"clear|prun|omit|remov|truncat|elid|compact|trimm|collapsed|dropped|no longer|old tool|\[\.\.\.|…|redacted"
-    r"|expired",
+    r"|expired|eliminad|borrad|omitid|supprim|effac|retir[ée]|entfern|gelöscht|gekürzt|ausgelassen|rimoss|cancellat|omess"
+    r"|removid|apagad|usunię|pomini|verwijder|weggelaten|удал[её]н|очищен|опущен|скрыт|видален|kaldırıl|silin|清除|清空"
+    r"|删除|刪除|省略|移除|削除|消去|삭제|생략|제거|đã xóa|lược bỏ|محذوف|حذف",
     re.IGNORECASE,
 )
 _PICTURES = frozenset({"image_url", "input_image", "image", "image_pil", "video_url", "input_audio", "audio_url"})
@@ -85,14 +88,14 @@ def tool_call_edited(board: Board) -> None:
 def calls_reordered(board: Board) -> None:
     """Parallel calls, or their results, in another order."""
     changes = board.free(What.CALL_ORDER)
-    removed, inserted = board.free(What.MESSAGE_REMOVED), board.free(What.MESSAGE_INSERTED)
-    for gone in removed:
-        if role(gone.old) not in _TOOL_ROLES:
-            continue
-        again = [came for came in inserted if key_of(came.new) == key_of(gone.old)]
+    inserted: dict[str, list[Change]] = {}
+    for came in board.free(What.MESSAGE_INSERTED):
+        if role(came.new) in _TOOL_ROLES:
+            inserted.setdefault(key_of(came.new), []).append(came)
+    for gone in board.free(What.MESSAGE_REMOVED):
+        again = inserted.get(key_of(gone.old), []) if role(gone.old) in _TOOL_ROLES else []
         if again and _among_results(board, gone, again[0]):
-            inserted.remove(again[0])
-            changes += [gone, again[0]]
+            changes += [gone, again.pop(0)]
     if changes:
         board.claim(
             Kind.CALLS_REORDERED,
@@ -107,7 +110,7 @@ def _among_results(board: Board, gone: Change, came: Change) -> bool:
     """Between where it stood and where it stands are results alone."""
     new = board.comparison.new.messages
     low, high = sorted((int(gone.path[1]), int(came.path[1])))
-    return all(role(message) in _TOOL_ROLES for message in new[low + 1 : high])
+    return all(role(new[at]) in _TOOL_ROLES for at in range(low + 1, min(high, len(new))))
 
 
 def result_reserialised(board: Board) -> None:
@@ -207,9 +210,6 @@ def reasoning_dropped_by_client(board: Board) -> None:
         )
 
 
-_THOUGHT = re.compile(r"<(think(?:ing)?)>.*?</\1>", re.DOTALL)
-
-
 def _thought_left(board: Board, change: Change) -> bool:
     """A thought that stood in an answer's own text is gone from it."""
     region = change.region
@@ -217,17 +217,17 @@ def _thought_left(board: Board, change: Change) -> bool:
         return False
     if role(board.comparison.new.messages[change.message]) != "assistant":
         return False
+    start, end = region.old_at + len(region.old) - len(region.old.lstrip()), region.old_at + len(region.old.rstrip())
     return any(
-        found.start() <= region.old_at + len(region.old) - len(region.old.lstrip())
-        and region.old_at + len(region.old.rstrip()) <= found.end()
-        and len(region.old.strip()) >= 0.5 * len(found[0])
-        for found in _THOUGHT.finditer(change.old)
+        thought.start <= start and end <= thought.end and end - start >= 0.5 * (thought.end - thought.start)
+        for thought in blocks(change.old)
+        if thought.name in ("think", "thinking")
     )
 
 
 def role_changed(board: Board) -> None:
     """A message under another role."""
-    changes = [c for c in board.free(What.FIELD) if c.message is not None and c.path[2:] in (("role",), ("name",))]
+    changes = [c for c in board.free(What.FIELD) if c.message is not None and c.path[2:] == ("role",)]
     if changes:
         was, now = changes[0].old, changes[0].new
         names = f" from {was} to {now}" if isinstance(was, str) and isinstance(now, str) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvtop.capture.turn import Route
 from kvtop.triage.causes.board import Board
 from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind
@@ -13,14 +14,18 @@ _TEMPLATE = frozenset(
         "chat_template",
         "chat_template_kwargs",
         "reasoning_effort",
-        "reasoning",
         "thinking",
         "documents",
         "add_generation_prompt",
         "continue_final_message",
         "tool_choice",
         "mm_processor_kwargs",
+        "media_io_kwargs",
         "add_special_tokens",
+        "truncate_prompt_tokens",
+        "truncation_side",
+        "truncation",
+        "prompt_embeds",
     }
 )
 _UNSAID = {
@@ -28,6 +33,7 @@ _UNSAID = {
     "continue_final_message": False,
     "tool_choice": "auto",
     "add_special_tokens": False,
+    "truncation": "disabled",
 }
 """What it is where it is not said."""
 
@@ -50,8 +56,8 @@ def template_inputs_changed(board: Board) -> None:
     changes = [
         change
         for change in _inputs(board, *_TEMPLATE)
-        if _said(change.old, change.path) != _said(change.new, change.path)
-        and (change.path != ("tool_choice",) or "none" in (change.old, change.new))  # else it only binds the answer
+        if _said(board, change.old, change.path) != _said(board, change.new, change.path)
+        and (change.path != ("tool_choice",) or _may_hide_tools(board, change))  # else it only binds the answer
     ]
     if changes:
         names = ", ".join(str(change.path[0]) for change in changes)
@@ -59,14 +65,15 @@ def template_inputs_changed(board: Board) -> None:
         board.claim(
             Kind.TEMPLATE_INPUTS_CHANGED,
             changes,
-            f"{names} {verb} between the two turns; the chat template prints another prompt",
+            f"{names} {verb} between the two turns; the server makes another prompt of them",
             f"send the same {names} on every turn of a conversation",
         )
 
 
 def response_format_changed(board: Board) -> None:
     """A schema that the template prints, for models that print it."""
-    if changes := _inputs(board, "response_format", "text"):
+    changes = [c for c in _inputs(board, "response_format") if _format(c.old) != _format(c.new)]
+    if changes:
         board.claim(
             Kind.RESPONSE_FORMAT_CHANGED,
             changes,
@@ -88,14 +95,14 @@ def cache_salt_changed(board: Board) -> None:
 
 
 def prompt_logprobs_set(board: Board) -> None:
-    """A request that asks for prompt_logprobs reads nothing from the cache (vLLM, to 0.33).
-    https://github.com/vllm-project/vllm/issues/57596"""
-    changes = _inputs(board, "prompt_logprobs")
-    if changes and changes[0].new not in (ABSENT, None):
+    """A request that asks for prompt_logprobs reads nothing from the cache (vLLM, to 0.33). `echo` asks for them where
+    the answer's are asked for. https://github.com/vllm-project/vllm/issues/57596"""
+    changes = [change for change in _inputs(board, "prompt_logprobs", "echo") if change.new is not ABSENT]
+    if changes:
         board.claim(
             Kind.PROMPT_LOGPROBS_SET,
             changes,
-            "prompt_logprobs is set: vLLM reads no cached block for such a request",
+            f"{changes[0].path[0]} is set: vLLM reads no cached block for such a request",
             "ask for prompt_logprobs in a request of its own",
         )
 
@@ -109,8 +116,21 @@ def _inputs(board: Board, *names: str) -> list[Change]:
     return [change for change in board.free(What.INPUT) if change.path[0] in names]
 
 
-def _said(value: object, path: tuple[str | int, ...]) -> object:
+def _may_hide_tools(board: Board, change: Change) -> bool:
+    """A tool_choice from or to none, where there are tools that a server may leave out because of it."""
+    tools = board.comparison.old.tools or board.comparison.new.tools
+    return bool(tools) and "none" in (change.old, change.new)
+
+
+def _format(value: object) -> object:
+    """Plain text is what is answered where no format is said."""
+    return None if value is ABSENT or value == {"type": "text"} else value
+
+
+def _said(board: Board, value: object, path: tuple[str | int, ...]) -> object:
     default = _UNSAID.get(str(path[0]))
+    if path == ("add_special_tokens",):
+        default = board.comparison.new.route is Route.COMPLETIONS
     if value is ABSENT or value is None:
         return default
     return None if value in ({}, []) else value

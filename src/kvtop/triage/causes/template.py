@@ -11,7 +11,7 @@ from kvtop.triage.kinds import Kind, Varies, Who
 from kvtop.triage.prompt import Path, in_words
 from kvtop.triage.result import Cause
 from kvtop.triage.spans import varying
-from kvtop.triage.values import role, text_of
+from kvtop.triage.values import SYSTEM, role, text_of
 
 HANDFUL = 16
 """Tokens: an old prompt ends with so many at most that only ask for an answer, and that the next one need not hold."""
@@ -45,10 +45,10 @@ def not_printed(comparison: Comparison, cause: Cause, old: str, new: str) -> Cau
     """A tool_choice from or to none that took the tools out of the prompt.
     https://github.com/ai-dynamo/dynamo/pull/7391. `old`, `new`: the texts of both prompts behind the place."""
     ids = {change.id for change in comparison.changes if change.path == ("tool_choice",)}
-    names = [str(tool.get("name")) for tool in comparison.new.tools[:1] if tool.get("name")]
-    if not (cause.changes & ids) or not names or (names[0] in old) == (names[0] in new):
+    name = str(comparison.new.tools[0].get("name", "")) if comparison.new.tools else ""
+    gone = _says(old, name)
+    if not (cause.changes & ids) or gone == _says(new, name):
         return cause
-    gone = names[0] in old
     return replace(
         cause,
         kind=Kind.TOOLS_NOT_RENDERED,
@@ -77,10 +77,10 @@ def _empty_think(comparison: Comparison, left: Leftover, unit: int | None) -> Ca
 def _hoisted(comparison: Comparison, left: Leftover) -> Cause | None:
     """A later system message is printed into the head. https://github.com/vllm-project/vllm/issues/53393; vLLM 0.24 and
     newer log it once."""
-    head = next((i for i, m in enumerate(comparison.old.messages) if role(m) not in _SYSTEM), 0)
+    head = next((i for i, m in enumerate(comparison.old.messages) if role(m) not in SYSTEM), 0)
     for j in comparison.appended:
         message = comparison.new.messages[j]
-        if role(message) in _SYSTEM and j > head and _begins(left.new, text_of(message)):
+        if role(message) in SYSTEM and j > head and _begins(left, text_of(message)):
             return _cause(
                 Kind.SYSTEM_TURN_HOISTED,
                 comparison,
@@ -142,12 +142,18 @@ def _server_date(comparison: Comparison, left: Leftover) -> Cause | None:
     )
 
 
-_SYSTEM = ("system", "developer")
+def _begins(left: Leftover, message: str) -> bool:
+    """Whether a message begins near the place in the new prompt, where the old one does not say it."""
+    words = message.strip()[:24].rstrip()
+    return _says(left.new[:200], words) and not _says(left.old[:200], words)
 
 
-def _begins(text: str, message: str) -> bool:
-    words = message.strip()[:60]
-    return bool(words) and words[:24] in text[:200]
+def _says(text: str, words: str) -> bool:
+    """Whether these words stand in it, and not inside of others."""
+    if not words:
+        return False
+    before, behind = (r"(?<!\w)" if words[0].isalnum() else ""), (r"(?!\w)" if len(words) < 24 else "")
+    return re.search(before + re.escape(words) + behind, text) is not None
 
 
 def _cause(

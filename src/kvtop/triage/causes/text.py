@@ -18,7 +18,9 @@ _HEADER = re.compile(r"x-anthropic-billing-header:[^\n]*", re.IGNORECASE)
 _STATUS = re.compile(
     r"status|git\b|branch|todo|open[ _]files|open[ _]tabs|diagnostics|environment[_ ]details|workspace[_ ]state|agenda"
     r"|working[ _]tree|running[ _](?:jobs|processes|terminals)|progress|cursor[ _]position"
-    r"|recent[ _](?:commits|changes)|current[ _]state",
+    r"|recent[ _](?:commits|changes)|current[ _]state"
+    r"|zustand|aufgabenliste|fortschritt|(?<![^\W\d_])(?:état|estado|stato|statut|stan)(?![^\W\d_])|tareas|tarefas|tâches"
+    r"|состояни|статус|стан\b|задачи|状态|狀態|状況|待办|進捗|상태|할 일|durum|görevler|trạng thái|الحالة|स्थिति",
     re.IGNORECASE,
 )
 _STATE = re.compile(
@@ -27,11 +29,17 @@ _STATE = re.compile(
 )
 """Names of tagged blocks that hold a state, or something that stays: what only varies there is volatile text."""
 _MEMORY = re.compile(
-    r"(?<![a-z])memor(?:y|ies)(?![a-z])|recall|retriev|relevant[ _-]|context[ _](?:docs|items)|knowledge",
+    r"(?<![a-z])memor(?:y|ies)(?![a-z])|recall|retriev|relevant[ _-]|context[ _](?:docs|items)|knowledge"
+    r"|search[ _]results|reference[ _](?:docs|documents|materials?)"
+    r"|gedächtnis|erinnerung|wissensbasis|suchergebnis|fundstellen|mémoire|souvenir|résultats de recherche"
+    r"|memoria|recuerdo"
+    r"|resultados de (?:la )?búsqueda|memória|ricord|risultati della ricerca|памят|воспоминан|найденные|база знаний"
+    r"|记忆|記憶|检索|檢索|搜索结果|知识|知識|参考资料|参考文献|参考資料|検索結果|기억|검색 결과|참고 자료|지식"
+    r"|bellek|hafıza|arama sonuç|bộ nhớ|kết quả tìm kiếm|tài liệu tham khảo|ذاكرة|نتائج البحث|स्मृति|संदर्भ",
     re.IGNORECASE,
 )
-_HEADING = re.compile(r"^(?:#{1,6}\s+(?P<mark>.+)|(?P<words>[A-Za-z][^\n:]{2,60}):)\s*$")
-_PATH = re.compile(r"(?:~|[A-Za-z]:)?[/\\][\w.@+~-]+(?:[/\\][\w.@+~-]*)*|(?:[\w.@+-]+/)+[\w.@+-]+")
+_HEADING = re.compile(r"^(?:#{1,6}\s+(?P<mark>.+)|(?P<words>[^\W\d_][^\n:：]{1,60})[:：])\s*$")
+_PATH = re.compile(r"(?:~|[A-Za-z]:)?[/\\][\w.@+~-]+(?:[/\\][\w.@+~-]*)*|(?<![\w.@+-])(?:[\w.@+-]+/)+[\w.@+-]+")
 _LETTER = re.compile(r"[^\W\d_]")
 _WORDS = {
     Varies.DATE_TIME: "a date or time",
@@ -51,7 +59,7 @@ _AROUND = 160
 def client_header(board: Board) -> None:
     """A client's own header line in the prompt. https://github.com/anthropics/claude-code/issues/68900; the messages
     route of vLLM 0.18 and newer strips it, https://github.com/vllm-project/vllm/pull/36829"""
-    changes = [change for change in _texts(board) if _HEADER.search(change.old + change.new) and _inside_header(change)]
+    changes = [change for change in _texts(board) if _inside_header(change)]
     for group in _by_path(changes):
         board.claim(
             Kind.CLIENT_HEADER,
@@ -176,7 +184,7 @@ def text_edited(board: Board) -> None:
         board.claim(
             Kind.TEXT_EDITED,
             group,
-            f"text of {'the system prompt' if whose in ('system', 'developer') else 'an earlier message'} was {done}"
+            f"text of {'the system prompt' if whose in SYSTEM else 'an earlier message'} was {done}"
             f"{_said(old or new) if not (old and new) else ''}",
             "leave earlier text as it was sent; say what is new in a new message",
         )
@@ -235,7 +243,7 @@ def _inside_header(change: Change) -> bool:
         if not words:
             return None
         start = at + len(part) - len(part.lstrip())
-        line = text.rfind("\n", 0, start) + 1
+        line = max(text.rfind("\n", 0, start) + 1, start - MOST_CHARS)
         found = _HEADER.search(text, line, start + len(words))
         return found is not None and found.start() <= start and "\n" not in words
 
@@ -258,15 +266,17 @@ def blocks_of(text: str, at: int) -> list[str]:
     """The names of what a place of a text stands under, the nearest first: label, heading, tagged blocks."""
     names: list[str] = []
     line_start = text.rfind("\n", 0, at) + 1
-    label = text[line_start:at].partition(":")
-    if label[1] and len(label[0]) <= 60:
-        names.append(label[0].strip(" -*#\t"))
+    label, colon, _ = text[line_start : min(at, line_start + 80)].replace("：", ":").partition(":")
+    if colon and len(label) <= 60:
+        names.append(label.strip(" -*#\t"))
+    paragraph = True
     for line in reversed(text[max(0, line_start - 2_000) : line_start].splitlines()):
-        if found := _HEADING.match(line.strip()):
+        found = _HEADING.match(line.strip())
+        # A heading with marks stands over all paragraphs up to the next one.
+        if found and (found["mark"] or paragraph):
             names.append((found["mark"] or found["words"]).strip())
             break
-        if not line.strip():
-            break
+        paragraph = paragraph and bool(line.strip())
     return [*names, *around(text, at)]
 
 
@@ -309,17 +319,24 @@ def _in_block(board: Board, kind: Kind, fits: Callable[[str, Change], bool], ver
 
 
 def _precision(changes: Iterable[Change]) -> str:
-    """To the second, minute or day, by what is the same in both."""
+    """To the second, minute or day: the finest that any of the times says that are not the same in both."""
+    finest = 0
     for change in changes:
         old, new = _lines(change)
-        times = [span.text for span in (*spans(old), *spans(new)) if span.what is Varies.DATE_TIME]
-        clocks = [text for text in times if ":" in text]
-        if any(text.count(":") >= 2 for text in clocks):
-            return " (to the second)"
-        if clocks:
-            return " (to the minute)"
-    return " (to the day)"
+        for one, other in zip(spans(old), spans(new), strict=True):
+            if one.what is Varies.DATE_TIME and one.text != other.text:
+                finest = max(finest, *(_fineness(text) for text in (one.text, other.text)))
+    return (" (to the day)", " (to the minute)", " (to the second)")[finest]
 
 
+def _fineness(time: str) -> int:
+    """2: it tells seconds; 1: minutes; 0: days."""
+    if time.replace(".", "").isdigit():
+        return 2  # seconds since 1970
+    clock = _OCLOCK.search(time)
+    return 0 if clock is None else 2 if clock["s"] else 1
+
+
+_OCLOCK = re.compile(r"\d(?::|\s?h\s?|[時点시]\s?)\d{1,2}(?P<s>:\d)?")
 EARLY = (client_header, unicode_form, whitespace)
 LATE = (path_changed, memory_text, live_status, volatile_text, text_edited)

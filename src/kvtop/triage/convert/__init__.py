@@ -6,12 +6,13 @@ from typing import Any
 
 from kvtop.capture.turn import Route
 from kvtop.triage.convert import version as v
-from kvtop.triage.convert.converted import Converted, Draft, Dropped, Path, Place, items, object_of, pointer_to
+from kvtop.triage.convert.converted import Converted, Draft, Dropped, Place, items, object_of
 from kvtop.triage.convert.inputs import render_inputs
 from kvtop.triage.convert.messages import HEADER, from_messages
 from kvtop.triage.convert.responses import from_responses
+from kvtop.triage.prompt import Path
 
-__all__ = ["Converted", "Dropped", "Path", "Place", "convert", "pointer_to", "render_inputs"]
+__all__ = ["Converted", "Dropped", "Path", "Place", "convert", "render_inputs"]
 
 _WHOLE: dict[Path, Place] = {(): Place("")}
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kvtop.triage.convert.version import at_least
-
-Path = tuple[str | int, ...]
-"""Keys and indices from the root of a JSON document."""
-
-
-def pointer_to(path: Iterable[str | int]) -> str:
-    """The JSON pointer (RFC 6901) of a path."""
-    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+from kvtop.triage.prompt import Path
+from kvtop.triage.prompt import pointer as pointer_to
 
 
 @dataclass(frozen=True, slots=True)

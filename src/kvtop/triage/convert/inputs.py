@@ -24,12 +24,9 @@ _PLAIN = (
     "truncate_prompt_tokens",
     "truncation_side",
     "prompt_logprobs",
-    "echo",
-    "suffix",
     "prompt_embeds",
 )
-"""Named alike on every route that has them. `model` names the adapter too; `echo` makes the server ask for
-prompt_logprobs, with which no cache is read."""
+"""Named alike on every route that has them. `model` names the adapter too."""
 
 
 def render_inputs(route: Route, body: object) -> dict[str, Any]:
@@ -40,12 +37,20 @@ def render_inputs(route: Route, body: object) -> dict[str, Any]:
     if route is Route.MESSAGES:
         config = object_of(found.get("output_config"))
         inputs |= _named(reasoning_effort=config.get("effort"), response_format=config.get("format"))
-        inputs |= _named(thinking=object_of(found.get("thinking")).get("type"))  # its budget binds the answer alone
+        # Enabled or adaptive, and with whatever budget, it binds the answer alone.
+        inputs |= _named(thinking="disabled" if object_of(found.get("thinking")).get("type") == "disabled" else None)
     elif route is Route.RESPONSES:
         effort = object_of(found.get("reasoning")).get("effort")
         inputs |= _named(reasoning_effort=effort, response_format=object_of(found.get("text")).get("format"))
         inputs |= _named(previous_response_id=found.get("previous_response_id"), truncation=found.get("truncation"))
+    if found.get("echo") is True and "prompt_logprobs" not in inputs and _logprobs(route, found) is not None:
+        inputs["echo"] = True  # which makes the server ask for prompt_logprobs, with which no cache is read
     return inputs
+
+
+def _logprobs(route: Route, found: dict[str, Any]) -> object:
+    """How many of the answer are asked for; None: none."""
+    return found.get("logprobs") if route is Route.COMPLETIONS else found.get("top_logprobs", 0)
 
 
 def _named(**values: object) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from kvtop.triage.convert import version as v
 from kvtop.triage.convert.converted import (
     Converted,
     Draft,
-    Path,
     Place,
     Text,
     items,
@@ -20,6 +19,7 @@ from kvtop.triage.convert.converted import (
     uncached,
 )
 from kvtop.triage.convert.tools import read_tool_choice, read_tools
+from kvtop.triage.prompt import Path
 
 HEADER = "x-anthropic-billing-header"
 """Begins the block that names the client and, from some clients, differs in each request."""
@@ -327,7 +327,7 @@ def _effort(draft: Draft, body: dict[str, Any], disabled: str) -> object:
         effort = object_of(body.get("output_config")).get("effort")
         draft.places[("reasoning_effort",)] = Place("/output_config/effort")
     if object_of(body.get("thinking")).get("type") == "disabled" and draft.since(v.DISABLED_THINKING):
-        draft.places[("reasoning_effort",)] = Place("/thinking/type")
+        draft.places[("reasoning_effort",)] = draft.places[("thinking",)] = Place("/thinking/type", same=False)
         return disabled
     return effort
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from kvtop.errors import printable
 from kvtop.triage.convert import version as v
-from kvtop.triage.convert.converted import Converted, Draft, Path, Place, items, object_of, text_of
+from kvtop.triage.convert.converted import Converted, Draft, Place, items, object_of, text_of
+from kvtop.triage.prompt import Path
 
 _UNFINISHED = ("in_progress", "incomplete")
 

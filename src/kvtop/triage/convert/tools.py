@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvtop.triage.convert import version as v
-from kvtop.triage.convert.converted import Draft, Path, Place, items, object_of, text_of, uncached
+from kvtop.triage.convert.converted import Draft, Place, items, object_of, text_of, uncached
+from kvtop.triage.prompt import Path
 
 _Tool = tuple[dict[str, Any], str]
 """A tool, or a block that changes the tools, and its pointer."""
