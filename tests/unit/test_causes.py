@@ -15,12 +15,13 @@ from kvtop.capture.turn import Route
 from kvtop.triage.align import MOST_PAIRS, align, insertions_last
 from kvtop.triage.causes.template import Leftover, explain
 from kvtop.triage.changes import compare
-from kvtop.triage.judge import compare_bodies, read
+from kvtop.triage.judge import read
 from kvtop.triage.kinds import Kind, Varies, Who
 from kvtop.triage.plain import _shown
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.result import Cause
 from kvtop.triage.spans import skeleton, varying
+from triage_score import compare_bodies
 
 
 def system(text: str) -> dict[str, Any]:
