@@ -128,7 +128,9 @@ def test_the_last_turn_is_compared_with_the_one_that_it_continues(
     found = json.loads(out)
     assert code == 0 and (found["old"], found["new"]) == (str(second), str(third))
     assert [cause["kind"] for cause in found["causes"]] == ["cache_salt_changed"]
-    assert found["first_difference"]["pointer"] == "/cache_salt" and found["first_difference"]["new"] == "s"
+    first_difference = found["first_difference"]
+    assert first_difference["pointer"] == "/cache_salt"
+    assert first_difference["old"] == "none" and first_difference["new"] == "(salt e64984c3aacf6ede)"
     code, out, _ = run(capsys, "diff", str(first), str(second), "--json")
     assert code == 0 and json.loads(out)["append_only"] is True and json.loads(out)["causes"] == []
 

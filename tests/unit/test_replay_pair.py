@@ -62,7 +62,7 @@ async def test_a_kind_that_only_the_conversation_tells_is_repaired(store: Store)
     assert why.diff is not None
     pair = await of_turns(book, new, old, [Kind.SYSTEM_FLAPS])
     assert pair.kinds == (Kind.SYSTEM_FLAPS,)
-    assert pair.repaired is not None and pair.repaired.says == "what comes and goes behind the history"
+    assert pair.repaired is not None and pair.repaired.says == "what comes and goes in the newest message"
     first, second = (made["messages"][0]["content"] for made in (pair.repaired.old, pair.repaired.new))
     assert first == second and "Mode" not in first
     assert (pair.old, pair.new) == (f"turn {ids[1]}", f"turn {ids[2]}")
