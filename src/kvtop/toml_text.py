@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from kvtop.errors import keyless
@@ -30,6 +30,20 @@ def line_of(text: str, path: Sequence[str], nth: int = 0) -> int | None:
         if wanted[: len(at)] == at and (best is None or len(at) > best[0]):
             best = len(at), number
     return best[1] if best else None
+
+
+def lines_of(text: str) -> dict[tuple[str, ...], int]:
+    """The line of every path that is seen, for many questions to one text; of a path that is there twice the first."""
+    lines: dict[tuple[str, ...], int] = {}
+    for number, at in _places(text, (), 0):
+        lines.setdefault(at, number)
+    return lines
+
+
+def nearest(lines: Mapping[tuple[str, ...], int], path: Sequence[str]) -> int | None:
+    """The line of the longest part of `path`; None for none."""
+    parts = tuple(path)
+    return next((lines[parts[:length]] for length in range(len(parts), 0, -1) if parts[:length] in lines), None)
 
 
 def _places(text: str, first: tuple[str, ...], nth: int) -> Iterator[tuple[int, tuple[str, ...]]]:
