@@ -16,7 +16,7 @@ import msgspec
 from kvtop import errors, files, paths
 from kvtop.errors import UsageError, keyless, printable
 from kvtop.profiles import valid
-from kvtop.profiles.merge import Origins, merged, spelled
+from kvtop.profiles.merge import Origins, merged, spelled, spelled_path
 from kvtop.profiles.profile import Profile
 from kvtop.toml_text import line_of, lines_of, nearest
 
@@ -155,9 +155,13 @@ class _Reader:
         """(values, origins, bases) of a file with what it extends; `below` are those that extend it."""
         text, raw = self._one(file)
         how = f"extends {file.stem}" if below else "file"
-        raw = spelled(raw)
         lines = lines_of(text)
-        origins = {dotted(path): Origin(file, nearest(lines, path), how) for path in _leaves(raw) if path != _EXTENDS}
+        origins = {
+            dotted(spelled_path(path)): Origin(file, nearest(lines, path), how)
+            for path in _leaves(raw)
+            if path != _EXTENDS
+        }
+        raw = spelled(raw)
         for number in range(len(raw.get("serve", {}).get("args", ()))):
             origins[f"serve.args[{number}]"] = origins["serve.args"]
         base = raw.pop("extends", "")

@@ -26,6 +26,13 @@ def spelled(raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "serve": serve} if "serve" in raw else dict(raw)
 
 
+def spelled_path(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Where a value of the file is in `spelled`."""
+    if path[:2] != ("serve", "json") or len(path) < 3:
+        return path
+    return (*path[:2], plain(path[2]), *path[3:])
+
+
 def merged(
     base: dict[str, Any], own: dict[str, Any], from_base: Origins[T], from_own: Origins[T]
 ) -> tuple[dict[str, Any], Origins[T]]:
@@ -37,7 +44,9 @@ def merged(
     in_json = set(serve.get("json", {}))
     fields = {flag for key, flag in _FIELDS.items() if key in serve}
     drop = set(serve.get("drop", ()))
-    base = _less_flags(base, in_args=drop | in_json | fields, in_json=drop | in_args, fields=drop, origins=origins)
+    base = _less_flags(
+        base, in_args=drop | in_json | fields, in_json=drop | in_args, fields=drop | in_args, origins=origins
+    )
     base = _less_variables(base, env, origins)
     base_args = list(base.get("serve", {}).get("args", ()))
     values = _over(base, own, (), origins, from_own)
