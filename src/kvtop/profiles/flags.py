@@ -1,6 +1,6 @@
 """vLLM's command line as vLLM reads it: what stands behind `vllm serve`, with the YAML file of --config below it.
 
-The order of its parser (0.32, `FlexibleArgumentParser`) decides who wins: `--model` moves to the front; the file's words
+The order of its parser (0.32, `FlexibleArgumentParser`) decides who wins: --model moves to the front; the file's words
 are put behind the model; underscores become dashes; dotted flags (`--kv-transfer-config.kv_role x`) are gathered into
 JSON behind everything else, so that they replace a JSON value rather than add to it; then argparse, where the last of a
 flag counts, and a flag may be cut short.
