@@ -1,8 +1,8 @@
 """What a profile's file may hold: one TOML file each, `NAME.toml` in the folder profiles/ beside config.toml.
 
 Every key is optional. A profile that extends another takes what it does not say itself from there: tables are merged,
-`serve.args` are put behind those of the base (of a flag that is given twice vLLM takes the last), other lists and values
-replace.
+`serve.args` are put behind those of the base (of a flag that is given twice vLLM takes the last), other lists and
+values replace. A flag or a variable that both name, the base in another form, is the profile's own alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Serve(_Part, frozen=True):
     """
 
     model: str = ""
-    """The model, in front of all flags. Empty: `--model` in args, or `model:` in the configuration file, or vLLM's own."""
+    """The model, in front of all flags. Empty: `--model` in args, or `model:` in the configuration file, or vLLM's
+    own."""
     names: list[str] = []
     """`--served-model-name`."""
     host: str = ""
@@ -51,12 +52,18 @@ class Serve(_Part, frozen=True):
 
 
 class Env(_Part, frozen=True):
-    """`[env]`: the environment of vLLM, on top of kvtop's own (venv) or of the container's."""
+    """`[env]`: the environment of vLLM, on top of kvtop's own (venv) or of the image's (docker).
+
+    For the runners compose and systemd, whose own file holds it, `set` is read by `check` and the screen, and not by
+    `start`; a compose file gets what it asks for by name: `unset`, `from_file` and `from_env` are those of
+    `docker compose` itself.
+    """
 
     set: dict[str, str] = {}
     unset: list[str] = []
     from_file: dict[str, str] = {}
-    """Variable -> a file whose first line is its value. For secrets: read at the start, never shown."""
+    """Variable -> a file whose first line is its value, by its whole path or from ~/. For secrets: read at the start,
+    never shown."""
     from_env: dict[str, str] = {}
     """Variable -> the variable of kvtop's own environment that holds its value. For secrets: never shown."""
 
@@ -72,7 +79,7 @@ class Venv(_Part, frozen=True):
 
 
 class Docker(_Part, frozen=True):
-    """`[docker]`: one container, by `docker run`."""
+    """`[docker]`: one container, by `docker run`. For compose: what the compose file is expected to ask for."""
 
     image: str = ""
     """With its tag or digest."""
@@ -83,6 +90,8 @@ class Docker(_Part, frozen=True):
     options: Words = []
     """Words of `docker run` in front of the image: --ipc=host, --shm-size=32g, -v …; without -d, --rm, --name, --gpus,
     -e, --env-file, --entrypoint."""
+    env_files: list[str] = []
+    """Files of variables (`--env-file`): what stands in them is never shown."""
     entrypoint: Words = []
     """Instead of the image's own; the first word is --entrypoint, the rest stands behind the image."""
 
@@ -95,6 +104,8 @@ class Compose(_Part, frozen=True):
     project: str = ""
     profiles: list[str] = []
     env_files: list[str] = []
+    variables: dict[str, str] = {}
+    """Of the compose file, `${NAME}`: the environment of `docker compose`."""
     program: Words = []
     """Empty: ["docker", "compose"]."""
 
@@ -130,7 +141,8 @@ class Start(_Part, frozen=True):
     after_stop: list[Command] = []
     """When vLLM is gone, whatever ended it."""
     timeout_s: Seconds = 1800.0
-    """From the start to an answering server. Handed to vLLM too, as VLLM_ENGINE_READY_TIMEOUT_S, unless `env` has it."""
+    """From the start to an answering server. Handed to vLLM too (venv, docker), as VLLM_ENGINE_READY_TIMEOUT_S, unless
+    `env` has it."""
     health_url: str = ""
     """Empty: /health at the port of [serve]."""
     stop_wait_s: Seconds = 15.0
