@@ -74,7 +74,7 @@ def main() -> None:
         subprocess.Popen([sys.executable, "-c", SLEEPER])
     held = None
     if tier := env.get("STANDIN_TIER"):
-        with open(f"/dev/shm/{tier}", "w+b") as file:
+        with Path("/dev/shm", tier).open("w+b") as file:
             file.truncate(1 << 20)
             held = mmap.mmap(file.fileno(), 1 << 20)
         print(f"(Worker pid=1) INFO 11-30 12:00:00 [x.py:1] Created mmap file /dev/shm/{tier} (0.0 GB)", flush=True)

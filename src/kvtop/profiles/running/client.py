@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from kvtop import paths
 from kvtop.errors import KvtopError, printable
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.profile import Profile
-from kvtop.profiles.running import aftermath, failure, family, look, progress, record
+from kvtop.profiles.running import aftermath, family, look, progress, record
 from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.order import Order
@@ -142,8 +142,9 @@ def follow(name: str, until: Callable[[Seen], bool], pause: family.Pause = time.
         pause(LOOK_S)
 
 
-def stop(name: str, by: str, pause: family.Pause = time.sleep) -> Record:
-    """End a profile's server and see it gone; the record as it is then. `by`: who wants it, for the record.
+def stop(name: str, by: str, pause: family.Pause = time.sleep, *, locked: bool = False) -> Record:
+    """End a profile's server and see it gone; the record as it is then. `by`: who wants it, for the record. `locked`:
+    the caller holds the lock.
 
     Raises KvtopError where nothing runs, or it does not end.
     """
@@ -152,12 +153,11 @@ def stop(name: str, by: str, pause: family.Pause = time.sleep) -> Record:
     if state is None or seen.state in ("stopped", "failed"):
         raise KvtopError(f"{printable(name, 80)} does not run", "kvtop profile list shows what runs")
     if state.keeper is not None and state.keeper.lives:
-        return _by_keeper(state, by, pause)
-    with Lock(f"stops {name}"):
-        return _alone(state, by, pause)
+        return _by_keeper(state, by, pause, locked)
+    return _alone(state, by, pause, locked)
 
 
-def _by_keeper(state: Record, by: str, pause: family.Pause) -> Record:
+def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
     assert state.keeper is not None
     if state.state != "stopping":
         record.ask(state.name, by, time.time())
@@ -168,16 +168,20 @@ def _by_keeper(state: Record, by: str, pause: family.Pause) -> Record:
             now = record.read(state.name)
             if now is not None and now.state in ("stopped", "failed"):
                 return now
-            with Lock(f"stops {state.name}"):
-                return _alone(now or state, by, pause)
+            return _alone(now or state, by, pause, locked)
         pause(family.POLL_S)
     raise KvtopError(
         f"{state.name} does not end (its keeper: process {state.keeper.pid})", "kvtop profile logs shows what it does"
     )
 
 
-def _alone(state: Record, by: str, pause: family.Pause) -> Record:
+def _alone(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
     """Its keeper is gone: this process ends it and writes the record."""
+    with contextlib.nullcontext() if locked else Lock(f"stops {state.name}"):
+        return _ended_here(state, by, pause)
+
+
+def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     runner = runner_of(state)
     state.state, state.ask = "stopping", Ask(by, time.time())
     record.write(state)
@@ -196,13 +200,6 @@ def _alone(state: Record, by: str, pause: family.Pause) -> Record:
     return state
 
 
-def cause(state: Record) -> str:
-    """Of a server that ended while nobody watched: why, from its log."""
-    ran = state.ready_at is not None
-    return failure.ended(failure.root_cause(runner_of(state).log_text(4_000_000), ran=ran), None, ran=ran)
-
-
-def running(names: Sequence[str] | None = None) -> list[Seen]:
-    """The profiles whose server starts, runs or stops; all, or those of `names`."""
-    found = [look.look(state.name) for state in record.every() if names is None or state.name in names]
-    return [seen for seen in found if seen.state in ("starting", "running", "stopping")]
+def running() -> list[Seen]:
+    """The profiles whose server starts, runs or stops."""
+    return [seen for seen in look.every() if seen.state in ("starting", "running", "stopping")]

@@ -45,22 +45,25 @@ class End:
     """Processes that live still."""
 
 
-def look(server: Who, known: Iterable[Who] = ()) -> list[Who]:
-    """The server's living processes: itself, its session, its descendants, and those of `known` that live."""
+def look(server: Who, known: Iterable[Who] = (), *, session: bool = True) -> list[Who]:
+    """The server's living processes: itself, its session, its descendants, and those of `known` that live.
+
+    Not `session`: it has none of its own.
+    """
     found: dict[int, Who] = {who.pid: who for who in known if who.lives}
     if server.lives:
         found[server.pid] = server
     elif birth(server.pid) is not None:
         return list(found.values())  # another process has its number, so nobody is left in its session
     children: dict[int, list[int]] = {}
-    session: list[int] = []
+    members: list[int] = []
     for pid in _pids():
         facts = _parent_and_session(pid)
         if facts is not None:
             children.setdefault(facts[0], []).append(pid)
-            if facts[1] == server.pid:
-                session.append(pid)
-    ways = [server.pid, *found, *session]
+            if session and facts[1] == server.pid:
+                members.append(pid)
+    ways = [server.pid, *found, *members]
     seen: set[int] = set()
     while ways:
         pid = ways.pop()
@@ -114,21 +117,34 @@ def send(who: Who, number: signal.Signals) -> bool:
 
 
 def end(
-    server: Who, known: Iterable[Who], wait_s: float, pause: Pause, clock: Callable[[], float], *, gently: bool = True
+    server: Who,
+    known: Iterable[Who],
+    wait_s: float,
+    pause: Pause,
+    clock: Callable[[], float],
+    *,
+    gently: bool = True,
+    session: bool = True,
 ) -> End:
     """One SIGINT to the server, `wait_s` for its end, SIGKILL to whatever of it is there then.
 
     No second signal: while a stream is open the web server ignores it. Not `gently`: killed at once.
     """
+
+    def see(known: Iterable[Who]) -> list[Who]:
+        return look(server, known, session=session)
+
     began = clock()
     done = End()
-    family = look(server, known)
+    family = see(known)
     if gently and send(server, signal.SIGINT):
         _until(lambda: not server.lives, wait_s, pause, clock)
         done.in_time = not server.lives
-        family = look(server, family)
-        if done.in_time:
-            family = _gone(server, family, min(WORKERS_S, wait_s), pause, clock)
+        family = see(family)
+        until = clock() + min(WORKERS_S, wait_s)
+        while done.in_time and family and clock() < until:
+            pause(POLL_S)
+            family = see(family)
     until, trackers_until = clock() + KILL_S, clock() + TRACKER_S
     hit: set[Who] = set()
     while family:  # again while there is anybody: one that was just being born is met the next time
@@ -139,21 +155,13 @@ def end(
                 if send(who, signal.SIGKILL):
                     hit.add(who)
         pause(POLL_S)
-        family = look(server, family)
+        family = see(family)
         if clock() > until:
             break
     done.left = [who.pid for who in family]
     done.killed = len(hit - {server})
     done.took_s = clock() - began
     return done
-
-
-def _gone(server: Who, family: list[Who], wait_s: float, pause: Pause, clock: Callable[[], float]) -> list[Who]:
-    until = clock() + wait_s
-    while family and clock() < until:
-        pause(POLL_S)
-        family = look(server, family)
-    return family
 
 
 def _until(done: Callable[[], bool], wait_s: float, pause: Pause, clock: Callable[[], float]) -> None:

@@ -26,7 +26,7 @@ from kvtop.profiles.running.progress import Progress
 from kvtop.profiles.running.record import Ask, Record, Who
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.tools import Failed
-from kvtop.sources.processes import masked
+from kvtop.profiles.secret import masked_words
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _WAKING = (signal.SIGHUP, signal.SIGCHLD)
@@ -230,7 +230,7 @@ def _begun(order: Order, last: Record | None) -> Record:
         name=order.name,
         file=order.file,
         runner=profile.runner,
-        argv=list(masked(launch.argv)),
+        argv=masked_words(launch.argv),
         model=profile.serve.model,
         names=order.names,
         host=launch.host,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvtop.model.words import gib
 from kvtop.profiles.check import sizes
-from kvtop.profiles.check.seen import Facts, Lacks, Says, Saying
+from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
 from kvtop.profiles.check.sizes import GIB, Tier
 
 OWN_BYTES = 28 * GIB

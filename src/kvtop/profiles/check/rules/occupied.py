@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvtop.model.words import gib
 from kvtop.profiles.check import sizes
-from kvtop.profiles.check.seen import Card, Facts, Holder, Lacks, Says, Saying, Server
+from kvtop.profiles.check.seen import Card, Facts, Holder, Lacks, Saying, Says, Server
 
 _STOPS = "nothing: the switch stops it first"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvtop.errors import keyless
-from kvtop.profiles.check.seen import Facts, Lacks, Says, Saying
+from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
 
 _NO_LINE = "the command line: [serve] of this profile is empty"
 _LOOPBACK = ("localhost", "::1")
