@@ -200,5 +200,7 @@ class Container(Runner):
 
 def _docker_error(done: tools.Done) -> str:
     """`docker: Error response from daemon: Conflict. The container name ...`"""
-    said = done.first_word.removeprefix("docker: ").removeprefix("Error response from daemon: ")
+    lines = [line for line in done.err.splitlines() if line.startswith(("docker: ", "Error"))]
+    first = lines[0] if lines else done.first_word
+    said = first.removeprefix("docker: ").removeprefix("Error response from daemon: ")
     return printable(f"docker did not start it: {said or f'exit code {done.code}'}", 400)
