@@ -85,7 +85,7 @@ def _made(
         if file is not None:
             made, form = pick.import_file(Path(file).expanduser(), form, service)
             return made, f"{_ABOUT[form]}, {file}", _called(Path(file).stem, made)
-            draft = Draft()
+        draft = Draft()
         if pid is not None:
             process.read(draft, pid)
         else:
@@ -100,6 +100,7 @@ def _made(
 def _called(stem: str, made: Imported) -> str:
     """A name for a profile: that of its file where that says something, else its model's."""
     serve = made.profile.serve
+    stem = re.sub(r"\.(?:docker-)?compose$", "", stem)
     dull = stem in ("docker-compose", "compose", "start", "run", "serve", "config", "launch", "inspect", "")
     service = made.profile.compose.service
     found = service if service and dull else stem

@@ -76,7 +76,7 @@ def _alone(draft: Draft, word: str) -> None:
         return
     if word.partition("=")[0] not in _OURS:
         draft.add("docker", "options", [word])
-    elif word == "--rm":
+    elif word == "--rm" and not draft.keeps_own:
         draft.note("--rm: left out; kvtop reads the log of a start that failed, and removes the container itself")
 
 
@@ -101,7 +101,7 @@ def _option(draft: Draft, flag: str, value: str, words: Sequence[str]) -> None:
     else:
         draft.refuse_unknown(words)
         draft.add("docker", "options", words)
-        if flag == "--restart" and value not in ("no", ""):
+        if flag == "--restart" and value not in ("no", "") and not draft.keeps_own:
             draft.note(f"--restart {value}: docker starts it again after a crash or a boot without kvtop")
 
 

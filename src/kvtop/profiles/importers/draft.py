@@ -225,12 +225,21 @@ class Draft:
 
     def made(self) -> Imported:
         """The profile. Raises Refused where what was found makes none."""
-        raw = {key: value for key, value in self.raw.items() if value not in ({}, [])}
+        raw = {key: _plain(value) for key, value in self.raw.items() if value not in ({}, [])}
         try:
             profile = msgspec.convert(raw, Profile)
         except msgspec.ValidationError as error:
             raise Refused(f"no profile can be made of it: {keyless(str(error), 200)}") from None
         return Imported(profile, tuple(self.notes))
+
+
+def _plain(value: Any) -> Any:
+    """The same without what is known of its words."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, str) else value
 
 
 def json_table(text: str) -> dict[str, Any] | None:

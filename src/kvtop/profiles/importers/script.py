@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kvtop.errors import keyless
@@ -52,18 +52,15 @@ class _Script:
         self._all_exported = False
         self._bin: Path | None = None
         """Of the environment that the script activates."""
+        self._pending: Iterator[Statement] = iter(())
         self._begun = False
         self._in_background = False
 
     def run(self, text: str) -> None:
-        pending = list(statements(text))
-        skip = 0
-        for number, one in enumerate(pending):
-            if skip:
-                skip -= 1
-                continue
-            behind = pending[number + 1 :]
-            skip = self._one(one, behind)
+        # one by one: logic is refused by its own word, before what stands in it is read
+        self._pending = iter(statements(text))
+        while (one := self._next()) is not None:
+            self._one(one)
         if not self._begun:
             raise Refused(
                 "no command of it starts vLLM", "name the script that does; or give its command line behind --"
@@ -71,8 +68,10 @@ class _Script:
         if self._scope.arguments:
             self._draft.note("the script hands its own arguments on ($@): none were taken")
 
-    def _one(self, one: Statement, behind: Sequence[Statement]) -> int:
-        """Takes one command; how many of those behind it belong to it."""
+    def _next(self) -> Statement | None:
+        return next(self._pending, None)
+
+    def _one(self, one: Statement) -> None:
         if one.words and one.words[0].bare in _LOGIC:
             raise Refused(f"`{one.words[0].bare}`: the script has logic", line=one.line)
         words = [word for raw in one.words for word in self._scope.words(raw)]
@@ -80,21 +79,22 @@ class _Script:
         if not words:
             for name, added, value in values:
                 self._assign(name, added, value, export=self._all_exported)
-            return 0
-        done = self._builtin(words, one)
-        if done:
-            return 1 if one.end == "||" else 0
-        if one.end == "|" and not self._starts(words):
-            raise Refused(f"a pipe behind `{words[0]}`: the script has logic", line=one.line)
+            return
+        if self._builtin(words, one):
+            if one.end == "||":
+                self._next()  # what is done where it fails
+            return
         if self._starts(words):
-            return self._server(one, words, values, behind)
-        if one.end == "||":
-            if [raw.bare for raw in behind[0].words] not in (["true"], [":"]) if behind else True:
+            self._server(one, words, values)
+        elif one.end == "|":
+            raise Refused(f"a pipe behind `{keyless(words[0], 40)}`: the script has logic", line=one.line)
+        elif one.end == "||":
+            instead = self._next()
+            if instead is None or [raw.bare for raw in instead.words] not in (["true"], [":"]):
                 raise Refused("`||`: the script has logic", line=one.line)
             self._other(one, words, values, may_fail=True)
-            return 1
-        self._other(one, words, values)
-        return 0
+        else:
+            self._other(one, words, values)
 
     def _value(self, value: object) -> Word | list[Word]:
         if isinstance(value, list):
@@ -197,8 +197,7 @@ class _Script:
         one: Statement,
         words: list[Word],
         values: Sequence[tuple[str, bool, Word | list[Word]]],
-        behind: Sequence[Statement],
-    ) -> int:
+    ) -> None:
         if self._begun:
             raise Refused("a second command that starts vLLM: a profile is one server", line=one.line)
         self._begun = True
@@ -218,15 +217,11 @@ class _Script:
                 where = "".join(self._scope.words(target))
                 draft.note(f"its output went to {keyless(where, 100)}: kvtop keeps a log of its own ([log] file)")
         self._in_background = one.end == "&" or words[0] == "exec"
-        return self._piped(one, behind)
-
-    def _piped(self, one: Statement, behind: Sequence[Statement]) -> int:
-        if one.end != "|":
-            return 0
-        if not behind or not behind[0].words or behind[0].words[0].bare != "tee":
-            raise Refused("a pipe behind vLLM: the script has logic", line=one.line)
-        self._draft.note("its output went through tee: kvtop keeps a log of its own ([log] file)")
-        return 1
+        if one.end == "|":
+            behind = self._next()
+            if behind is None or not behind.words or behind.words[0].bare != "tee":
+                raise Refused("a pipe behind vLLM: the script has logic", line=one.line)
+            draft.note("its output went through tee: kvtop keeps a log of its own ([log] file)")
 
     def _found(self, word: Word) -> Word:
         """A program of the environment that the script activates, by its path."""
