@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from kvtop.errors import keyless
-from kvtop.profiles.check.seen import Facts, Lacks, Says, Saying
+from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
 from kvtop.profiles.flags import Given
 from kvtop.profiles.vocabulary import Vocabulary, vllm_0_32
 
@@ -39,8 +39,6 @@ _VARIABLE = re.compile(r"\$(\{\w+[^}]*\}|[A-Za-z_]\w*)")
 def unknown_flag(facts: Facts) -> Saying:
     """The installed vLLM's argparse would refuse the line and end with exit code 2: held against its own
     `vllm serve --help=all` (facts.md 7.2)."""
-    if facts.profile.runner == "attach":
-        return
     if facts.installed is None or facts.installed.known is None:
         yield Lacks("the help of the vLLM that is to run")
         return
@@ -50,7 +48,9 @@ def unknown_flag(facts: Facts) -> Saying:
             yield _refused(one, which, facts.installed.known)
     if facts.flags.stray:
         word = keyless(facts.flags.stray[0], 40)
-        yield Says("error", "", f"'{word}' belongs to no flag: vLLM refuses it", "take it out, or quote what it is part of")
+        yield Says(
+            "error", "", f"'{word}' belongs to no flag: vLLM refuses it", "take it out, or quote what it is part of"
+        )
 
 
 def _refused(one: Given, which: str, known: Vocabulary) -> Says:
@@ -112,7 +112,9 @@ def json_flag_invalid(facts: Facts) -> Saying:
         elif found := _VARIABLE.search(text):
             name = keyless(found[0], 40)
             if facts.profile.runner == "compose":
-                yield Says("warning", flag, f"compose replaces {name} in {flag}", f"${name} where it is meant as it stands")
+                yield Says(
+                    "warning", flag, f"compose replaces {name} in {flag}", f"${name} where it is meant as it stands"
+                )
             elif facts.profile.runner != "systemd":
                 says = f"{name} in {flag} stays as it stands: no shell reads it"
                 yield Says("warning", flag, says, "write its value, or set it in [env]")

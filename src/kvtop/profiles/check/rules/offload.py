@@ -6,7 +6,7 @@ from typing import Any
 
 from kvtop.model.words import gib
 from kvtop.profiles.check import sizes
-from kvtop.profiles.check.seen import Facts, Lacks, Says, Saying
+from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
 from kvtop.profiles.check.sizes import GIB, MIB, OFFLOADING, TRANSFER
 
 _LEAST_TIER = 256 * MIB
@@ -25,7 +25,9 @@ def two_offload_interfaces(facts: Facts) -> Saying:
     size = isinstance(extra, dict) and "cpu_bytes_to_use" in extra
     if own.get("kv_connector") or size:
         what = "connector" if own.get("kv_connector") else "size"
-        yield Says("warning", OFFLOADING, f"it replaces the {what} of {TRANSFER}", f"one of the two; {TRANSFER} tells more")
+        yield Says(
+            "warning", OFFLOADING, f"it replaces the {what} of {TRANSFER}", f"one of the two; {TRANSFER} tells more"
+        )
 
 
 def units_suspicious(facts: Facts) -> Saying:
@@ -36,7 +38,7 @@ def units_suspicious(facts: Facts) -> Saying:
         yield Says("error", OFFLOADING, f"{size:,.0f} are GiB here, for all GPUs together", f"{OFFLOADING} {meant}")
     elif size is not None and size <= 0:
         yield Says("error", OFFLOADING, f"{size:g} GiB is no tier", f"{OFFLOADING} 32, or take it out")
-    for name, extra in sizes.connectors(facts):
+    for name, extra in sizes.connectors(facts) if size is None else ():
         yield from _bytes(name, extra)
     kv = facts.flags.number("kv-cache-memory-bytes")
     if kv is not None and 0 < kv < _LEAST_TIER:
@@ -70,7 +72,11 @@ def _bytes(name: str, extra: dict[str, Any]) -> Saying:
 
 def _too_few(flag: str, value: float, unit: str, before: str) -> Says:
     says = f"{value:g} are {unit}: {gib(value) if value >= 1024 else f'{value:g} bytes'}"
-    fix = f"{before}{int(value) * GIB} for {int(value)} GiB" if 1 <= value <= _MOST_GIB else f"{before}{8 * GIB} for 8 GiB"
+    fix = (
+        f"{before}{int(value) * GIB} for {int(value)} GiB"
+        if 1 <= value <= _MOST_GIB
+        else f"{before}{8 * GIB} for 8 GiB"
+    )
     return Says("warning", flag, says, fix)
 
 
@@ -84,10 +90,9 @@ def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
     if held is None or pool is None:
         yield Lacks("the KV cache size of this profile's last start")
     elif held < pool:
-        assert facts.last is not None and facts.last.kv_bytes_per_block and facts.last.block_tokens
-        need = -(-pool // facts.last.block_tokens) * facts.last.kv_bytes_per_block
-        says = f"the tier holds {held:,} tokens, the GPU itself {pool:,}"
-        yield Says("warning", found.flag, says, found.fix(2 * need + GIB - 1))
+        need = int(2 * found.bytes * pool / max(held, 1)) + GIB - 1
+        says = f"the tier holds about {held:,} tokens, the GPU itself {pool:,}"
+        yield Says("warning", found.flag, says, f"{found.fix(need)}, twice the GPU's, or no tier")
 
 
 def block_size_not_multiple(facts: Facts) -> Saying:
@@ -96,7 +101,7 @@ def block_size_not_multiple(facts: Facts) -> Saying:
     for name, extra in sizes.connectors(facts):
         lmcache = name.startswith("LMCache")
         chunk = _chunk(facts) if lmcache else extra.get("block_size")
-        if not isinstance(chunk, int) or isinstance(chunk, bool) or name != "OffloadingConnector" and not lmcache:
+        if not isinstance(chunk, int) or isinstance(chunk, bool) or (name != "OffloadingConnector" and not lmcache):
             continue
         block = _block(facts)
         if block is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvtop.profiles.check import sizes
-from kvtop.profiles.check.seen import Facts, Lacks, Says, Saying
+from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
 
 _NO_START = "the block size of this profile's last start"
 _BUDGETS = ((160, 16384), (70, 8192))
