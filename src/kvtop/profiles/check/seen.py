@@ -59,10 +59,17 @@ class LastStart:
     """`GPU KV cache size: N tokens`."""
     block_tokens: int | None = None
     """Of one KV block, after hybrid models are unified."""
-    kv_bytes_per_block: int | None = None
-    """Of one block over all ranks."""
+    kv_cache_bytes: int | None = None
+    """Of all ranks: `Available KV cache memory: G GiB`, times their number."""
     hybrid: bool | None = None
     """Mamba and attention: `Setting attention block size to N tokens`."""
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """Over all ranks, on average."""
+        if not self.kv_cache_bytes or not self.kv_cache_tokens:
+            return None
+        return self.kv_cache_bytes / self.kv_cache_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,11 +158,9 @@ def freed_shm_bytes(facts: Facts) -> int:
 
 
 def tokens(facts: Facts, size: float) -> int | None:
-    """How many tokens of KV fit into so many bytes over all ranks; None: nothing is known of this model's KV."""
-    last = facts.last
-    if last is None or not last.kv_bytes_per_block or not last.block_tokens:
-        return None
-    return int(size // last.kv_bytes_per_block) * last.block_tokens
+    """About how many tokens of KV fit into so many bytes over all ranks; None: nothing is known of this model's KV."""
+    each = facts.last.bytes_per_token if facts.last is not None else None
+    return None if not each else int(size / each)
 
 
 @dataclass(frozen=True, slots=True)

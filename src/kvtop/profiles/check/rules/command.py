@@ -39,8 +39,6 @@ _VARIABLE = re.compile(r"\$(\{\w+[^}]*\}|[A-Za-z_]\w*)")
 def unknown_flag(facts: Facts) -> Saying:
     """The installed vLLM's argparse would refuse the line and end with exit code 2: held against its own
     `vllm serve --help=all` (facts.md 7.2)."""
-    if facts.profile.runner == "attach":
-        return
     if facts.installed is None or facts.installed.known is None:
         yield Lacks("the help of the vLLM that is to run")
         return

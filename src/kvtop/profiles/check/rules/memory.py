@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from kvtop.model.words import gib
-from kvtop.profiles.check import sizes
+from kvtop.profiles.check import containers, sizes
 from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
 from kvtop.profiles.check.sizes import GIB, Tier
 
 OWN_BYTES = 28 * GIB
 """What vLLM itself has been seen to want in a container, beside the tier (profile-shapes.md, mistake 2)."""
-DOCKER_SHM = 64 * sizes.MIB
 _SPARE = 0.98
 """Of the room that a proposed tier fills."""
 
@@ -114,5 +113,7 @@ def _limit(facts: Facts) -> tuple[int | None, str]:
         limit = facts.container.memory_bytes if facts.container is not None else None
         return limit, "--memory" if facts.profile.runner == "docker" else "mem_limit"
     if facts.profile.runner == "venv":
-        return facts.memory_limit_bytes, "MemoryMax"
+        wrapped = containers.memory_max(facts.profile.venv.wrap, facts.memory_total_bytes)
+        limits = [one for one in (wrapped, facts.memory_limit_bytes) if one is not None]
+        return min(limits, default=None), "MemoryMax"
     return None, ""

@@ -14,8 +14,6 @@ _STOPS = "nothing: the switch stops it first"
 def vram_held(facts: Facts) -> Saying:
     """vLLM starts only where --gpu-memory-utilization of a card is free (`request_memory`); a card that others hold is
     the usual reason (profile-shapes.md, mistake 5)."""
-    if facts.profile.runner == "attach":
-        return
     cards = sizes.cards(facts)
     if cards is None:
         yield Lacks("the cards of this machine")
@@ -56,11 +54,9 @@ def _smaller(card: Card, free: int) -> str:
 
 def gpu_overlap(facts: Facts) -> Saying:
     """Another server runs on a card of this profile. An error where the memory that is left does not do."""
-    if facts.profile.runner == "attach":
-        return
     cards = sizes.cards(facts)
     if cards is None or facts.servers is None:
-        yield Lacks("which servers run on which cards")
+        yield Lacks("the cards of this machine" if cards is None else "the servers of this machine")
         return
     for server in facts.servers:
         shared = [card for card in cards if any(holder.pid in server.pids for holder in card.holders)]
@@ -90,7 +86,7 @@ def _and(words: Sequence[str]) -> str:
 
 def port_taken(facts: Facts) -> Saying:
     """Somebody listens on the port: vLLM would load for minutes, and then fail (profile-shapes.md, mistake 7)."""
-    if facts.profile.runner == "attach" or facts.port is None:
+    if facts.port is None:
         return
     if facts.listeners is None:
         yield Lacks("who listens on which port")
@@ -120,8 +116,6 @@ def _free_port(facts: Facts) -> int:
 def health_answered_by_other(facts: Facts) -> Saying:
     """The health URL answers before the start: readiness would be seen in another server (profile-shapes.md, mistake
     7)."""
-    if facts.profile.runner == "attach":
-        return
     if not facts.health_asked:
         yield Lacks("an answer of the health URL")
         return

@@ -38,7 +38,7 @@ def units_suspicious(facts: Facts) -> Saying:
         yield Says("error", OFFLOADING, f"{size:,.0f} are GiB here, for all GPUs together", f"{OFFLOADING} {meant}")
     elif size is not None and size <= 0:
         yield Says("error", OFFLOADING, f"{size:g} GiB is no tier", f"{OFFLOADING} 32, or take it out")
-    for name, extra in sizes.connectors(facts):
+    for name, extra in sizes.connectors(facts) if size is None else ():
         yield from _bytes(name, extra)
     kv = facts.flags.number("kv-cache-memory-bytes")
     if kv is not None and 0 < kv < _LEAST_TIER:
@@ -90,10 +90,9 @@ def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
     if held is None or pool is None:
         yield Lacks("the KV cache size of this profile's last start")
     elif held < pool:
-        assert facts.last is not None and facts.last.kv_bytes_per_block and facts.last.block_tokens
-        need = -(-pool // facts.last.block_tokens) * facts.last.kv_bytes_per_block
-        says = f"the tier holds {held:,} tokens, the GPU itself {pool:,}"
-        yield Says("warning", found.flag, says, found.fix(2 * need + GIB - 1))
+        need = int(2 * found.bytes * pool / max(held, 1)) + GIB - 1
+        says = f"the tier holds about {held:,} tokens, the GPU itself {pool:,}"
+        yield Says("warning", found.flag, says, f"{found.fix(need)}, twice the GPU's, or no tier")
 
 
 def block_size_not_multiple(facts: Facts) -> Saying:

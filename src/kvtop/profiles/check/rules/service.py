@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from kvtop.errors import keyless
 from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
 
@@ -11,8 +13,6 @@ _LOOPBACK = ("localhost", "::1")
 
 def exposed_without_key(facts: Facts) -> Saying:
     """Without --host vLLM listens on every interface; an API key guards /v1 alone (facts.md 3)."""
-    if facts.profile.runner == "attach":
-        return
     if not facts.line_known:
         yield Lacks(_NO_LINE)
         return
@@ -43,9 +43,7 @@ def _words(facts: Facts) -> list[str]:
 
 def _host_network(facts: Facts) -> bool:
     words = _words(facts)
-    return any(
-        flag in ("--network", "--net") and value == "host" for flag, value in zip(words, words[1:], strict=False)
-    )
+    return any(flag in ("--network", "--net") and value == "host" for flag, value in pairwise(words))
 
 
 def _published(facts: Facts) -> str:
@@ -91,8 +89,6 @@ def no_kv_cache_metrics(facts: Facts) -> Saying:
 def _switch(facts: Facts, name: str, says: str) -> Saying:
     """A note where a switch that kvtop profits from is not given, and this vLLM has it."""
     known = facts.installed.known if facts.installed is not None else None
-    if facts.profile.runner == "attach":
-        return
     if not facts.line_known:
         yield Lacks(_NO_LINE)
     elif not facts.flags.on(name) and (known is None or f"--{name}" in known):
