@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,12 +55,14 @@ def gather(
     *,
     replacing: frozenset[int] | None = None,
     ask_vllm: bool = True,
+    asking: Callable[[str], None] | None = None,
     last_start: LastStart | None = None,
 ) -> Facts:
     """Everything that a rule may ask, of a profile here and now.
 
     `replacing`: processes of the server that is stopped first. Without `ask_vllm` vLLM is not run for its help, and its
-    flags are those that were kept from an earlier look. `last_start`: where it is known better than by the log. Raises
+    flags are those that were kept from an earlier look; `asking` is called with its program before it is run, which may
+    take a minute. `last_start`: where it is known better than by the log. Raises
     UsageError where the profile cannot be used.
     """
     profile = entry.usable()
@@ -68,7 +70,7 @@ def gather(
     here = None
     if profile.runner == "venv":
         env = {name: value for name, value in {**os.environ, **run.set}.items() if name not in run.unset}
-        here = installed(profile.venv.command, run.cwd, env, ask=ask_vllm)
+        here = installed(profile.venv.command, run.cwd, env, ask=ask_vllm, asking=asking)
     host = HostSource().read()
     facts = Facts(
         name=entry.name,

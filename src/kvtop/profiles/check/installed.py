@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,11 +41,19 @@ class _Kept(msgspec.Struct):
     """Unix time."""
 
 
-def installed(command: Sequence[str], cwd: str | None, env: Mapping[str, str], *, ask: bool = True) -> Installed | None:
+def installed(
+    command: Sequence[str],
+    cwd: str | None,
+    env: Mapping[str, str],
+    *,
+    ask: bool = True,
+    asking: Callable[[str], None] | None = None,
+) -> Installed | None:
     """The vLLM of a command such as `vllm serve` or `python -m vllm.entrypoints.openai.api_server`, without flags.
 
     None where it is not on this machine, or the command is none of vLLM's: another program is never run. Blocks up to
-    HELP_TIMEOUT_S at the first look; not without `ask`, and then the flags may be unknown.
+    HELP_TIMEOUT_S at the first look, and calls `asking` with the program before; not without `ask`, and then the flags
+    may be unknown.
     """
     words = list(command) or ["vllm", "serve"]
     if role(words) != "api":
@@ -62,6 +70,8 @@ def installed(command: Sequence[str], cwd: str | None, env: Mapping[str, str], *
         return Installed(program, version, None)
     kept = _read(file, key)
     if kept is None and ask:
+        if asking is not None:
+            asking(program)
         kept = _Kept(key, _help([program, *words[1:]], cwd, env), time.time())
         _write(file, kept)
     known = Vocabulary.from_rows(kept.rows) if kept is not None and kept.rows else None

@@ -122,6 +122,7 @@ def report(
     replacing: frozenset[int] | set[int] | None = None,
     facts: Facts | None = None,
     ask_vllm: bool = True,
+    asking: Callable[[str], None] | None = None,
 ) -> Report:
     """What would go wrong with a profile. Blocks; see `facts.gather`, which is asked where no `facts` are given.
 
@@ -129,7 +130,7 @@ def report(
     """
     going = None if replacing is None else frozenset(replacing)
     if facts is None:
-        facts = gather(found, replacing=going, ask_vllm=ask_vllm)
+        facts = gather(found, replacing=going, ask_vllm=ask_vllm, asking=asking)
     elif going is not None:
         facts = replace(facts, replacing=going)
     return judged(facts)

@@ -56,7 +56,7 @@ def gpu_overlap(facts: Facts) -> Saying:
     """Another server runs on a card of this profile. An error where the memory that is left does not do."""
     cards = sizes.cards(facts)
     if cards is None or facts.servers is None:
-        yield Lacks("which servers run on which cards")
+        yield Lacks("the cards of this machine" if cards is None else "the servers of this machine")
         return
     for server in facts.servers:
         shared = [card for card in cards if any(holder.pid in server.pids for holder in card.holders)]
