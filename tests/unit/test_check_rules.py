@@ -365,7 +365,7 @@ def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
         ("long_prefill_threshold_misaligned", facts("m --long-prefill-token-threshold 9", last=None),
          "the block size of this profile's last start"),
         ("vram_held", facts(cards=None), "the cards of this machine"),
-        ("gpu_overlap", facts(servers=None), "which servers run on which cards"),
+        ("gpu_overlap", facts(servers=None), "the servers of this machine"),
         ("port_taken", facts(listeners=None), "who listens on which port"),
         ("health_answered_by_other", facts(health_asked=False), "an answer of the health URL"),
         ("exposed_without_key", facts("", like=COMPOSE), "the command line: [serve] of this profile is empty"),
