@@ -112,8 +112,8 @@ def run(argv: list[str]) -> None:
     other = find(name)
     if other is not None:
         print(
-            f'docker: Error response from daemon: Conflict. The container name "/{name}" is already in use by '
-            f'container "{other["id"]}". You have to remove (or rename) that container to be able to reuse that name.\n\n'
+            f'docker: Error response from daemon: Conflict. The container name "/{name}" is already in use '
+            f'by container "{other["id"]}". You have to remove (or rename) that container to be able to reuse that name.\n\n'
             "Run 'docker run --help' for more information",
             file=sys.stderr,
         )

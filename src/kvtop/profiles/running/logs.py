@@ -169,7 +169,7 @@ def last_lines(path: Path, count: int, holds: str = "") -> list[str]:
 def backwards(path: Path) -> Iterator[bytes]:
     """The lines of a file, last one first; those longer than MAX_LINE in pieces. Raises OSError."""
     with path.open("rb") as file:
-        at = os.fstat(file.fileno()).st_size
+        at = size_of_all = os.fstat(file.fileno()).st_size
         rest = b""
         first = True
         while at > 0:
@@ -187,5 +187,5 @@ def backwards(path: Path) -> Iterator[bytes]:
             while len(rest) > MAX_LINE:
                 yield rest[-MAX_LINE:]
                 rest = rest[:-MAX_LINE]
-        if rest:
+        if size_of_all:
             yield rest

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 MAX_LINE = 100_000
 """Bytes; what is longer is no line that a person wrote."""
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[@-Z\\-_])")
 _PREFIX = re.compile(
     r"^(?:\((?P<process>[^)]{1,60})\) ?)?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):? +(?:\d\d-\d\d \d\d:\d\d:\d\d )?(?:\[[^\]]{1,100}\] ?)?)?"
