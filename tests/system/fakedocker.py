@@ -113,7 +113,8 @@ def run(argv: list[str]) -> None:
     if other is not None:
         print(
             f'docker: Error response from daemon: Conflict. The container name "/{name}" is already in use '
-            f'by container "{other["id"]}". You have to remove (or rename) that container to be able to reuse that name.\n\n'
+            f'by container "{other["id"]}". You have to remove (or rename) that container to be able to reuse '
+            "that name.\n\n"
             "Run 'docker run --help' for more information",
             file=sys.stderr,
         )

@@ -342,4 +342,4 @@ def test_the_keeper_is_small(home: Box) -> None:
     status = Path(f"/proc/{seen.record.keeper.pid}/status").read_text()
     rss_kb = int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0])
     print(f"keeper: {rss_kb} kB", file=sys.stderr)
-    assert rss_kb < 40_000
+    assert rss_kb < 32_000

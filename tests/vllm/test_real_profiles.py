@@ -43,19 +43,34 @@ QUIET = {
 }
 ARGS = ["--enforce-eager", "--dtype", "bfloat16", "--max-model-len", "8192", "--max-num-seqs", "4"]
 MARK = "KVTOP_TEST_REAL_PROFILES"
+SESSIONS: dict[Path, set[int]] = {}
+"""Home -> the sessions of what was started under it."""
 
 
 def in_shm() -> set[str]:
     return {file.name for file in Path("/dev/shm").iterdir() if file.name.startswith(("vllm_offload_", "psm_"))}
 
 
-def marked(mark: str) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
+def processes_of(folder: Path) -> list[int]:
+    """What was started under this home: by a variable, or by the session, since some take the place of their
+    variables for a title."""
+    found = set()
+    for one in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return [pid for pid in found if pid != os.getpid() and record.Who.of(pid) is not None]
+            if f"{MARK}={folder}".encode() in (one / "environ").read_bytes().split(b"\0"):
+                found.add(int(one.name))
+                SESSIONS.setdefault(folder, set()).add(os.getsid(int(one.name)))
+    for one in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getsid(int(one.name)) in SESSIONS.get(folder, set()) - {os.getsid(0)}:
+                found.add(int(one.name))
+    return sorted(pid for pid in found - {os.getpid()} if record.Who.of(pid) is not None)
+
+
+def title(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def shm_of(pids: list[int]) -> set[str]:
@@ -103,22 +118,22 @@ class Home:
 
     def look(self, name: str) -> Seen:
         seen = look.look(name)
-        self.mapped |= shm_of(marked(str(self.folder)))
+        self.mapped |= shm_of(processes_of(self.folder))
         return seen
 
     def end_of(self, name: str, state: str) -> Seen:
         """Follow it to the end of what it does now, which must be that state."""
         for step in client.follow(name, lambda seen: seen.state not in ("starting", "stopping")):
-            self.mapped |= shm_of(marked(str(self.folder)))
+            self.mapped |= shm_of(processes_of(self.folder))
             last = step.seen
         assert last.state == state, last.record
         return last
 
     def gone(self) -> None:
         end = time.monotonic() + 10
-        while marked(str(self.folder)) and time.monotonic() < end:
+        while processes_of(self.folder) and time.monotonic() < end:
             time.sleep(0.05)
-        assert marked(str(self.folder)) == []
+        assert processes_of(self.folder) == []
         assert self.mapped & in_shm() == set()
 
 
@@ -134,13 +149,13 @@ def home(installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         for state in record.every():
             with contextlib.suppress(Exception):
                 client.stop(state.name, "the end of a test")
-        for pid in marked(str(tmp_path)):
+        for pid in processes_of(tmp_path):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
 
 def program(*argv: str, home: Path) -> subprocess.Popen[str]:
-    env = {**os.environ, "KVTOP_HOME": str(home), MARK: os.environ[MARK]}
+    env = {**os.environ, "KVTOP_HOME": str(home)}
     command = [sys.executable, "-m", "kvtop", "profile", *argv]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -238,9 +253,7 @@ def test_start_switch_stop_and_crash(
 
     assert profile.main(["start", "plain"]) == 0
     seen = home.look("plain")
-    (engine,) = (
-        pid for pid in marked(str(home.folder)) if b"VLLM::EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
+    (engine,) = (pid for pid in processes_of(home.folder) if title(pid).startswith(b"VLLM::EngineCore"))
     os.kill(engine, signal.SIGKILL)
     crashed = home.end_of("plain", "failed").record
     assert crashed is not None and crashed.exit_code == 0

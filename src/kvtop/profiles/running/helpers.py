@@ -6,14 +6,13 @@ import contextlib
 import os
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
 from kvtop.errors import printable
 from kvtop.profiles.profile import Profile, Sidecar
 from kvtop.profiles.running import family, logs, tools
+from kvtop.profiles.running.asking import get
 from kvtop.profiles.running.family import Pause
 from kvtop.profiles.running.record import Record, Who
 from kvtop.profiles.running.tools import Failed
@@ -22,7 +21,6 @@ AFTER_S = 300.0
 """For each command after the stop."""
 SIDECAR_STOP_S = 10.0
 _POLL_S = 0.25
-_ASK_S = 2.0
 
 
 class Helpers:
@@ -119,7 +117,6 @@ class Helpers:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=_ASK_S) as answer:
-            return bool(answer.status == 200)
-    except (OSError, ValueError, urllib.error.URLError):
+        return get(url)[0] == 200
+    except (OSError, ValueError):
         return False

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import msgspec
 
 from kvtop.errors import printable
+from kvtop.profiles.running.asking import get
 from kvtop.sources.listeners import holder, listening
-
-ASK_S = 2.0
-_MAX_BYTES = 4_000_000
+from kvtop.sources.url import authority
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ def ask(host: str, port: int, *, health_url: str, names: Sequence[str], pids: Co
                 False, f"port {port} is held by {holder(port) or 'another process'}, not by this server", True
             )
     try:
-        _healthy(health_url or f"http://{_bracketed(host)}:{port}/health")
+        _healthy(health_url or _at(host, port, "/health"))
     except _Health as why:
         return Answer(False, str(why))
     said = served(host, port)
@@ -64,9 +61,9 @@ def ask(host: str, port: int, *, health_url: str, names: Sequence[str], pids: Co
 def served(host: str, port: int) -> list[str]:
     """The names in /v1/models; empty where it does not tell (it may want a key)."""
     try:
-        status, body = _get(host, port, "/v1/models")
+        status, body = get(_at(host, port, "/v1/models"))
         rows = msgspec.json.decode(body, type=_Models).data if status == 200 else []
-    except (OSError, http.client.HTTPException, msgspec.MsgspecError, ValueError):
+    except (OSError, ValueError):  # what msgspec raises is one
         return []
     return [row.id for row in rows]
 
@@ -74,8 +71,8 @@ def served(host: str, port: int) -> list[str]:
 def block_tokens(host: str, port: int) -> int | None:
     """Tokens of a block, by /metrics; None where it does not tell."""
     try:
-        _, body = _get(host, port, "/metrics")
-    except (OSError, http.client.HTTPException):
+        _, body = get(_at(host, port, "/metrics"))
+    except (OSError, ValueError):
         return None
     found = re.search(rb'^vllm:cache_config_info\{[^\n]*\bblock_size="(\d{1,9})"', body, re.MULTILINE)
     return int(found[1]) if found else None
@@ -84,12 +81,10 @@ def block_tokens(host: str, port: int) -> int | None:
 def _healthy(url: str) -> None:
     """Raises _Health, with what stands in the way, if that says anything."""
     try:
-        parts = urlsplit(url)
-        tls = parts.scheme == "https"
-        status, _ = _get(parts.hostname or "127.0.0.1", parts.port or (443 if tls else 80), parts.path or "/", tls)
+        status, _ = get(url)
     except ConnectionRefusedError:
         raise _Health("") from None  # it listens when it is ready
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise _Health(
             f"{printable(url, 120)} does not answer: {printable(str(error) or type(error).__name__, 80)}"
         ) from None
@@ -97,16 +92,5 @@ def _healthy(url: str) -> None:
         raise _Health(f"{printable(url, 120)} answers {status}")
 
 
-def _get(host: str, port: int, path: str, tls: bool = False) -> tuple[int, bytes]:
-    made = http.client.HTTPSConnection if tls else http.client.HTTPConnection
-    connection = made(host, port, timeout=ASK_S)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read(_MAX_BYTES)
-    finally:
-        connection.close()
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def _at(host: str, port: int, path: str) -> str:
+    return f"http://{authority(host, port)}{path}"
