@@ -146,6 +146,8 @@ class _Reader:
             profile = msgspec.convert(raw, Profile)
         except _Unusable as error:
             return Entry(file.stem, file, None, error.problem)
+        except FileNotFoundError:  # a link to nowhere, or taken away meanwhile
+            return Entry(file.stem, file, None, Problem("profile", "is not there any more", _DOCS, file))
         except (msgspec.ValidationError, RecursionError, OverflowError):
             problem = Problem("profile", "cannot be read", _DOCS, file)
             return Entry(file.stem, file, None, problem)
@@ -168,10 +170,10 @@ class _Reader:
         if not base:
             return (*merged({}, raw, {}, origins), ())
         line = nearest(lines, _EXTENDS)
-        base_file = file.with_name(f"{base}.toml")
         chain_ = (*below, file)
         if not valid.NAME.fullmatch(base):
             self._refuse(file, line, f'extends is "{keyless(base, 40)}"', "extends", "the name of another profile")
+        base_file = file.with_name(f"{base}.toml")
         if base_file in chain_:
             ring = [one.stem for one in chain_[chain_.index(base_file) :]] + [base]
             what = f"extends {base}: a loop, {' extends '.join(ring)}"

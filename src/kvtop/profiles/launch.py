@@ -17,6 +17,7 @@ from kvtop.sources.url import VLLM_PORT, parse
 
 READY_TIMEOUT = "VLLM_ENGINE_READY_TIMEOUT_S"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+ALL = ["all"]
 _LOOPBACK = "127.0.0.1"
 _EVERYWHERE = ("", "0.0.0.0", "::", "[::]", "*")
 
@@ -105,7 +106,7 @@ def environment(profile: Profile) -> dict[str, str]:
     env = profile.env
     said = {*env.set, *env.unset, *env.from_file, *env.from_env}
     made = {}
-    if profile.gpus and profile.runner != "docker" and VISIBLE not in said:
+    if profile.gpus not in ([], ALL) and profile.runner != "docker" and VISIBLE not in said:
         made[VISIBLE] = ",".join(profile.gpus)
     if READY_TIMEOUT not in said and profile.runner in ("venv", "docker"):
         made[READY_TIMEOUT] = str(math.ceil(profile.start.timeout_s))
@@ -127,7 +128,9 @@ def _docker(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[str, .
     docker = profile.docker
     image = _needed(name, "docker.image", docker.image)
     words = [*_program([docker.program]), "run", "-d", "--name", container_name(name, profile)]
-    if profile.gpus:
+    if profile.gpus == ALL:
+        words += ["--gpus", "all"]
+    elif profile.gpus:
         cards = f"device={','.join(profile.gpus)}"
         # docker reads this value as a row of CSV: a comma needs quotes around it
         words += ["--gpus", f'"{cards}"' if len(profile.gpus) > 1 else cards]
@@ -141,7 +144,7 @@ def _docker(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[str, .
         words += ["-e", variable]
     if docker.entrypoint:
         words += ["--entrypoint", docker.entrypoint[0]]
-    return (*words, image, *docker.entrypoint[1:], *serve)
+    return (*words, image, *docker.entrypoint[1:], *docker.command, *serve)
 
 
 def _compose(name: str, profile: Profile) -> tuple[str, ...]:

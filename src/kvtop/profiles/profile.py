@@ -94,6 +94,8 @@ class Docker(_Part, frozen=True):
     """Files of variables (`--env-file`): what stands in them is never shown."""
     entrypoint: Words = []
     """Instead of the image's own; the first word is --entrypoint, the rest stands behind the image."""
+    command: Words = []
+    """Words behind the image and in front of the flags, where its own entrypoint is not vLLM: ["vllm", "serve"]."""
 
 
 class Compose(_Part, frozen=True):
@@ -167,7 +169,8 @@ class Profile(_Part, frozen=True):
     """Name of another profile."""
     runner: Runner = "venv"
     gpus: list[str] = []
-    """Indices or UUIDs of the cards it may use: CUDA_VISIBLE_DEVICES, or --gpus of docker. Empty: not said."""
+    """Indices or UUIDs of the cards it may use: CUDA_VISIBLE_DEVICES, or --gpus of docker; ["all"]. Empty: not
+    said."""
     serve: Serve = Serve()
     env: Env = Env()
     venv: Venv = Venv()

@@ -31,9 +31,9 @@ def to_toml(profile: Profile, above: Sequence[str] = (), beside: Mapping[str, st
     `above`: comments for its top. `beside`: dotted key -> the comment above it.
     """
     beside = beside or {}
-    lines = [*_comment(above), ""]
+    lines = _comment(above)
     for path, heading, values in tables(as_data(profile)):
-        lines += ["", heading] if heading else []
+        lines += ["", heading] if heading else [""] if values else []
         for key, value in values:
             if comment := beside.get(".".join((*path, key))):
                 lines += _comment([comment])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvtop.cli.args import Parser
@@ -120,22 +121,23 @@ def _model(entry: Entry, serve: Sequence[str]) -> str | None:
 
 
 def _tell(rows: Sequence[dict[str, Any]]) -> None:
-    heads = ("port", "name", "runner", "model", "GPU", "tier", "state", "since, or what stands in the way")
+    heads = ("name", "runner", "model", "port", "GPU", "tier", "state", "since, or what stands in the way")
     lines = [heads]
     for row in rows:
         tier = row["cpu_tier_bytes"]
         model = (row["model"] or "–").rstrip("/").rpartition("/")[2]
-        told = row["error"] or (f"pid {row['pid']}, since {row['since']}" if row["pid"] else "")
+        error = (row["error"] or "").replace(f"{Path(row['file']).parent}/", "")
+        told = error or (f"pid {row['pid']}, since {row['since']}" if row["pid"] else "")
         lines.append(
             (
-                str(row["port"] or "–"),
                 printable(row["name"], _WIDTH),
                 row["runner"] or "–",
                 printable(model, _WIDTH),
+                str(row["port"] or "–"),
                 printable(",".join(row["gpus"] or ["–"]), _WIDTH),
                 "–" if tier is None else f"{tier / GIB:.1f} GiB",
                 row["state"],
                 told,
             )
         )
-    show(lines, left=7)
+    show(lines, left=8)
