@@ -32,6 +32,8 @@ def _opened(facts: Facts) -> tuple[str, str] | None:
         published = _published(facts)
         return ("-p", f"from the network ({published})") if published else None
     host = facts.flags.value("host") or ""
+    if host == "None":  # vLLM's word for nothing
+        host = ""
     if host in _LOOPBACK or host.startswith("127."):
         return None
     return "--host", f"at {keyless(host, 40)}" if host and host != "0.0.0.0" else "on every interface"
