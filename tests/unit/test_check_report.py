@@ -10,7 +10,16 @@ from check_box import GIB, card, facts, listener, profile, server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtop.profiles.check.containers import of_options, of_service, size_bytes, version_of
+from kvtop.profiles.check.containers import (
+    host_network,
+    of_options,
+    of_service,
+    on_loopback,
+    outside,
+    published,
+    size_bytes,
+    version_of,
+)
 from kvtop.profiles.check.last import of_log
 from kvtop.profiles.check.report import judged, report
 from kvtop.profiles.check.rules import RULES
@@ -135,6 +144,19 @@ def test_what_a_container_is_given() -> None:
     )
 
 
+def test_what_opens_a_port_and_what_is_mounted() -> None:
+    assert [published(one) for one in (["-p", "80:8000"], ["-p80:8000"], ["-p=80:8000"], ["--publish=80"], ["-P"])] == [
+        "80:8000", "80:8000", "80:8000", "80", "all"]  # fmt: skip
+    assert published(["-p", "127.0.0.1:80:8000", "-v", "/p:/p"]) is None
+    assert [on_loopback(one) for one in ("80:8000", "8000", "0.0.0.0:80:8000")] == [
+        "127.0.0.1:80:8000", "127.0.0.1:8000:8000", "127.0.0.1:80:8000"]  # fmt: skip
+    assert host_network(["--network", "host"]) and host_network(["--net=host"]) and not host_network(["--name", "host"])
+    mounts = ["-v", "/srv/models:/models:ro", "-v/big:/models/big", "--mount", "type=bind,source=/h,target=/c"]
+    assert [outside(mounts, one) for one in ("/models/a", "/models/big/b", "/c", "/modelsx", "/other")] == [
+        "/srv/models/a", "/big/b", "/h", None, None]  # fmt: skip
+    assert outside(["-v", "named:/models"], "/models/a") is None
+
+
 def test_the_version_of_an_image() -> None:
     assert version_of("vllm/vllm-openai:v0.8.5") == (0, 8)
     assert version_of("vllm/vllm-openai:v0.32.0-x86_64@sha256:0123") == (0, 32)
@@ -208,7 +230,7 @@ FACTS = st.builds(
     version=st.one_of(st.none(), st.tuples(st.just(0), st.integers(8, 40))),
     last=st.one_of(st.none(), LAST),
     container=st.one_of(st.none(), st.builds(Container, SOME, st.booleans(), SOME, st.booleans())),
-    paths=st.one_of(st.none(), st.just({"/x": False})),
+    paths=st.one_of(st.just({}), st.just({"/x": False})),
     shm_total_bytes=SOME,
     shm_free_bytes=SOME,
     offload_files=st.one_of(

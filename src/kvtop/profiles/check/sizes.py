@@ -105,18 +105,19 @@ def selectors(facts: Facts) -> list[str] | None:
     if given is None and not facts.profile.gpus:
         given = facts.env.get("CUDA_VISIBLE_DEVICES")
     words = facts.profile.gpus if given is None else given.split(",")
-    return [word.strip() for word in words if word.strip()] or None
+    return [word.strip() for word in words if word.strip() not in ("", "all")] or None
 
 
 def cards(facts: Facts) -> tuple[Card, ...] | None:
-    """The cards that it will use, as far as they are here; None: the cards of this machine are not known."""
+    """The cards that it will use: the first of those that it may, as far as they are here. None: it is not known which
+    cards this machine has."""
     if facts.cards is None:
         return None
     here = sorted(facts.cards, key=lambda card: card.index)
     told = selectors(facts)
     if told is not None:
-        return tuple(card for card in here if any(_is(card, one) for one in told))
-    return tuple(here[: ranks(facts) * whole(facts, "data-parallel-size", 1)])
+        here = [card for one in told for card in here if _is(card, one)]
+    return tuple(dict.fromkeys(here))[: ranks(facts) * whole(facts, "data-parallel-size", 1)]
 
 
 def _is(card: Card, selector: str) -> bool:
