@@ -123,6 +123,8 @@ def _tls(view: ServerView, around: Around) -> list[Wording]:
 
 
 def _loading(view: ServerView, around: Around) -> list[Wording]:
+    if view.start is not None:
+        return view.start.wordings
     process = server_of(view.url, around.host)
     if process is not None:
         since = process.started_at if process.started_at is not None else view.state_since

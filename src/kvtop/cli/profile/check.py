@@ -16,12 +16,10 @@ from kvtop.model.words import gib
 from kvtop.profiles import folder
 from kvtop.profiles.check import Report, report
 from kvtop.profiles.check.report import Finding, Memory
-from kvtop.profiles.check.seen import Level
 from kvtop.profiles.check.sizes import GIB, Size
 
 COLUMNS = 80
 _MARKS = {"error": "×", "warning": "!", "note": "·"}
-_LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 _NONE = "–"
 _UNIT = re.compile(r"(\d) (GiB|MiB|tokens?)\b")
 """What a line is not broken between."""
@@ -67,7 +65,7 @@ def _asking(program: str) -> None:
 
 def text(found: Report, *, verbose: bool = False) -> Iterator[str]:
     """The report in lines of at most COLUMNS cells; a fix, which may be pasted, is never broken."""
-    yield f"check {found.profile}: {summary(found)}"
+    yield f"check {found.profile}: {found.summary}"
     wide = max((len(one.rule) for one in found.findings), default=0)
     for one in found.findings:
         yield from _finding(one, wide)
@@ -81,14 +79,6 @@ def text(found: Report, *, verbose: bool = False) -> Iterator[str]:
         rules = len({silent.rule for silent in found.silent})
         many = "1 rule could not tell; --verbose says what it lacks"
         yield f" {many if rules == 1 else f'{rules} rules could not tell; --verbose says what they lack'}"
-
-
-def summary(found: Report) -> str:
-    """1 error, 2 notes; it would not start."""
-    counts = [(len(found.of(level)), level) for level in _LEVELS]
-    told = ", ".join(f"{n} {level}{'' if n == 1 else 's'}" for n, level in counts if n)
-    end = "it would not start" if not found.ok else "ready to start" if found.command else "kvtop only watches it"
-    return f"{told}; {end}" if told else end
 
 
 def _finding(one: Finding, wide: int) -> Iterator[str]:

@@ -8,11 +8,13 @@ from typing import Any
 
 from kvtop.clock import iso
 from kvtop.errors import printable
+from kvtop.model.starting import about
 from kvtop.model.words import exact, lasted, secs
-from kvtop.profiles.running import client, progress
+from kvtop.profiles.running import client
 from kvtop.profiles.running.client import Step
 from kvtop.profiles.running.look import Seen
-from kvtop.profiles.running.record import Record, Stage
+from kvtop.profiles.running.record import Record
+from kvtop.profiles.running.stages import stage_words
 
 _CLEAR = "\r\x1b[K"
 
@@ -48,21 +50,6 @@ class Line:
     def _say(self, text: str) -> None:
         self.end()
         print(text, file=sys.stderr, flush=True)
-
-
-def stage_words(stage: Stage, state: Record) -> str:
-    """`weights, 9 of 14 shards`."""
-    if stage.name == progress.WEIGHTS and state.shards:
-        return f"weights, {state.shards_done} of {state.shards} shards"
-    if stage.name == progress.PORT:
-        return f"port {state.port} answers"
-    return progress.WORDS.get(stage.name, printable(stage.name, 30))
-
-
-def about(seconds: float) -> str:
-    """A rough length: `about 3 m 30 s`; none is told to the second that is only expected."""
-    step = 1 if seconds < 15 else 5 if seconds < 60 else 10 if seconds < 300 else 30
-    return f"about {lasted(max(1, round(seconds / step) * step))}"
 
 
 def left_words(step: Step) -> str:

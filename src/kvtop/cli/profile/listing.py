@@ -6,29 +6,17 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvtop.cli.args import Parser
 from kvtop.cli.table import show
-from kvtop.errors import UsageError, printable
+from kvtop.errors import printable
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
-from kvtop.profiles.launch import Launch, launch
-from kvtop.sources.processes import option
-from kvtop.sources.tier_size import GIB, tier_bytes
+from kvtop.profiles.standing import Standing, known, standing
+from kvtop.sources.tier_size import GIB
 
 _WIDTH = 40
-
-
-class State(NamedTuple):
-    """Of one profile."""
-
-    word: str
-    """stopped, starting, running, stopping, failed, foreign, unreadable."""
-    pid: int | None = None
-    since: float | None = None
-    """Unix time."""
-    error: str | None = None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,8 +30,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
     entries = folder.read_all()
-    found = states(entries)
-    rows = [_row(entry, found[entry.name]) for entry in entries]
+    rows = [_row(one) for one in states(entries)]
     if args.json:
         print(json.dumps(rows, allow_nan=False))
     elif not rows:
@@ -54,70 +41,31 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def states(entries: Sequence[Entry]) -> dict[str, State]:
-    """The state of each, by name."""
-    from kvtop.profiles.match import is_of
+def states(entries: Sequence[Entry]) -> list[Standing]:
+    """Each with its server, as it is now."""
     from kvtop.sources.processes import ProcessTable
 
-    servers = [process for process in ProcessTable().read().vllm if process.role == "api"]
-    found = {}
-    for entry in entries:
-        run, error = launched(entry)
-        server = next((one for one in servers if run is not None and is_of(run, one)), None)
-        if entry.profile is None:
-            found[entry.name] = State("unreadable", error=error)
-        elif server is not None:
-            found[entry.name] = State("foreign", server.pid, server.started_at)
-        else:
-            found[entry.name] = State("stopped", error=error)
-    return found
+    return standing([known(entry) for entry in entries], ProcessTable().read().vllm)
 
 
-def launched(entry: Entry) -> tuple[Launch | None, str | None]:
-    """(what it runs, why it cannot be run)."""
-    if entry.profile is None:
-        return None, str(entry.problem)
-    try:
-        return launch(entry.name, entry.profile), None
-    except UsageError as error:
-        return None, error.what
-
-
-def _row(entry: Entry, state: State) -> dict[str, Any]:
+def _row(one: Standing) -> dict[str, Any]:
     """A row of the JSON contract. What is not known is None."""
-    run, _ = launched(entry)
-    serve = () if run is None else run.serve
-    profile = entry.profile
-    since = None if state.since is None else datetime.fromtimestamp(state.since, UTC)
+    known = one.known
+    since = None if one.since is None else datetime.fromtimestamp(one.since, UTC)
+    failed = printable(one.record.why, 600) if one.state == "failed" and one.record is not None else ""
     return {
-        "name": entry.name,
-        "file": str(entry.file),
-        "runner": profile.runner if profile else None,
-        "model": _model(entry, serve),
-        "port": None if run is None or _elsewhere(entry, serve, "--port") else run.port,
-        "gpus": profile.gpus if profile and profile.gpus else None,
-        "cpu_tier_bytes": tier_bytes(option(serve, "--kv-offloading-size"), option(serve, "--kv-transfer-config")),
-        "state": state.word,
-        "pid": state.pid,
+        "name": known.name,
+        "file": str(known.file),
+        "runner": known.runner or None,
+        "model": known.model or None,
+        "port": known.port,
+        "gpus": list(known.gpus) or None,
+        "cpu_tier_bytes": known.tier_bytes,
+        "state": one.state,
+        "pid": one.pid,
         "since": None if since is None else since.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "error": state.error,
+        "error": known.problem or failed or None,
     }
-
-
-def _elsewhere(entry: Entry, serve: Sequence[str], flag: str) -> bool:
-    """Its configuration file may say it, or the file of its runner."""
-    profile = entry.profile
-    if profile is None or option(serve, flag) is not None or profile.start.health_url:
-        return False
-    unknown = profile.runner in ("compose", "systemd") and not serve
-    return option(serve, "--config") is not None or unknown
-
-
-def _model(entry: Entry, serve: Sequence[str]) -> str | None:
-    if entry.profile is None:
-        return None
-    model = entry.profile.serve.model or option(serve, "--model")
-    return printable(model, 300) if model else None
 
 
 def _tell(rows: Sequence[dict[str, Any]]) -> None:

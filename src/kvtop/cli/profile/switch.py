@@ -26,11 +26,12 @@ from kvtop.profiles.running.switch import freed, leaves
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="kvtop profile switch",
-        usage="%(prog)s [-h] PROFILE [--force] [--fallback] [--yes] [--json]",
+        usage="%(prog)s [-h] PROFILE [--restart] [--force] [--fallback] [--yes] [--json]",
         description="Stop the server that runs and start that of PROFILE. PROFILE is checked first, and nothing is "
         "stopped for one that would not work. Where the new one fails, kvtop offers to start the former one again.",
     )
     parser.add_argument("profile", metavar="PROFILE", help="its name, or the path of its file")
+    parser.add_argument("--restart", action="store_true", help="where PROFILE itself runs: stop it and start it afresh")
     parser.add_argument("--force", action="store_true", help="whatever check says, but for port_taken and gpu_overlap")
     parser.add_argument("--fallback", action="store_true", help="where it fails, start the former one without asking")
     parser.add_argument("--yes", action="store_true", help="in spite of warnings, and without asking")
@@ -38,13 +39,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
     entry = folder.find(args.profile)
-    return _Switch(choose(entry), args.fallback, args.yes, args.json).run(entry, args.force)
+    return _Switch(choose(entry), args.fallback, args.yes, args.json, args.restart).run(entry, args.force)
 
 
 class _Switch:
     """One switch. At any moment it can say what runs and what to do next."""
 
-    def __init__(self, new: Chosen, fallback: bool, yes: bool, as_json: bool) -> None:
+    def __init__(self, new: Chosen, fallback: bool, yes: bool, as_json: bool, restart: bool = False) -> None:
+        self._restart = restart
         self._new, self._fallback, self._yes, self._json = new, fallback, yes, as_json
         self._name = printable(new.name, 80)
         self._former: Chosen | None = None
@@ -68,8 +70,11 @@ class _Switch:
     def _running(self) -> Seen | Foreign | None:
         """What is to be stopped. Raises KvtopError where it is the new one itself, UsageError for several."""
         ours = client.running()
-        if any(seen.name == self._new.name for seen in ours):
-            raise KvtopError(f"{self._name} runs already", f"kvtop profile stop {self._name} first, for a fresh start")
+        itself = next((seen for seen in ours if seen.name == self._new.name), None)
+        if itself is not None and self._restart:
+            return itself
+        if itself is not None:
+            raise KvtopError(f"{self._name} runs already", "--restart stops it and starts it afresh")
         if len(ours) > 1:
             names = ", ".join(printable(seen.name, 60) for seen in ours)
             raise UsageError(f"{len(ours)} servers run: {names}", "stop one: kvtop profile stop PROFILE")
@@ -98,7 +103,7 @@ class _Switch:
         held: list[Who] = []
         if isinstance(self._old, Seen):
             old = printable(self._old.name, 80)
-            self._former = _former(self._old)
+            self._former = _former(self._old) if self._old.name != self._new.name else None
             held = list(self._old.record.family) if self._old.record is not None else []
             stdio.tell(f"stops {old}")
             told(client.stop(self._old.name, f"a switch to {self._new.name}", locked=True).notes)

@@ -77,6 +77,18 @@ class Report:
     def of(self, level: Level) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.level == level)
 
+    @property
+    def summary(self) -> str:
+        """`1 error, 2 notes; it would not start`."""
+        end = "it would not start" if not self.ok else "ready to start" if self.command else "kvtop only watches it"
+        return f"{self.counts}; {end}" if self.counts else end
+
+    @property
+    def counts(self) -> str:
+        """`1 error, 2 notes`; empty for nothing found."""
+        counts = [(len(self.of(level)), level) for level in _ORDER]
+        return ", ".join(f"{n} {level}{'' if n == 1 else 's'}" for n, level in counts if n)
+
     def refuses(self, force: bool = False) -> tuple[Finding, ...]:
         """The findings that forbid a start: all errors, with `force` those alone that cannot be overridden."""
         return tuple(one for one in self.of("error") if not force or one.rule in NOT_FORCED)

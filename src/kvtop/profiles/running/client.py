@@ -90,7 +90,7 @@ def _keeper(order: Order, lock_fd: int) -> subprocess.Popen[bytes]:
             stderr=log,
             pass_fds=(lock_fd,) if lock_fd >= 0 else (),
             cwd="/",
-            env=_environment(),
+            env=own_environment(),
             start_new_session=True,
         )
     finally:
@@ -107,8 +107,8 @@ def _keeper(order: Order, lock_fd: int) -> subprocess.Popen[bytes]:
     return child
 
 
-def _environment() -> dict[str, str]:
-    """The keeper's: a kvtop that is run from a checkout is found from its folder too."""
+def own_environment() -> dict[str, str]:
+    """Of a process of kvtop's own, `python -P -m kvtop…`: one that is run from a checkout is found from its folder."""
     env = dict(os.environ)
     root = Path(kvtop.__file__).parents[1]
     if root.name not in ("site-packages", "dist-packages"):

@@ -15,7 +15,8 @@ MAX_LINE = 100_000
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[@-Z\\-_])")
 _PREFIX = re.compile(
     r"^(?:\((?P<process>[^)]{1,60})\) ?)?"
-    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):? +(?:\d\d-\d\d \d\d:\d\d:\d\d )?(?:\[[^\]]{1,100}\] ?)?)?"
+    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):? +"
+    r"(?:\d\d-\d\d (?P<time>\d\d:\d\d:\d\d) )?(?:\[[^\]]{1,100}\] ?)?)?"
 )
 
 
@@ -49,3 +50,11 @@ def split(line: str) -> tuple[str, str, str]:
     if found is None:
         return "", "", line
     return found["process"] or "", found["level"] or "", line[found.end() :]
+
+
+def told(line: str) -> tuple[str, str, str]:
+    """(time of day, level, what it says), for a list of lines; empty where it has none."""
+    found = _PREFIX.match(line)
+    if found is None:
+        return "", "", line
+    return found["time"] or "", found["level"] or "", line[found.end() :]
