@@ -77,6 +77,8 @@ class Profiles:
         self._made, self._clock, self._sleep = made, clock, sleep
         self._processes, self._machine, self._figures = processes, machine, figures
         self._looker, self._checker = worker("profiles"), worker("profile-check")
+        self._asked = worker("profile-check-asked")
+        """For what a key asks, which waits for no check that goes on by itself."""
         self._worker = worker
         self._looking: Looking | None = None
         self._chosen: str | None = None
@@ -183,15 +185,18 @@ class Profiles:
             self.checked = Checked(row.name, kept, working=True, of=basis, restart=mine)
             self._changed()
             try:
-                made = await self.report(row, replacing=row if mine else None, ask_vllm=thoroughly)
+                made = await self._report(self._checker, row, row if mine else None, ask_vllm=thoroughly)
                 self.checked = Checked(row.name, made, of=basis, restart=mine)
                 self.reports[row.name] = made
             except KvtopError as error:
                 self.checked = Checked(row.name, None, error.what, of=basis, restart=mine)
             self._changed()
 
-    async def report(self, row: Standing, *, replacing: Standing | None, ask_vllm: bool = True) -> Report:
-        """What check says. `replacing`: whose server is ended first. Raises KvtopError."""
+    async def report(self, row: Standing, *, replacing: Standing | None) -> Report:
+        """What check says before a start. `replacing`: whose server is ended first. Raises KvtopError."""
+        return await self._report(self._asked, row, replacing, ask_vllm=True)
+
+    async def _report(self, worker: Caller, row: Standing, replacing: Standing | None, *, ask_vllm: bool) -> Report:
         looking, name = self._looking, row.name
         going: frozenset[int] | None = None
         if replacing is not None:
@@ -209,7 +214,7 @@ class Profiles:
             return report(entry, replacing=going, ask_vllm=ask_vllm)
 
         try:
-            return await self._checker.call(work, CHECK_S)
+            return await worker.call(work, CHECK_S)
         except Hangs:
             raise KvtopError("another check is still under way") from None
         except TimeoutError:

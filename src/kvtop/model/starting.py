@@ -78,11 +78,16 @@ class Starting:
     def wordings(self) -> list[tuple[str, str]]:
         """For the sentence: (first clause, the rest), longest first."""
         stage = self.now
-        first = f"{stage.words}," if stage is not None else f"{self.profile} starts,"
+        first = f"{_during(stage.words)}," if stage is not None else f"{self.profile} starts,"
         so_far = f"{nb(lasted(self.elapsed_s))} so far"
         left = nb(self.left_words) if self.left_s is not None else "its first start: time left not known"
         parts = [part for part in (self.place, so_far, left) if part]
         return [(first, ", ".join(parts)), (first, ", ".join(parts[:-1])), (first, so_far)]
+
+
+def _during(words: str) -> str:
+    """Of the stage that runs: a port that is to answer does not answer yet."""
+    return f"waits for {words.removesuffix(' answers')}" if words.endswith(" answers") else words
 
 
 def about(seconds: float) -> str:

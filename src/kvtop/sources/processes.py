@@ -61,6 +61,10 @@ class Processes:
     """See `taps.tap_ways`."""
 
 
+_ASKS = ("--help", "-h", "--version", "-v")
+"""With one of these a server says something and ends, as where `check` asks it for its flags."""
+
+
 def role(command: Sequence[str]) -> str | None:
     """`api`, `engine` or `worker`; None for what is not vLLM. A wrapper (a shell, uv, docker) is not: its child is."""
     if not command:
@@ -69,6 +73,8 @@ def role(command: Sequence[str]) -> str | None:
         if command[0].startswith(title):
             return name
     program, rest = program_of(command)
+    if any(word.partition("=")[0] in _ASKS for word in rest):
+        return None
     if _MODULE.match(program):
         return "api"
     if program == "vllm":

@@ -163,7 +163,7 @@ class Deeds:
         deed: Callable[[], Awaitable[None]],
     ) -> None:
         """An error refuses; a warning asks, and so does what ends a server."""
-        self._say(f"checks {safe(row.name)}", "t")
+        self._say(f"checks {safe(row.name)}; the first time vLLM is asked for its flags, up to a minute", "t")
         try:
             report = await self._profiles.report(row, replacing=old)
         except KvtopError as error:

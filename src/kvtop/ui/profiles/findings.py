@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvtop.live.profiles import Checked
+from kvtop.model.words import NBSP
 from kvtop.profiles.check.report import Finding, Memory
 from kvtop.profiles.standing import Standing
 from kvtop.ui.draw import Line, cells, pick, safe, width, wrap
@@ -71,14 +72,15 @@ def fault_rows(text: str, w: int) -> list[Line]:
 def finding_rows(one: Finding, w: int) -> list[Line]:
     """What it found, and its fix behind it or under it; nothing of it is cut."""
     sign, style = words.MARKS[one.level]
-    rule_w = 20 if w >= WIDE else len(one.rule)
+    rule_w = 24 if w >= WIDE else len(one.rule)
     indent = 2 + rule_w + 2 if w >= WIDE else 2
-    head: Line = [(sign, style), (one.rule.ljust(rule_w), "d" if one.level == "note" else style), ("  ", "t")]
+    padded = one.rule + NBSP * (rule_w + 1 - len(one.rule))  # what is wrapped keeps no rows of spaces
+    head: Line = [(sign, style), (padded, "d" if one.level == "note" else style), (" ", "t")]
     says: Line = [*head, (safe(one.says), "d" if one.level == "note" else "t")]
     fix: Line = [("fix ", "d"), (safe(one.fix), "t")] if one.fix else []
     room = w - 2
     if fix and width(says) + 3 + width(fix) <= room:
-        return [[(" ", "t"), *says, ("   ", "t"), *fix]]
+        return [[(" ", "t"), *((text.replace(NBSP, " "), style) for text, style in says), ("   ", "t"), *fix]]
     lines = wrap(says, room, indent)
     if fix:
         lines += [[(" " * indent, "t"), *line] for line in wrap(fix, room - indent, 4)]

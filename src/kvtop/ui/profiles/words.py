@@ -84,7 +84,8 @@ def since(row: Standing, now: float, report: Report | None, one: Attached | None
         return [", ".join(parts) or DASH, ", ".join(parts[:2]), up]
     if known.problem:
         said = safe(known.problem.removeprefix(f"{known.file.name}, ").removeprefix(f"{known.file.name}: "))
-        return [said, said.partition(":")[0]]
+        parts = said.split(": ")
+        return [": ".join(parts[:n]) for n in range(len(parts), 0, -1)]
     if row.state == "failed" and state is not None:
         return [f"{ago_words(row, now)}: {safe(state.why)}", safe(state.why)]
     if report is not None and not report.ok:
@@ -112,7 +113,7 @@ def _starts(one: Starting | None) -> list[str]:
 
 def up_words(row: Standing, now: float) -> str:
     """`for 10 h 37 m`."""
-    return f"for {secs(now - row.since)}" if row.since is not None and now - row.since >= 1 else "just now"
+    return f"for {lasted(now - row.since)}" if row.since is not None else "since an unknown time"
 
 
 def ago_words(row: Standing, now: float) -> str:

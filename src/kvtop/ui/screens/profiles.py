@@ -289,7 +289,7 @@ class ProfilesScreen(Page):
         view = self.profiles.view
         now = self.now()
         tone, first, rest = words.sentence(view, now)
-        if self.said[0]:
+        if self.said[0] and not (self.said[1] == "t" and view.starting is not None):
             tone, first, rest = {"t": "dim"}.get(self.said[1], self.said[1]), self.said[0], ""
         n = len(view.rows)
         files = f"{n} file{'' if n == 1 else 's'}"

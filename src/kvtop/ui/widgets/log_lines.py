@@ -6,9 +6,8 @@ import re
 
 from rich.segment import Segment
 from textual.filter import ANSIToTruecolor
-from textual.geometry import Size
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from kvtop.live.logbook import LogBook
 from kvtop.profiles.running.text import told
@@ -22,16 +21,18 @@ HEAD_CELLS = 16
 """Time and level."""
 
 
-class LogLines(ScrollView):
+class LogLines(Widget):
     """`show` gives it a book."""
 
-    DEFAULT_CSS = "LogLines { width: 1fr; height: 1fr; overflow: hidden; scrollbar-size: 0 0; }"
+    DEFAULT_CSS = "LogLines { width: 1fr; height: 1fr; }"
     can_focus = False
     ALLOW_SELECT = False
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.book = LogBook()
+        self.top = 0
+        """The first line that is seen."""
         self.follows = True
         """It stays at the end as the book grows."""
         self.side = 0
@@ -45,15 +46,9 @@ class LogLines(ScrollView):
         """This book; `before`: lines that it has in front of those of the last one."""
         top = self.top
         self.book = book
-        self.virtual_size = Size(self.size.width, len(book))
         if self.at is not None:
             self.at += before
         self.go(self.end if self.follows else top + before)
-
-    @property
-    def top(self) -> int:
-        """The first line that is seen."""
-        return int(self.scroll_offset.y)
 
     @property
     def end(self) -> int:
@@ -61,7 +56,7 @@ class LogLines(ScrollView):
 
     def go(self, line: int) -> None:
         """Put that line on top, as far as there is one."""
-        self.scroll_to(y=max(0, min(line, self.end)), animate=False, immediate=True)
+        self.top = max(0, min(line, self.end))
         self.refresh()
 
     def reveal(self, line: int) -> None:
@@ -72,7 +67,6 @@ class LogLines(ScrollView):
         self.refresh()
 
     def on_resize(self) -> None:
-        self.virtual_size = Size(self.size.width, len(self.book))
         self.go(self.end if self.follows else self.top)
 
     def render_line(self, y: int) -> Strip:
