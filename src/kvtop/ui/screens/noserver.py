@@ -108,7 +108,7 @@ class NoServerScreen(Page):
     def compose(self) -> ComposeResult:
         yield Body(id="body")
         yield UrlInput(placeholder="http://127.0.0.1:8000", select_on_focus=False, id="url")
-        yield Foot(self.keymap, self.ON, id="foot")
+        yield Foot(self.keymap, self.ON, id="foot", hide=self.hidden_keys())
 
     def on_mount(self) -> None:
         super().on_mount()
