@@ -129,7 +129,8 @@ def test_any_text_is_filled_or_refused(text: str) -> None:
 def test_numbers_of_a_compose_file_are_as_they_are_typed() -> None:
     made = of_compose(
         "services:\n  vllm:\n    image: vllm/x:1\n    ports: [22:22, 8008:8000]\n    environment:\n"
-        "      A: 0.90\n      B: on\n      C: true\n      D: 010\n      E: 2026-01-02\n      F:\n    command: [--port, 8000, --x, 0.90]\n"
+        "      A: 0.90\n      B: on\n      C: true\n      D: 010\n      E: 2026-01-02\n"
+        "      F:\n    command: [--port, 8000, --x, 0.90]\n"
     )
     assert made.profile.docker.options == ["-p", "22:22", "-p", "8008:8000"]
     assert made.profile.env.set == {"A": "0.90", "B": "on", "C": "true", "D": "010", "E": "2026-01-02"}
