@@ -275,7 +275,7 @@ class ProcessTable:
         """Whether it is contained, and its listening ports; remembered for a while once it listens."""
         if known.ports_until > self._reads:
             return
-        known.contained, known.ports = _contained(known.process.pid), ()
+        known.contained, known.ports = in_container(known.process.pid), ()
         if not known.contained:
             try:
                 rows = known.process.net_connections(kind="tcp")
@@ -286,7 +286,7 @@ class ProcessTable:
             known.ports_until = self._reads + RESCAN_READS
 
 
-def _contained(pid: int) -> bool:
+def in_container(pid: int) -> bool:
     """In another network namespace: its ports are not those of this machine."""
     theirs, ours = (_link(f"{psutil.PROCFS_PATH}/{who}/ns/net") for who in (pid, "self"))
     return bool(theirs and ours) and theirs != ours
