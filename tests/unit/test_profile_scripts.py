@@ -73,6 +73,7 @@ def by_bash(text: str, check: bool = True) -> list[str]:
         "if_x=1\nfor_=2\nvllm serve $if_x$for_",
         "A=1\nA=2\nvllm serve $A\n",
         "A='1  2'\nexport B=$A C=~/x\nvllm serve \"$B\" $C",
+        "A=1\nAy=2\nvllm serve x$A\\\ny \"$A\\\ny\" $A\\\n.y 'a\\\nb'",
         "vllm serve {} {a} a{b}c '{1,2}' \"*\"",
         "set -euo pipefail\nshopt -s nullglob\n: start; vllm serve m 2>&1",
     ],
