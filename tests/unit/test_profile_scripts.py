@@ -73,6 +73,7 @@ def by_bash(text: str, check: bool = True) -> list[str]:
         "if_x=1\nfor_=2\nvllm serve $if_x$for_",
         "A=1\nA=2\nvllm serve $A\n",
         "A='1  2'\nexport B=$A C=~/x\nvllm serve \"$B\" $C",
+        "A=1\nAy=2\nvllm serve x$A\\\ny \"$A\\\ny\" $A\\\n.y 'a\\\nb'",
         "vllm serve {} {a} a{b}c '{1,2}' \"*\"",
         "set -euo pipefail\nshopt -s nullglob\n: start; vllm serve m 2>&1",
     ],
@@ -219,3 +220,17 @@ def test_the_folder_of_the_script_and_its_environment(tmp_path: Path) -> None:
     assert profile.serve.args == ["--model", f"{tmp_path}/m"]
     assert profile.env.set == {"A": "1", "TOKEN_X": "two words"}
     assert made.notes == ("the script hands its own arguments on ($@): none were taken",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=xxxxxxxx\n" + "A=$A$A\n" * 60 + "vllm serve $A",
+        "A=xxxxxxxx\n" + "A+=$A\n" * 60 + "vllm serve $A",
+        "A=(x x x x)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 60 + 'vllm serve "${A[@]}"',
+        "A=(x x x x)\n" + 'A+=("${A[@]}")\n' * 60 + 'vllm serve "${A[@]}"',
+    ],
+)
+def test_a_value_that_doubles_and_doubles_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match="a value that is too long for a command line"):
+        read(text)

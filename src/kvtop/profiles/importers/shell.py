@@ -14,6 +14,7 @@ from kvtop.errors import keyless
 from kvtop.profiles.importers.draft import Refused
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MORE = re.compile(r"[A-Za-z0-9_]+")
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _OPERATORS = (
     "&>>",
@@ -276,12 +277,24 @@ class _Lexer:
             return Part(kind, inside, quoted)
         if found := _NAME.match(self._text, self._at + 1):
             self._at = found.end()
-            return Part("variable", found[0], quoted)
+            return Part("variable", found[0] + self._rest_of_name(), quoted)
         if self._peek(1) and self._peek(1) in "0123456789@*#?$!-":
             self._at += 2
             return Part("variable", self._text[self._at - 1], quoted)
         self._at += 1
         return Part("text", "$", quoted)
+
+    def _rest_of_name(self) -> str:
+        """What of a variable's name stands on the next line: a continuation is taken out before names are read."""
+        more = ""
+        while self._text.startswith("\\\n", self._at):
+            found = _MORE.match(self._text, self._at + 2)
+            if not found:
+                break
+            more += found[0]
+            self.line += 1
+            self._at = found.end()
+        return more
 
     def _balanced(self, at: int) -> str:
         """What stands between an opening bracket and its end; goes on behind it."""
