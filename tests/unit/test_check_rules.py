@@ -208,6 +208,9 @@ CASES = [
     fires("prefix_caching_off", facts(offloading() + " --no-enable-prefix-caching"), "error",
           "--no-enable-prefix-caching", "the offload tier needs the prefix cache, which is turned off",
           "take --no-enable-prefix-caching out"),
+    fires("prefix_caching_off", facts(transfer(kv_connector="NixlConnector", kv_role="kv_both") +
+                                      " --no-enable-prefix-caching"), "warning", "--no-enable-prefix-caching",
+          "every prompt will be computed from its first token", "take it out, unless that is what you measure"),
     silent("prefix_caching_off", facts("m --enable-prefix-caching")),
     fires("hash_seed_unset", facts(transfer(kv_connector="LMCacheConnectorV1", kv_role="kv_both")), "warning",
           "PYTHONHASHSEED", "without it each process of LMCache names the same tokens otherwise",
