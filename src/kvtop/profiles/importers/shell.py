@@ -90,7 +90,7 @@ def statements(text: str) -> Iterator[Statement]:
                 now.line = value.line
             if now.redirected and not now.redirected[-1][1].parts:
                 now.redirected[-1] = (now.redirected[-1][0], value)
-            elif not now.words and (found := _assignment(value)):
+            elif not now.words and (found := assignment(value)):
                 now.assigned.append(found)
             else:
                 now.words.append(value)
@@ -102,7 +102,7 @@ def statements(text: str) -> Iterator[Statement]:
                 now.end = "" if value == "\n" else str(value)
                 yield now
                 now = Statement(lexer.line)
-        elif value in ("(", ")", ";;", "<<", "<<-", "<<<", "<>"):
+        elif str(value).lstrip("0123456789") in ("(", ")", ";;", "<<", "<<-", "<<<", "<>"):
             what = {
                 "(": "a function or a subshell",
                 "<<": "text for a command's input",
@@ -115,7 +115,8 @@ def statements(text: str) -> Iterator[Statement]:
         yield now
 
 
-def _assignment(raw: Raw) -> tuple[str, bool, Raw] | None:
+def assignment(raw: Raw) -> tuple[str, bool, Raw] | None:
+    """(name, it is added to what is there, value) of NAME=VALUE; None for another word."""
     first = raw.parts[0] if raw.parts else None
     if first is None or first.kind != "text" or first.quoted:
         return None
@@ -173,7 +174,7 @@ class _Lexer:
         for operator in _OPERATORS:
             if self._text.startswith(operator, start):
                 self._at = start + len(operator)
-                return operator
+                return f"{number[0] if number else ''}{operator}"
         return ""
 
     def _array(self) -> list[Raw]:
