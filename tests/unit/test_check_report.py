@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from check_box import GIB, card, facts, listener, profile, server
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.profiles.check.containers import (
@@ -258,7 +258,6 @@ FACTS = st.builds(
 )
 
 
-@settings(max_examples=300)
 @given(FACTS)
 def test_no_rule_falls_over_any_facts(box: Facts) -> None:
     for rule in RULES:
