@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from check_box import GIB, card, facts, listener, profile, server
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.profiles.check.containers import (
@@ -123,6 +123,10 @@ def test_the_log_of_the_last_start() -> None:
     failed = b"INFO non-default args: {}\nINFO Starting to load model Other\nERROR out of memory\n"
     assert of_log(LOG + failed, 2) == told
     assert of_log(failed, 2) is None
+    assert of_log(LOG, 2, "Qwen") == told
+    assert of_log(LOG, 2, "Other") is None
+    other = LOG.replace(b"'Qwen'", b"'Other'").replace(b"412,368", b"1,024")
+    assert of_log(LOG + other, 2, "Qwen") == told
     plain = b"INFO vLLM API server version 0.9\nINFO Starting to load model x\nINFO GPU KV cache size: 1,024 tokens\n"
     assert of_log(LOG + plain, 2) == LastStart(1024, None, None, hybrid=False)
 
@@ -254,7 +258,6 @@ FACTS = st.builds(
 )
 
 
-@settings(max_examples=300)
 @given(FACTS)
 def test_no_rule_falls_over_any_facts(box: Facts) -> None:
     for rule in RULES:

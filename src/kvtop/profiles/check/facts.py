@@ -37,6 +37,7 @@ from kvtop.sources.processes import MASK
 from kvtop.sources.url import discreet, parse
 
 HEALTH_TIMEOUT_S = 2.0
+_MOST_BYTES = 1 << 50
 _ENV = re.compile(r"VLLM_|LMCACHE_|PYTORCH_|CUDA_VISIBLE_DEVICES$|PYTHONHASHSEED$")
 """The variables of kvtop's own environment that rules ask for."""
 _OTHERS = "a process of another user"
@@ -302,4 +303,8 @@ def _last(facts: Facts) -> LastStart | None:
         return None
     given = facts.profile.log.file
     default = paths.state_dir() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', facts.name)}.log"
-    return last.read(Path(given).expanduser() if given else default, ranks(facts))
+    told = last.read(Path(given).expanduser() if given else default, ranks(facts), facts.flags.model)
+    asked = facts.flags.number("kv-cache-memory-bytes")
+    if told is None or told.kv_cache_bytes is not None or asked is None or not 0 < asked < _MOST_BYTES:
+        return told
+    return replace(told, kv_cache_bytes=int(asked) * ranks(facts))  # then the log does not tell what is available

@@ -15,6 +15,8 @@ MIB = 1 << 20
 _DEPTH = 4
 TRANSFER = "--kv-transfer-config"
 OFFLOADING = "--kv-offloading-size"
+TIERS = ("OffloadingConnector", "SimpleCPUOffloadConnector")
+"""vLLM's own connectors with a tier in main memory."""
 DEFAULT_UTILIZATION = 0.92
 """Of --gpu-memory-utilization; 0.9 before 0.20 (facts.md 1.6)."""
 
@@ -74,7 +76,7 @@ def tier(facts: Facts) -> Tier | None:
     """The CPU tier of vLLM itself; None: none is asked for, or no size that can be read. LMCache keeps its own."""
     size = tier_bytes(facts.flags.value(OFFLOADING), facts.flags.value(TRANSFER))
     names = [name for name, _ in connectors(facts)]
-    own = [name for name in names if name in ("OffloadingConnector", "SimpleCPUOffloadConnector")]
+    own = [name for name in names if name in TIERS]
     if size is None or not own:
         return None
     by_size = facts.flags.value(OFFLOADING) is not None
