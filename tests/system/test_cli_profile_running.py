@@ -240,6 +240,32 @@ def test_a_server_that_kvtop_did_not_start_is_stopped_after_a_yes(
         run("stop")
 
 
+def test_the_list_has_their_states(
+    home: Box, by_hand: Callable[[str], subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(home, "bad", log=str(LOGS / "bad-flag.txt"), fail="2")
+    write(home, "mine")
+    write(home, "never")
+    port = write(home, "runs")
+    with pytest.raises(KvtopError):
+        run("start", "bad")
+    assert run("start", "runs") == 0
+    child = by_hand("mine")
+    wait(lambda: bool(stop.foreign()), "it is not found")
+    capsys.readouterr()
+    assert run("list", "--json") == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "bad": "failed",
+        "mine": "foreign",
+        "never": "stopped",
+        "runs": "running",
+    }
+    assert rows["bad"]["error"].startswith("unrecognized arguments: --no-such-flag 3")
+    assert (rows["mine"]["pid"], rows["runs"]["port"]) == (child.pid, port)
+    assert rows["runs"]["pid"] == look.look("runs").pid and rows["runs"]["since"] is not None
+
+
 def test_logs_from_the_end(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
     write(home, "good", log=GOOD)
     assert run("start", "good") == 0

@@ -122,8 +122,8 @@ class Home:
         return seen
 
     def end_of(self, name: str, state: str) -> Seen:
-        """Follow it to the end of what it does now, which must be that state."""
-        for step in client.follow(name, lambda seen: seen.state not in ("starting", "stopping")):
+        """Follow it to its end, which must be that state."""
+        for step in client.follow(name, lambda seen: seen.state in ("stopped", "failed")):
             self.mapped |= shm_of(processes_of(self.folder))
             last = step.seen
         assert last.state == state, last.record

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvtop.cli.args import Parser
 from kvtop.cli.table import show
@@ -16,6 +16,10 @@ from kvtop.profiles.folder import Entry
 from kvtop.profiles.launch import Launch, launch
 from kvtop.sources.processes import option
 from kvtop.sources.tier_size import GIB, tier_bytes
+
+if TYPE_CHECKING:
+    from kvtop.profiles.running.adopt import Foreign
+    from kvtop.profiles.running.look import Seen
 
 _WIDTH = 40
 
@@ -56,21 +60,24 @@ def main(argv: Sequence[str]) -> int:
 
 def states(entries: Sequence[Entry]) -> dict[str, State]:
     """The state of each, by name."""
-    from kvtop.profiles.match import is_of
-    from kvtop.sources.processes import ProcessTable
+    from kvtop.profiles.running import adopt, look
 
-    servers = [process for process in ProcessTable().read().vllm if process.role == "api"]
-    found = {}
-    for entry in entries:
-        run, error = launched(entry)
-        server = next((one for one in servers if run is not None and is_of(run, one)), None)
-        if entry.profile is None:
-            found[entry.name] = State("unreadable", error=error)
-        elif server is not None:
-            found[entry.name] = State("foreign", server.pid, server.started_at)
-        else:
-            found[entry.name] = State("stopped", error=error)
-    return found
+    runs = {entry.name: launched(entry) for entry in entries}
+    foreign = adopt.foreign({name: run for name, (run, _) in runs.items() if run is not None})
+    others = {one.profile: one for one in foreign if one.profile}
+    return {entry.name: _state(entry, runs[entry.name][1], look.look(entry.name), others) for entry in entries}
+
+
+def _state(entry: Entry, error: str | None, seen: Seen, others: Mapping[str, Foreign]) -> State:
+    other = others.get(entry.name)
+    if seen.state in ("starting", "running", "stopping"):
+        return State(seen.state, seen.pid, seen.since)
+    if entry.profile is None:
+        return State("unreadable", error=error)
+    if other is not None:
+        return State("foreign", other.who.pid, other.process.started_at)
+    why = seen.record.why if seen.record is not None and seen.state == "failed" else error
+    return State(seen.state, None, seen.since, why)
 
 
 def launched(entry: Entry) -> tuple[Launch | None, str | None]:

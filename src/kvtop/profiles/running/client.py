@@ -183,6 +183,7 @@ def _alone(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
 
 def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     runner = runner_of(state)
+    record.asked(state.name)  # its keeper will not read it any more
     state.state, state.ask = "stopping", Ask(by, time.time())
     record.write(state)
     try:

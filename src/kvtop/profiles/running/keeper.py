@@ -30,8 +30,10 @@ from kvtop.profiles.secret import masked_words
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _WAKING = (signal.SIGHUP, signal.SIGCHLD)
-_STARTING_S = 0.25
-"""Between two looks at the log of a server that starts."""
+_OTHER_S = 2.0
+"""Between two looks at who listens on the port, while it is another one: all processes are looked at."""
+_LOOK_S = 2.0
+"""Between two looks at the processes and the tier files of a server that starts."""
 _RUNNING_S = 5.0
 _FAMILY_S = 30.0
 LOG_BYTES = 4_000_000
@@ -102,7 +104,7 @@ class Keeper:
         if state.log:
             self._log = logs.open_log(Path(state.log), self._profile.log.max_bytes)
             state.log_offset = os.fstat(self._log).st_size
-        self.save()
+        record.write(state)
         self._tell_started()
         env = environment(order.launch, order.base)
         if self._profile.start.before or self._profile.sidecar:
@@ -129,22 +131,28 @@ class Keeper:
         tail = self._runner.tail()
         tiers = aftermath.Tiers(state)
         said = ready.Answer(False)
+        ask_at = look_at = 0.0
         try:
             while True:
                 while data := tail.read():
                     self._progress.feed(data, time.time())
                 if not self._runner.lives():
                     raise Failed(self._why_ended())
-                said = self._runner.answers(self._profile.start.health_url)
+                if time.monotonic() >= ask_at:
+                    said = self._runner.answers(self._profile.start.health_url)
+                    ask_at = time.monotonic() + (_OTHER_S if said.other else 0.0)
                 if said.ready:
                     break
                 if said.other and state.runner == "venv" and self._progress.now == progress.PORT:
                     raise Failed(said.why)
-                tiers.look(self._progress.tier_files)
+                if time.monotonic() >= look_at:
+                    self._runner.look()
+                    tiers.look(self._progress.tier_files)
+                    look_at = time.monotonic() + _LOOK_S
                 self.save()
                 if time.monotonic() > self._until:
                     raise Failed(self._too_late(said))
-                self.pause(_STARTING_S)
+                self.pause(self._runner.look_s)
         finally:
             tail.close()
         now = time.time()
@@ -244,8 +252,13 @@ def _begun(order: Order, last: Record | None) -> Record:
         user_unit=profile.systemd.user,
         program=_program(order),
         service=profile.compose.service,
-        log=(profile.log.file or str(logs.default(order.name))) if profile.runner == "venv" else "",
+        log=str(_log_file(order)) if profile.runner == "venv" else "",
     )
+
+
+def _log_file(order: Order) -> Path:
+    given = order.profile.log.file
+    return Path(given).expanduser().absolute() if given else logs.default(order.name)
 
 
 def _program(order: Order) -> list[str]:
