@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,7 +21,10 @@ from vllm_servers import status
 
 from kvtop.cli import profile
 from kvtop.cli.profile import checking
+from kvtop.cli.profile.chosen import choose
+from kvtop.profiles import folder
 from kvtop.profiles.running import client, look, record
+from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
 
 pytestmark = pytest.mark.vllm
@@ -51,18 +53,18 @@ def in_shm() -> set[str]:
     return {file.name for file in Path("/dev/shm").iterdir() if file.name.startswith(("vllm_offload_", "psm_"))}
 
 
-def processes_of(folder: Path) -> list[int]:
+def processes_of(home: Path) -> list[int]:
     """What was started under this home: by a variable, or by the session, since some take the place of their
     variables for a title."""
     found = set()
     for one in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if f"{MARK}={folder}".encode() in (one / "environ").read_bytes().split(b"\0"):
+            if f"{MARK}={home}".encode() in (one / "environ").read_bytes().split(b"\0"):
                 found.add(int(one.name))
-                SESSIONS.setdefault(folder, set()).add(os.getsid(int(one.name)))
+                SESSIONS.setdefault(home, set()).add(os.getsid(int(one.name)))
     for one in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if os.getsid(int(one.name)) in SESSIONS.get(folder, set()) - {os.getsid(0)}:
+            if os.getsid(int(one.name)) in SESSIONS.get(home, set()) - {os.getsid(0)}:
                 found.add(int(one.name))
     return sorted(pid for pid in found - {os.getpid()} if record.Who.of(pid) is not None)
 
@@ -87,8 +89,8 @@ def shm_of(pids: list[int]) -> set[str]:
 class Home:
     """A folder of profiles, and what they left so far."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, own: Path) -> None:
+        self.folder = own
         found = status()
         self.vllm = Path(found["venv"]) / "bin" / "vllm"
         self.model = Path(found["folder"]) / "models" / "tiny"
@@ -154,12 +156,6 @@ def home(installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
                 os.kill(pid, signal.SIGKILL)
 
 
-def program(*argv: str, home: Path) -> subprocess.Popen[str]:
-    env = {**os.environ, "KVTOP_HOME": str(home)}
-    command = [sys.executable, "-m", "kvtop", "profile", *argv]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def test_starts_that_fail_say_why(home: Home) -> None:
     """Each in a home of its own, so that they can fail at the same time."""
     homes = {name: Home(home.folder / name) for name in ("flag", "path", "port")}
@@ -175,13 +171,11 @@ def test_starts_that_fail_say_why(home: Home) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", TAKEN))
         other.listen()
-        children = {
-            name: program("start", name, "--force", "--detach", "--json", home=one.folder)
-            for name, one in homes.items()
-        }
-        for name, child in children.items():
-            out, err = child.communicate(timeout=60)
-            assert child.returncode == 0, (name, out, err)
+        for name, one in homes.items():
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("KVTOP_HOME", str(one.folder))
+                with Lock(f"starts {name}") as lock:
+                    client.start(choose(folder.find(name)), lock)
         for name, one in homes.items():
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("KVTOP_HOME", str(one.folder))
