@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -293,3 +294,35 @@ def test_logs_follow(home: Box) -> None:
             assert line
         child.send_signal(signal.SIGINT)
         assert child.wait(10) == 130
+
+
+def test_on_a_terminal_the_line_is_drawn_over_itself(home: Box) -> None:
+    write(home, "good", log=GOOD, pace_s="1.5")
+    master, terminal = os.openpty()
+    code = "import sys\nfrom kvtop.cli.profile import checking\nchecking.allowed = lambda entry, **_: True\n"
+    code += "from kvtop.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "profile", "start", "good"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True) as child:
+        os.close(terminal)
+        drawn = b""
+        while True:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            drawn += piece
+        out, _ = child.communicate(timeout=30)
+    os.close(master)
+    assert child.returncode == 0 and out.startswith("good is ready after")
+    shown = drawn.decode().split("\r\x1b[K")
+    assert any(
+        re.fullmatch(
+            r"good starts: (process up|weights.*|KV cache|port \d+ answers); \d s so far, time left not known: "
+            r"its first start",
+            piece,
+        )
+        for piece in shown
+    ), shown
+    assert drawn.decode().replace("\r\n", "\n").count("\n") == 4  # a line for each stage stays

@@ -53,6 +53,7 @@ class Keeper:
         self._signals = signals
         self._profile = order.profile
         last = record.read(order.name)
+        record.asked(order.name)  # of a keeper before this one
         self._record = _begun(order, last)
         self._runner = runner_of(self._record)
         self._progress = Progress()
@@ -218,6 +219,7 @@ class Keeper:
         state.notes += aftermath.left_over(state)
         state.state = "stopped" if asked is not None else "failed"
         state.ended_at = time.time()
+        record.asked(state.name)  # what came too late
         state.family = [who for who in state.family if who.lives]
         self._let_go()
         self.save()
