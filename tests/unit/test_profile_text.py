@@ -117,3 +117,12 @@ def _converts(raw: dict[str, object]) -> bool:
 
 def test_the_schema_in_the_docs_is_that_of_the_program() -> None:
     assert (DOCS / "profile.schema.json").read_text(encoding="utf-8") == schema_text()
+
+
+def test_the_schema_knows_every_key_and_what_it_means() -> None:
+    whole = json.loads(schema_text())
+    assert whole["additionalProperties"] is False
+    serve = whole["$defs"]["Serve"]["properties"]
+    assert serve["config"]["description"] == "`--config FILE`: a YAML file of flags."
+    assert set(serve) == {"model", "names", "host", "port", "config", "args", "json", "drop"}
+    assert whole["properties"]["about"]["description"] == "One line for the list."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from kvtop.profiles.launch import environment, secrets_of, serve_words
@@ -11,16 +11,16 @@ from kvtop.profiles.profile import Profile
 from kvtop.profiles.secret import masked_value, masked_words
 from kvtop.profiles.spelling import groups
 from kvtop.profiles.text import as_data
-from kvtop.sources.processes import MASK
 
 _BY_FLAG = ("serve", "env", "gpus", "about", "extends")
+Kind = Literal["flag", "variable", "key"]
 _UNSET = "taken out of the environment"
 
 
 class Difference(NamedTuple):
     """One thing that differs. Secrets are masked."""
 
-    kind: Literal["flag", "variable", "key"]
+    kind: Kind
     name: str
     """`--flag`, `--flag.key.of.its.json`, a variable, or a key of the file."""
     old: str | None
@@ -30,11 +30,9 @@ class Difference(NamedTuple):
 
 def differences(old: Profile, new: Profile) -> list[Difference]:
     """What differs between what two profiles run. The order of flags does not, nor `-` and `_` in them."""
-    return [
-        *_between("flag", flag_values(serve_words(old)), flag_values(serve_words(new))),
-        *_between("variable", _variables(old), _variables(new)),
-        *_between("key", _keys(old), _keys(new)),
-    ]
+    kinds: tuple[tuple[Kind, Callable[[Profile, bool], dict[str, str]]], ...]
+    kinds = (("flag", _flags), ("variable", _variables), ("key", _keys))
+    return [one for kind, told in kinds for one in _between(kind, told, old, new)]
 
 
 def flag_values(words: Sequence[str]) -> dict[str, str]:
@@ -80,37 +78,37 @@ def _flat(table: Mapping[str, Any], at: str) -> Iterator[tuple[str, str]]:
             yield f"{at}.{key}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _variables(profile: Profile) -> dict[str, str]:
-    found = environment(profile)
+def _flags(profile: Profile, masked: bool) -> dict[str, str]:
+    words = serve_words(profile)
+    return flag_values(masked_words(words) if masked else words)
+
+
+def _variables(profile: Profile, masked: bool) -> dict[str, str]:
+    found = {name: masked_value(name, value) if masked else value for name, value in environment(profile).items()}
     found |= {name: f"from {secret.kind} {secret.where}" for name, secret in secrets_of(profile).items()}
     return found | dict.fromkeys(profile.env.unset, _UNSET)
 
 
-def _keys(profile: Profile) -> dict[str, str]:
+def _keys(profile: Profile, masked: bool) -> dict[str, str]:
     rest = {key: value for key, value in as_data(profile).items() if key not in _BY_FLAG}
     if profile.runner == "docker" and profile.gpus:
         rest["gpus"] = profile.gpus
-    return (
-        {at.lstrip("."): text for at, text in _flat({"runner": profile.runner, **rest}, "")}
-        if rest
-        else {"runner": profile.runner}
-    )
+    rest = {"runner": profile.runner, **rest}
+    if masked:
+        rest = {key: masked_value(key, value) for key, value in rest.items()}
+    return {at.lstrip("."): text for at, text in _flat(rest, "")}
 
 
 def _between(
-    kind: Literal["flag", "variable", "key"], old: dict[str, str], new: dict[str, str]
+    kind: Kind, told: Callable[[Profile, bool], dict[str, str]], old: Profile, new: Profile
 ) -> Iterator[Difference]:
-    for name in dict.fromkeys([*old, *new]):
-        was, now = old.get(name), new.get(name)
-        if was != now:
-            shown_was, shown_now = _shown(name, was), _shown(name, now)
-            yield Difference(kind, masked_words([name])[0], shown_was, shown_now)
+    """What differs is seen before secrets are masked, and told with them masked."""
+    was, now = told(old, False), told(new, False)
+    was_shown, now_shown = told(old, True), told(new, True)
+    for name in dict.fromkeys([*was, *now]):
+        if was.get(name) != now.get(name):
+            yield Difference(kind, masked_words([name])[0], _shown(was_shown, name), _shown(now_shown, name))
 
 
-def _shown(name: str, value: str | None) -> str | None:
-    if value is None or value.startswith("from "):
-        return value
-    if name.startswith("--"):
-        hidden = masked_words([name, value])[1] if value else "on"
-        return MASK if hidden == MASK else str(masked_value(name.rpartition(".")[2], hidden))
-    return str(masked_value(name.rpartition(".")[2], value))
+def _shown(values: Mapping[str, str], name: str) -> str | None:
+    return "on" if name.startswith("--") and values.get(name) == "" else values.get(name)

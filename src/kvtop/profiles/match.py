@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvtop.errors import printable
 from kvtop.profiles.differences import flag_values
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.secret import masked_words
@@ -29,5 +30,6 @@ def behind_serve(command: Sequence[str]) -> list[str] | None:
 
 
 def _asked(words: Sequence[str]) -> dict[str, str]:
-    found = flag_values(masked_words(words))
+    # as the table of processes has them
+    found = flag_values([printable(word, 4000) for word in masked_words(words)])
     return {name: value for name, value in found.items() if name not in _KEYS}

@@ -6,10 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvtop.errors import printable
-from kvtop.sources.processes import MASK, masked
+from kvtop.sources.processes import MASK, without_secrets
 
-_LIMIT = 4000
 _KEY = re.compile(
     r"""(?x)(?<![\w-])(?:
     (?:sk[-_] | hf_ | gsk_ | gh[a-z]_ | github_pat_ | glpat- | npm_ | nvapi- | xai- | xox[a-z]-)[\w+=~-]{16,}
@@ -27,16 +25,16 @@ def is_secret(name: str, value: str) -> bool:
 
 def holds_secret(words: Sequence[str]) -> bool:
     """Whether a command line holds one, for instance behind --api-key."""
-    return any(hidden != printable(word, _LIMIT) for word, hidden in zip(words, masked_words(words), strict=True))
+    return masked_words(words) != list(words)
 
 
 def masked_words(words: Sequence[str]) -> list[str]:
-    """A command line with its secrets masked, fit to be shown."""
-    return [_KEY.sub(MASK, word) for word in masked(words)]
+    """A command line with its secrets masked, and else to the letter."""
+    return [_KEY.sub(MASK, word) for word in without_secrets(words)]
 
 
 def masked_value(name: str, value: Any) -> Any:
-    """A value of any kind with what is a secret in it masked, fit to be shown; `name` is that of its key."""
+    """A value of any kind with what is a secret in it masked; `name` is that of its key."""
     if isinstance(value, Mapping):
         return {key: masked_value(key, one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -47,7 +47,7 @@ class Word(str):
     __slots__ = ("line", "plain", "secret")
     secret: Secret | None
     plain: bool
-    """False: it holds what a shell would expand, * for instance."""
+    """False: a shell would fill it in, for instance *."""
     line: int | None
 
     def __new__(cls, text: str, secret: Secret | None = None, plain: bool = True, line: int | None = None) -> Word:
@@ -175,11 +175,14 @@ class Draft:
         serve = self.table("serve")
         found = list(groups(words))
         names = [group.name for group in found]
+        if found and not found[0].name and (len(found[0].words) > 1 or not found[0].words[0]):
+            # words that belong to no flag keep their places, and so does all that follows them
+            self.refuse_unknown(words)
+            self.add("serve", "args", words)
+            return
         if found and not found[0].name:
-            model, *rest = found.pop(0).words
-            self.refuse_unknown([model])
-            serve["model"] = str(model)
-            self.add("serve", "args", rest)
+            self.refuse_unknown(found[0].words)
+            serve["model"] = str(found.pop(0).words[0])
         args: list[str] = []
         for group in found:
             if group.name in _SECRET_FLAGS and group.values:
@@ -217,9 +220,12 @@ class Draft:
             return False
         return True
 
-    def refuse_unknown(self, words: Sequence[str]) -> None:
-        """Raises Refused for a word whose value is not written there."""
+    def refuse_unknown(self, words: Sequence[str], by_shell: bool = False) -> None:
+        """Raises Refused for a word whose value is not written there. `by_shell`: a shell will fill it in."""
         for word in words:
+            if isinstance(word, Word) and not word.plain and not by_shell:
+                what = f"`{keyless(word, 60)}` is filled in by the shell"
+                raise Refused(what, "put it between quotes, or write it out", word.line)
             if (place := secret_of(word)) is not None:
                 raise unknown(place, word.line if isinstance(word, Word) else None)
 

@@ -23,6 +23,7 @@ _HERE = re.compile(
 """The folder of the script itself, as scripts ask for it."""
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*|--[\w.-]+)=")
 """What a value from elsewhere may stand behind: NAME= and --flag=."""
+_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
 _MOST_DEEP = 20
 
 
@@ -42,22 +43,23 @@ class Scope:
         """The words that one becomes: none, one, or several where an unquoted variable holds blanks."""
         out: list[Word] = []
         now: Word | None = None
+        plain = not _filled_in(raw)
 
-        def add(text: str, secret: Secret | None = None, plain: bool = True) -> None:
+        def add(text: str, secret: Secret | None = None) -> None:
             nonlocal now
             if now is None or (now == "" and now.secret is None):
                 now = Word(text, secret, plain, raw.line)
             elif now.secret is None and secret is None:
-                now = Word(now + text, None, now.plain and plain, raw.line)
+                now = Word(now + text, None, plain, raw.line)
             elif secret and now.secret is None and _NAMED.fullmatch(now):
-                now = Word(now + text, secret, now.plain, raw.line)
+                now = Word(now + text, secret, plain, raw.line)
             elif text or secret:
                 raise unknown(secret or now.secret, raw.line)
 
         for number, part in enumerate(raw.parts):
             if part.kind == "text":
                 text = _home(part.text) if number == 0 and not part.quoted else part.text
-                add(text, plain=part.quoted or not set(text) & set("*?[{"))
+                add(text)
                 continue
             found = self._value(part, raw.line)
             if part.quoted and not part.text.endswith("@]") and part.text != "@":
@@ -169,6 +171,12 @@ class Scope:
         if len(found) != 1 or len(raws) != 1 or found[0].end:
             raise Refused(f"the default {keyless(text, 60)} is not read", line=line)
         return [self.one(raws[0])]
+
+
+def _filled_in(raw: Raw) -> bool:
+    """Whether a shell would look for files of that pattern, or make several words of it."""
+    bare = "".join(part.text if part.kind == "text" and not part.quoted else "x" for part in raw.parts)
+    return bool(set(bare) & set("*?[")) or _BRACES.search(bare) is not None
 
 
 def _home(text: str) -> str:

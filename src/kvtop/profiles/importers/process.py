@@ -7,7 +7,7 @@ import psutil
 from kvtop.profiles.importers.draft import Draft, Refused
 from kvtop.profiles.importers.variables import matters
 from kvtop.profiles.importers.words import command
-from kvtop.sources.processes import UNTOLD, role
+from kvtop.sources.processes import UNTOLD, in_container, role
 
 _USER_HELP = "run this as the user whose process it is"
 
@@ -35,6 +35,9 @@ def read(draft: Draft, pid: int) -> None:
                 draft.outer[name] = value
     except UNTOLD:
         draft.note("its environment is not yours to read: no variable was taken over")
+    if in_container(pid):
+        fix = "docker inspect NAME > NAME.json, and import that file"
+        raise Refused(f"process {pid} runs in a container: its program and folder are not those of this machine", fix)
     try:
         draft.put("venv", "cwd", process.cwd())
     except UNTOLD:

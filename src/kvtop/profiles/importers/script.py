@@ -10,7 +10,7 @@ from kvtop.errors import keyless
 from kvtop.files import read_start
 from kvtop.profiles.importers.draft import Draft, Refused, Word
 from kvtop.profiles.importers.expand import Scope
-from kvtop.profiles.importers.shell import Statement, statements
+from kvtop.profiles.importers.shell import Statement, assignment, statements
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.words import CONTAINERS, command
 from kvtop.profiles.secret import holds_secret
@@ -74,7 +74,8 @@ class _Script:
     def _one(self, one: Statement) -> None:
         if one.words and one.words[0].bare in _LOGIC:
             raise Refused(f"`{one.words[0].bare}`: the script has logic", line=one.line)
-        words = [word for raw in one.words for word in self._scope.words(raw)]
+        is_export = bool(one.words) and one.words[0].bare == "export"  # its words are never split
+        words = [Word("export")] if is_export else [word for raw in one.words for word in self._scope.words(raw)]
         values = [(name, added, self._value(value)) for name, added, value in one.assigned]
         if not words:
             for name, added, value in values:
@@ -127,13 +128,7 @@ class _Script:
         """Whether it is a word of the shell itself, and was taken."""
         name, rest = str(words[0]), words[1:]
         if name == "export":
-            for word in rest:
-                variable, equals, value = word.partition("=")
-                if word.startswith("-"):
-                    raise Refused(f"export {word}", line=one.line)
-                if equals:
-                    self._assign(variable, False, Word(value, word.secret))
-                self._scope.exported[variable] = variable != "PATH"
+            self._export(one)
         elif name == "unset":
             for word in rest:
                 if not word.startswith("-"):
@@ -152,6 +147,17 @@ class _Script:
         else:
             return name in _NOTHING
         return True
+
+    def _export(self, one: Statement) -> None:
+        for raw in one.words[1:]:
+            if found := assignment(raw):
+                name, added, value = found
+                self._assign(name, added, self._scope.one(value))
+            else:
+                name = raw.bare
+                if not name.isidentifier():
+                    raise Refused(f"export {keyless(name, 40)}", line=one.line)
+            self._scope.exported[name] = name != "PATH"
 
     def _cd(self, rest: Sequence[Word], one: Statement) -> None:
         self._draft.refuse_unknown(rest)
@@ -213,7 +219,7 @@ class _Script:
                 draft.outer[name] = prefixed
         command(draft, [self._found(word) for word in words])
         for operator, target in one.redirected:
-            if operator != ">&":
+            if not operator.endswith("&"):
                 where = "".join(self._scope.words(target))
                 draft.note(f"its output went to {keyless(where, 100)}: kvtop keeps a log of its own ([log] file)")
         self._in_background = one.end == "&" or words[0] == "exec"
@@ -249,7 +255,7 @@ class _Script:
         if holds_secret([str(word) for word in words]):
             draft.note(f"{shown} was left out: it holds a secret")
             return
-        draft.refuse_unknown(words)
+        draft.refuse_unknown(words, by_shell=True)
         if self._begun and self._in_background:
             draft.note(f"{shown} was left out: it runs beside vLLM")
             return
@@ -270,7 +276,8 @@ class _Script:
         text = [f"{name}={shlex.quote(str(value))}" for name, _, value in values if isinstance(value, Word)]
         text += [shlex.quote(word) if word.plain else str(word) for word in words]
         for operator, target in one.redirected:
-            text.append(f"{operator} {' '.join(shlex.quote(word) for word in self._scope.words(target))}")
+            where = " ".join(shlex.quote(word) for word in self._scope.words(target))
+            text.append(f"{operator}{where}" if operator.endswith("&") else f"{operator} {where}")
         return " ".join([*text, *(["|| true"] if may_fail else [])])
 
 

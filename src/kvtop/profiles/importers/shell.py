@@ -14,6 +14,7 @@ from kvtop.errors import keyless
 from kvtop.profiles.importers.draft import Refused
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MORE = re.compile(r"[A-Za-z0-9_]+")
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _OPERATORS = (
     "&>>",
@@ -90,7 +91,7 @@ def statements(text: str) -> Iterator[Statement]:
                 now.line = value.line
             if now.redirected and not now.redirected[-1][1].parts:
                 now.redirected[-1] = (now.redirected[-1][0], value)
-            elif not now.words and (found := _assignment(value)):
+            elif not now.words and (found := assignment(value)):
                 now.assigned.append(found)
             else:
                 now.words.append(value)
@@ -102,7 +103,7 @@ def statements(text: str) -> Iterator[Statement]:
                 now.end = "" if value == "\n" else str(value)
                 yield now
                 now = Statement(lexer.line)
-        elif value in ("(", ")", ";;", "<<", "<<-", "<<<", "<>"):
+        elif str(value).lstrip("0123456789") in ("(", ")", ";;", "<<", "<<-", "<<<", "<>"):
             what = {
                 "(": "a function or a subshell",
                 "<<": "text for a command's input",
@@ -115,7 +116,8 @@ def statements(text: str) -> Iterator[Statement]:
         yield now
 
 
-def _assignment(raw: Raw) -> tuple[str, bool, Raw] | None:
+def assignment(raw: Raw) -> tuple[str, bool, Raw] | None:
+    """(name, it is added to what is there, value) of NAME=VALUE; None for another word."""
     first = raw.parts[0] if raw.parts else None
     if first is None or first.kind != "text" or first.quoted:
         return None
@@ -173,7 +175,7 @@ class _Lexer:
         for operator in _OPERATORS:
             if self._text.startswith(operator, start):
                 self._at = start + len(operator)
-                return operator
+                return f"{number[0] if number else ''}{operator}"
         return ""
 
     def _array(self) -> list[Raw]:
@@ -275,12 +277,24 @@ class _Lexer:
             return Part(kind, inside, quoted)
         if found := _NAME.match(self._text, self._at + 1):
             self._at = found.end()
-            return Part("variable", found[0], quoted)
+            return Part("variable", found[0] + self._rest_of_name(), quoted)
         if self._peek(1) and self._peek(1) in "0123456789@*#?$!-":
             self._at += 2
             return Part("variable", self._text[self._at - 1], quoted)
         self._at += 1
         return Part("text", "$", quoted)
+
+    def _rest_of_name(self) -> str:
+        """What of a variable's name stands on the next line: a continuation is taken out before names are read."""
+        more = ""
+        while self._text.startswith("\\\n", self._at):
+            found = _MORE.match(self._text, self._at + 2)
+            if not found:
+                break
+            more += found[0]
+            self.line += 1
+            self._at = found.end()
+        return more
 
     def _balanced(self, at: int) -> str:
         """What stands between an opening bracket and its end; goes on behind it."""
