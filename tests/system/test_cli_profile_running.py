@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from profilebox import LOGS, Box, box, free_port, wait
@@ -142,21 +143,27 @@ def test_switch_stops_and_starts(home: Box, capsys: pytest.CaptureFixture[str]) 
     assert look.look("new").state == "running"
 
 
-@pytest.mark.parametrize("fallback", [True, False])
-def test_a_switch_that_fails(home: Box, capsys: pytest.CaptureFixture[str], fallback: bool) -> None:
+@pytest.mark.parametrize("how", ["--fallback", "a yes", "a no", "nobody"])
+def test_a_switch_that_fails(
+    home: Box, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     write(home, "old")
     write(home, "bad", log=str(LOGS / "large-tier.txt"), fail="1", pace_s="0.1")
     assert run("start", "old") == 0
     first = look.look("old").pid
     capsys.readouterr()
-    if fallback:
-        assert run("switch", "bad", "--fallback") == 1
+    if how.startswith("a "):
+        typed = "y\n" if how == "a yes" else "\n"
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: typed))
+    if how in ("--fallback", "a yes"):
+        assert run("switch", "bad", *(["--fallback"] if how == "--fallback" else [])) == 1
         said = capsys.readouterr()
         assert "bad did not start: RuntimeError: Insufficient space in /dev/shm" in said.err
+        assert ("Start old again? [y/N] " in said.err) == (how == "a yes")
         assert said.out.startswith("old runs again: old is ready after")
         assert look.look("old").state == "running" and look.look("old").pid != first
     else:
-        with pytest.raises(KvtopError) as told:  # no terminal: nobody can be asked
+        with pytest.raises(KvtopError) as told:
             run("switch", "bad")
         assert str(told.value) == "nothing runs now\n  kvtop profile start old starts the former one"
         assert client.running() == []
