@@ -21,6 +21,7 @@ from kvtop.errors import KvtopError, printable
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import aftermath, family, look, progress, record
+from kvtop.profiles.running.helpers import SIDECAR_STOP_S
 from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.order import Order
@@ -191,7 +192,7 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     except (Failed, OSError) as error:
         raise KvtopError(f"{state.name} does not end: {error}", "") from None
     for sidecar in state.sidecars:
-        family.end(sidecar, (), 10.0, pause, time.monotonic)
+        family.end(sidecar, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True)
     state.notes = [*aftermath.told(done, state.stop_wait_s, True), *aftermath.left_over(state)]
     state.notes.append("its keeper was gone: commands after the stop were not run")
     state.state, state.ended_at, state.why = "stopped", time.time(), ""

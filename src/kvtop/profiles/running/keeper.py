@@ -76,9 +76,9 @@ class Keeper:
         except Failed as why:
             self._finish(None, str(why))
         except OSError as error:
-            why = printable(f"{error.filename or 'kvtop'}: {error.strerror or error}", 300)
-            print(why, file=sys.stderr, flush=True)  # the record may be what cannot be written
-            self._finish(None, why)
+            said = printable(f"{error.filename or 'kvtop'}: {error.strerror or error}", 300)
+            print(said, file=sys.stderr, flush=True)  # the record may be what cannot be written
+            self._finish(None, said)
 
     def pause(self, seconds: float) -> None:
         """Wait, but not past a signal. Raises _Asked for one that asks for the end, once."""
