@@ -66,6 +66,8 @@ def test_start_follows_to_ready(home: Box, capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr()
     assert said.out.startswith("good is ready after ") and said.out.count("\n") == 1
     assert f": http://127.0.0.1:{port}, KV cache 2,097,152 tokens" in said.out
+    with pytest.raises(KvtopError, match=rf"good is running already \(process \d+, port {port}\)"):
+        run("start", "good")
     stages = [line.rsplit("  ", 1)[0].strip() for line in said.err.splitlines()]
     assert stages == ["process up", "weights, 1 of 1 shards", "KV cache", f"port {port} answers"]
     assert run("stop", "good") == 0

@@ -281,7 +281,7 @@ def test_the_log_is_rotated_while_it_runs(home: Box) -> None:
     assert logs.older(path).stat().st_size >= 100_000 and logs.older(path).stat().st_mode & 0o777 == 0o600
     environ(seen)
     wait(lambda: b"GET /environ" in path.read_bytes(), "what it writes does not arrive")
-    assert logs.last_lines(path, 1) == ['INFO:     127.0.0.1:1 - "GET /environ HTTP/1.1" 200']
+    assert logs.last_lines(path, 1, "environ") == ['INFO:     127.0.0.1:1 - "GET /environ HTTP/1.1" 200']
     assert len(logs.last_lines(path, 500)) == 500  # from the older file too
 
 

@@ -35,6 +35,7 @@ def main(argv: Sequence[str]) -> int:
     name = printable(chosen.name, 80)
     try:
         with Lock(f"starts {chosen.name}", "wait for it") as lock:
+            client.startable(chosen)  # before what takes its time
             if not checking.allowed(entry, force=args.force, yes=args.yes):
                 stdio.tell("kvtop: nothing was started")
                 return 1

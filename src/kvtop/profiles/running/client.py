@@ -57,11 +57,7 @@ def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None) -> R
 
     Raises KvtopError where it runs already, or the keeper does not come up.
     """
-    if chosen.profile.runner == "attach":
-        raise KvtopError(f"{chosen.name} is only watched: its runner is attach", "start it where it runs")
-    seen = look.look(chosen.name)
-    if seen.state in ("starting", "running", "stopping"):
-        raise KvtopError(f"{chosen.name} is {seen.state} already{seen.where}", f"kvtop profile stop {chosen.name}")
+    startable(chosen)
     base = dict(os.environ if env is None else env)
     order = Order(chosen.name, chosen.file, chosen.profile, chosen.launch, base, chosen.names, lock.fd)
     child = _keeper(order, lock.fd)
@@ -71,6 +67,16 @@ def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None) -> R
         child.wait()
         raise KvtopError(f"the keeper of {chosen.name} did not come up", f"its log: {_keeper_log()}")
     return state
+
+
+def startable(chosen: Chosen) -> None:
+    """Raises KvtopError where it runs already, or is none that kvtop starts."""
+    name = printable(chosen.name, 80)
+    if chosen.profile.runner == "attach":
+        raise KvtopError(f"{name} is only watched: its runner is attach", "start it where it runs")
+    seen = look.look(chosen.name)
+    if seen.state in ("starting", "running", "stopping"):
+        raise KvtopError(f"{name} is {seen.state} already{seen.where}", f"kvtop profile stop {name}")
 
 
 def _keeper_log() -> Path:

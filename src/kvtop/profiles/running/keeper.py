@@ -34,6 +34,7 @@ _OTHER_S = 2.0
 """Between two looks at who listens on the port, while it is another one: all processes are looked at."""
 _LOOK_S = 2.0
 """Between two looks at the processes and the tier files of a server that starts."""
+_TOOL_S = 2.0
 _RUNNING_S = 5.0
 _FAMILY_S = 30.0
 LOG_BYTES = 4_000_000
@@ -145,6 +146,7 @@ class Keeper:
                     said = self._runner.answers(self._profile.start.health_url)
                     ask_at = time.monotonic() + (_OTHER_S if said.other else 0.0)
                 if said.ready:
+                    self._last_words(tail)
                     break
                 if said.other and state.runner == "venv" and self._progress.now == progress.PORT:
                     raise Failed(said.why)
@@ -164,14 +166,24 @@ class Keeper:
         state.state, state.ready_at = "running", now
         state.block_tokens = ready.block_tokens(state.host, state.port)
         self._runner.look()
+        self._let_go()  # before anybody can read that it is ready
         self.save()
-        self._let_go()
         stages = self._progress.stages
         with contextlib.suppress(OSError):
             record.remember(
                 state.name,
                 progress.took(stages, state.started_at, now, state.kv_cache_tokens, state.block_tokens),
             )
+
+    def _last_words(self, tail: logs.Tail) -> None:
+        """What was logged before it answered; a tool that follows a log takes a moment to hand it on."""
+        until = time.monotonic() + (_TOOL_S if isinstance(tail, logs.CommandTail) else 0.0)
+        while True:
+            while data := tail.read():
+                self._progress.feed(data, time.time())
+            if self._progress.now == progress.PORT or time.monotonic() >= until:
+                return
+            self.pause(0.05)
 
     def _too_late(self, said: ready.Answer) -> str:
         stage = self._progress.now or progress.PROCESS
