@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,27 @@ def test_a_running_server_is_read(tmp_path: Path) -> None:
     assert profile.env.set["VLLM_X"] == "1" and "MY_OWN" not in profile.env.set
     assert profile.env.from_env == {"HF_TOKEN": "HF_TOKEN", "VLLM_API_KEY": "VLLM_API_KEY"}
     assert "madeup" not in str(profile)
+
+
+def test_a_process_in_a_container_is_left_to_docker_inspect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "vllm"
+    program.write_text("import time; print('up', flush=True); time.sleep(60)")
+    monkeypatch.setattr(process, "in_container", lambda pid: True)
+    with subprocess.Popen([sys.executable, str(program), "serve"], stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None and server.stdout.readline() == b"up\n"
+            with pytest.raises(Refused, match="runs in a container") as refused:
+                process.read(Draft(), server.pid)
+        finally:
+            server.kill()
+    assert "docker inspect" in refused.value.fix
+
+
+def test_a_form_is_guessed_in_no_time() -> None:
+    for text in ("\n" * 1_000_000, "{ " + "lib " * 400_000, "[Unit\n" * 200_000, " " * 1_000_000):
+        began = time.process_time()
+        pick.guessed(text, "a.txt")
+        assert time.process_time() - began < 5
 
 
 def test_a_process_that_is_no_server() -> None:

@@ -220,3 +220,17 @@ def test_the_folder_of_the_script_and_its_environment(tmp_path: Path) -> None:
     assert profile.serve.args == ["--model", f"{tmp_path}/m"]
     assert profile.env.set == {"A": "1", "TOKEN_X": "two words"}
     assert made.notes == ("the script hands its own arguments on ($@): none were taken",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=xxxxxxxx\n" + "A=$A$A\n" * 60 + "vllm serve $A",
+        "A=xxxxxxxx\n" + "A+=$A\n" * 60 + "vllm serve $A",
+        "A=(x x x x)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 60 + 'vllm serve "${A[@]}"',
+        "A=(x x x x)\n" + 'A+=("${A[@]}")\n' * 60 + 'vllm serve "${A[@]}"',
+    ],
+)
+def test_a_value_that_doubles_and_doubles_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match="a value that is too long for a command line"):
+        read(text)

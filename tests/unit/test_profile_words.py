@@ -122,6 +122,8 @@ KEY = "sk-madeup-madeup-madeup"
         (["vllm", "serve", "m", "--ssl-password", "madeup"], set()),
         (["vllm", "serve", "m", "--x", '{"a": {"api_key": "madeup"}}'], set()),
         (["vllm", "serve", "m", "--otlp", "http://u:madeup@h/"], set()),
+        (["vllm", "serve", "m", "stray", f"--api-key={KEY}"], {"VLLM_API_KEY"}),
+        (["vllm", "serve", KEY, "--x"], set()),
         (["docker", "run", "-e", "HF_TOKEN=madeup", "--label", "t=sk-madeup-madeup-madeup", "img", "m"], {"HF_TOKEN"}),
         (["docker", "run", "-e", f"A={KEY}", "img", "m", "--api-key", KEY], {"A", "VLLM_API_KEY"}),
     ],

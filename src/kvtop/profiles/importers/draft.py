@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from kvtop.errors import UsageError, keyless
-from kvtop.profiles.launch import VISIBLE, Secret
+from kvtop.profiles.differences import flag_values
+from kvtop.profiles.launch import VISIBLE, Secret, serve_words
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.secret import holds_secret, is_secret
 from kvtop.profiles.spelling import Group, groups
@@ -172,53 +173,25 @@ class Draft:
     def serve(self, words: Sequence[str]) -> None:
         """What stands behind `vllm serve`."""
         self.served = True
-        serve = self.table("serve")
-        found = list(groups(words))
-        names = [group.name for group in found]
-        if found and not found[0].name and (len(found[0].words) > 1 or not found[0].words[0]):
-            # words that belong to no flag keep their places, and so does all that follows them
-            self.refuse_unknown(words)
-            self.add("serve", "args", words)
-            return
-        if found and not found[0].name:
-            self.refuse_unknown(found[0].words)
-            serve["model"] = str(found.pop(0).words[0])
-        args: list[str] = []
-        for group in found:
+        kept: list[str] = []
+        for group in groups(words):
             if group.name in _SECRET_FLAGS and group.values:
                 self._key(_SECRET_FLAGS[group.name], group)
             elif holds_secret(group.words):
-                self.note(f"--{group.name} holds a secret: left out")
+                self.note(f"--{group.name} holds a secret: left out" if group.name else "a secret: left out")
             else:
                 self.refuse_unknown(group.words)
-                if names.count(group.name) > 1 or not self._own_key(group):
-                    args += [str(word) for word in group.words]
-        if args:
-            self.add("serve", "args", args)
+                kept += [str(word) for word in group.words]
+        serve = _by_key(kept)
+        again = serve_words(msgspec.convert({"serve": serve}, Profile))
+        # words whose order says more than their keys would stay as they are
+        self.raw["serve"] = serve if flag_values(again) == flag_values(kept) else {"args": kept}
 
     def _key(self, variable: str, group: Group) -> None:
         if len(group.values) > 1:
             self.note(f"--{group.name} has {len(group.values)} values: {variable} holds the first alone")
         value = group.words[1] if "=" not in group.words[0] else Word(group.values[0], secret_of(group.words[0]))
         self.variable(variable, value)
-
-    def _own_key(self, group: Group) -> bool:
-        """Whether a flag has a key of its own in [serve], and went there."""
-        serve, values = self.table("serve"), [str(value) for value in group.values]
-        value = values[0] if len(values) == 1 else ""
-        if group.name == "served-model-name" and values:
-            serve["names"] = values
-        elif group.name == "host" and value:
-            serve["host"] = value
-        elif group.name == "port" and value.isdecimal() and len(value) < 6 and 0 < int(value) < 65536:
-            serve["port"] = int(value)
-        elif group.name == "config" and value and "=" not in group.words[0]:
-            serve["config"] = value
-        elif (table := json_table(value)) is not None and "." not in group.name:
-            serve.setdefault("json", {})[group.name] = table
-        else:
-            return False
-        return True
 
     def refuse_unknown(self, words: Sequence[str], by_shell: bool = False) -> None:
         """Raises Refused for a word whose value is not written there. `by_shell`: a shell will fill it in."""
@@ -237,6 +210,40 @@ class Draft:
         except msgspec.ValidationError as error:
             raise Refused(f"no profile can be made of it: {keyless(str(error), 200)}") from None
         return Imported(profile, tuple(self.notes))
+
+
+def _by_key(words: Sequence[str]) -> dict[str, Any]:
+    """[serve] of a command line: flags that have a key of their own under it, all others as they are typed."""
+    serve: dict[str, Any] = {}
+    found = list(groups(words))
+    names = [group.name for group in found]
+    args: list[str] = []
+    for number, group in enumerate(found):
+        if number == 0 and not group.name and len(group.words) == 1:
+            serve["model"] = group.words[0]
+        elif names.count(group.name) > 1 or not _own_key(serve, group):
+            args += group.words
+    return {**serve, **({"args": args} if args else {})}
+
+
+def _own_key(serve: dict[str, Any], group: Group) -> bool:
+    """Whether a flag has a key of its own in [serve], and went there."""
+    values = [str(value) for value in group.values]
+    value = values[0] if len(values) == 1 else ""
+    inline = "=" in group.words[0]  # then one value is its own, whatever stands behind it
+    if group.name == "served-model-name" and values and not (inline and len(values) > 1):
+        serve["names"] = values
+    elif group.name == "host" and value:
+        serve["host"] = value
+    elif group.name == "port" and value.isdecimal() and len(value) < 6 and 0 < int(value) < 65536:
+        serve["port"] = int(value)
+    elif group.name == "config" and value and not inline:
+        serve["config"] = value
+    elif (table := json_table(value)) is not None and "." not in group.name:
+        serve.setdefault("json", {})[group.name] = table
+    else:
+        return False
+    return True
 
 
 def _plain(value: Any) -> Any:

@@ -25,6 +25,9 @@ _NAMED = re.compile(r"(?:[A-Za-z_]\w*|--[\w.-]+)=")
 """What a value from elsewhere may stand behind: NAME= and --flag=."""
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
 _MOST_DEEP = 20
+MOST_CHARACTERS = 100_000
+MOST_WORDS = 10_000
+"""Of one value. A few lines that double a variable make more than fits into memory."""
 
 
 class Scope:
@@ -55,6 +58,8 @@ class Scope:
                 now = Word(now + text, secret, plain, raw.line)
             elif text or secret:
                 raise unknown(secret or now.secret, raw.line)
+            if len(now) > MOST_CHARACTERS or len(out) > MOST_WORDS:
+                raise too_long(raw.line)
 
         for number, part in enumerate(raw.parts):
             if part.kind == "text":
@@ -181,3 +186,8 @@ def _filled_in(raw: Raw) -> bool:
 
 def _home(text: str) -> str:
     return str(Path.home()) + text[1:] if text == "~" or text.startswith("~/") else text
+
+
+def too_long(line: int) -> Refused:
+    """For a value that grows beyond what a command line holds."""
+    return Refused("a value that is too long for a command line", line=line)

@@ -14,8 +14,10 @@ from kvtop.profiles.importers.yaml_text import read_yaml
 
 FORMATS = ("script", "compose", "systemd", "inspect", "config")
 _MAX_BYTES = 2_000_000
-_UNIT = re.compile(r"^\[(Unit|Service|Install)\]\s*$", re.MULTILINE)
-_FOREIGN = re.compile(r"^\s*(apiVersion|kind)\s*:", re.MULTILINE)
+_HEAD = 2000
+"""Characters in which a NixOS module says that it is one."""
+_UNIT = re.compile(r"^\[(Unit|Service|Install)\][ \t\r]*$", re.MULTILINE)
+_FOREIGN = re.compile(r"^[ \t]*(apiVersion|kind)[ \t]*:", re.MULTILINE)
 _NIX = re.compile(r"^\s*(?:#.*\n\s*)*\{[^{}]*\b(?:config|pkgs|lib)\b[^{}]*\}\s*:")
 
 
@@ -47,7 +49,7 @@ def import_file(file: Path, form: str | None = None, service: str = "") -> tuple
 def guessed(text: str, name: str) -> str:
     """The form of a file, by what stands in it. Raises Refused for one that is written by hand."""
     start = text.lstrip()[:1]
-    if name.endswith(".nix") or _NIX.match(text):
+    if name.endswith(".nix") or _NIX.match(text[:_HEAD]):
         raise Refused("a NixOS module: logic decides what it becomes", BY_HAND)
     if start in ("[", "{") and _is_inspect(text):
         return "inspect"

@@ -9,7 +9,7 @@ from pathlib import Path
 from kvtop.errors import keyless
 from kvtop.files import read_start
 from kvtop.profiles.importers.draft import Draft, Refused, Word
-from kvtop.profiles.importers.expand import Scope
+from kvtop.profiles.importers.expand import MOST_CHARACTERS, MOST_WORDS, Scope, too_long
 from kvtop.profiles.importers.shell import Statement, assignment, statements
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.words import CONTAINERS, command
@@ -53,6 +53,7 @@ class _Script:
         self._bin: Path | None = None
         """Of the environment that the script activates."""
         self._pending: Iterator[Statement] = iter(())
+        self._line = 1
         self._begun = False
         self._in_background = False
 
@@ -60,6 +61,7 @@ class _Script:
         # one by one: logic is refused by its own word, before what stands in it is read
         self._pending = iter(statements(text))
         while (one := self._next()) is not None:
+            self._line = one.line
             self._one(one)
         if not self._begun:
             raise Refused(
@@ -112,6 +114,8 @@ class _Script:
                 value = before + (value if isinstance(value, list) else [value])
             elif isinstance(value, Word):
                 value = Word(before + value, before.secret or value.secret)
+        if len(value) > (MOST_WORDS if isinstance(value, list) else MOST_CHARACTERS):
+            raise too_long(self._line)
         self._scope.values[name] = value
         if export:
             self._scope.exported[name] = True
