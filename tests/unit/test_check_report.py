@@ -7,10 +7,19 @@ from itertools import chain
 from typing import Any
 
 from check_box import GIB, card, facts, listener, profile, server
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop.profiles.check.containers import of_options, of_service, size_bytes, version_of
+from kvtop.profiles.check.containers import (
+    host_network,
+    of_options,
+    of_service,
+    on_loopback,
+    outside,
+    published,
+    size_bytes,
+    version_of,
+)
 from kvtop.profiles.check.last import of_log
 from kvtop.profiles.check.report import judged, report
 from kvtop.profiles.check.rules import RULES
@@ -114,6 +123,10 @@ def test_the_log_of_the_last_start() -> None:
     failed = b"INFO non-default args: {}\nINFO Starting to load model Other\nERROR out of memory\n"
     assert of_log(LOG + failed, 2) == told
     assert of_log(failed, 2) is None
+    assert of_log(LOG, 2, "Qwen") == told
+    assert of_log(LOG, 2, "Other") is None
+    other = LOG.replace(b"'Qwen'", b"'Other'").replace(b"412,368", b"1,024")
+    assert of_log(LOG + other, 2, "Qwen") == told
     plain = b"INFO vLLM API server version 0.9\nINFO Starting to load model x\nINFO GPU KV cache size: 1,024 tokens\n"
     assert of_log(LOG + plain, 2) == LastStart(1024, None, None, hybrid=False)
 
@@ -133,6 +146,19 @@ def test_what_a_container_is_given() -> None:
         64,
         None,
     )
+
+
+def test_what_opens_a_port_and_what_is_mounted() -> None:
+    assert [published(one) for one in (["-p", "80:8000"], ["-p80:8000"], ["-p=80:8000"], ["--publish=80"], ["-P"])] == [
+        "80:8000", "80:8000", "80:8000", "80", "all"]  # fmt: skip
+    assert published(["-p", "127.0.0.1:80:8000", "-v", "/p:/p"]) is None
+    assert [on_loopback(one) for one in ("80:8000", "8000", "0.0.0.0:80:8000")] == [
+        "127.0.0.1:80:8000", "127.0.0.1:8000:8000", "127.0.0.1:80:8000"]  # fmt: skip
+    assert host_network(["--network", "host"]) and host_network(["--net=host"]) and not host_network(["--name", "host"])
+    mounts = ["-v", "/srv/models:/models:ro", "-v/big:/models/big", "--mount", "type=bind,source=/h,target=/c"]
+    assert [outside(mounts, one) for one in ("/models/a", "/models/big/b", "/c", "/modelsx", "/other")] == [
+        "/srv/models/a", "/big/b", "/h", None, None]  # fmt: skip
+    assert outside(["-v", "named:/models"], "/models/a") is None
 
 
 def test_the_version_of_an_image() -> None:
@@ -208,7 +234,7 @@ FACTS = st.builds(
     version=st.one_of(st.none(), st.tuples(st.just(0), st.integers(8, 40))),
     last=st.one_of(st.none(), LAST),
     container=st.one_of(st.none(), st.builds(Container, SOME, st.booleans(), SOME, st.booleans())),
-    paths=st.one_of(st.none(), st.just({"/x": False})),
+    paths=st.one_of(st.just({}), st.just({"/x": False})),
     shm_total_bytes=SOME,
     shm_free_bytes=SOME,
     offload_files=st.one_of(
@@ -232,7 +258,6 @@ FACTS = st.builds(
 )
 
 
-@settings(max_examples=300)
 @given(FACTS)
 def test_no_rule_falls_over_any_facts(box: Facts) -> None:
     for rule in RULES:

@@ -146,12 +146,26 @@ def test_what_is_gathered(write: Write, tmp_path: Path, monkeypatch: pytest.Monk
 COMPOSE = "services:\n  vllm:\n    image: vllm/vllm-openai:v0.32.0\n    shm_size: 32gb\n    mem_limit: 70g\n"
 
 
+def test_a_model_in_a_mount(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for name in ("there", "gone"):
+        write(
+            name,
+            f'runner = "docker"\n[serve]\nmodel = "/models/{name}"\n[docker]\nimage = "vllm:v0.30.1"\n'
+            f'options = ["-v", "{tmp_path}:/models"]\n',
+        )
+        seen = gather(folder.find(name))
+        assert (seen.paths, seen.version) == ({f"/models/{name}": name == "there"}, (0, 30))
+        assert seen.container == Container(64 << 20)
+
+
 def test_a_compose_file_is_read(write: Write, tmp_path: Path) -> None:
     (tmp_path / "compose.yml").write_text(COMPOSE)
     table = f'runner = "compose"\n[compose]\nfiles = ["{tmp_path}/compose.yml"]\nservice = '
     write("box", table + '"vllm"\n')
     write("other", table + '"none"\n')
-    assert gather(folder.find("box")).container == Container(32 * GIB, False, 70 * GIB)
+    seen = gather(folder.find("box"))
+    assert (seen.container, seen.version) == (Container(32 * GIB, False, 70 * GIB), (0, 32))
     assert gather(folder.find("other")).container == Container(readable=False)
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvtop.profiles.config_file import config_text, file_words
@@ -249,10 +249,10 @@ def one_flag(draw: st.DrawFn) -> list[str]:
 FLAG = st.composite(one_flag)()
 
 
-@settings(max_examples=300)
 @given(st.lists(FLAG, max_size=6))
 def test_argparse_says_the_same(flags: list[list[str]]) -> None:
     words = ["the/model", *(word for flag in flags for word in flag)]
+    assume(not any(word.partition("=")[0] == "--model" for word in words))  # moved before argparse sees it
     ours = Flags.read(words)
     dashes = [
         "--" + word[2:].partition("=")[0].replace("_", "-") + "".join(word.partition("=")[1:])

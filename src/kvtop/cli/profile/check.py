@@ -87,7 +87,7 @@ def summary(found: Report) -> str:
     """1 error, 2 notes; it would not start."""
     counts = [(len(found.of(level)), level) for level in _LEVELS]
     told = ", ".join(f"{n} {level}{'' if n == 1 else 's'}" for n, level in counts if n)
-    end = "ready to start" if found.ok else "it would not start"
+    end = "it would not start" if not found.ok else "ready to start" if found.command else "kvtop only watches it"
     return f"{told}; {end}" if told else end
 
 

@@ -37,6 +37,7 @@ from kvtop.sources.processes import MASK
 from kvtop.sources.url import discreet, parse
 
 HEALTH_TIMEOUT_S = 2.0
+_MOST_BYTES = 1 << 50
 _ENV = re.compile(r"VLLM_|LMCACHE_|PYTORCH_|CUDA_VISIBLE_DEVICES$|PYTHONHASHSEED$")
 """The variables of kvtop's own environment that rules ask for."""
 _OTHERS = "a process of another user"
@@ -79,8 +80,7 @@ def gather(
         launch=run,
         env=_env(profile),
         installed=here,
-        version=version_of(here.version) if here is not None else containers.version_of(profile.docker.image),
-        container=_container(profile),
+        version=version_of(here.version) if here is not None else containers.version_of(_image(profile)),
         shm_total_bytes=host.shm_total_bytes,
         shm_free_bytes=_shm_free(host),
         offload_files=None if host.shm_total_bytes is None else host.offload_files,
@@ -97,6 +97,7 @@ def gather(
         facts,
         health_asked=asked,
         health=answer,
+        container=_container(facts),
         paths=_paths(facts, run),
         last=last_start or _last(facts),
     )
@@ -121,13 +122,22 @@ def _env(profile: Profile) -> dict[str, str]:
     return {name: str(masked_value(name, value)) for name, value in env.items()}
 
 
-def _container(profile: Profile) -> Container | None:
-    if profile.runner not in ("docker", "compose"):
+def _container(facts: Facts) -> Container | None:
+    profile = facts.profile
+    if not facts.contained:
         return None
-    if profile.runner == "docker" or profile.docker.options:
+    if profile.runner != "compose" or profile.docker.options:
         return containers.of_options(profile.docker.options)
     service = _service(profile)
     return containers.of_service(service) if service is not None else Container(readable=False)
+
+
+def _image(profile: Profile) -> str:
+    """With its tag; empty where it is not known."""
+    if profile.docker.image or profile.runner != "compose":
+        return profile.docker.image
+    found = str((_service(profile) or {}).get("image", ""))
+    return "" if "$" in found else found
 
 
 def _service(profile: Profile) -> Mapping[str, Any] | None:
@@ -199,6 +209,7 @@ def _servers(host: HostReading) -> tuple[Server, ...] | None:
             pids = frozenset(pid for pid in parents if server.pid in _above(pid, parents))
             profile = next((name for name, run in runs.items() if is_of(run, server)), "")
             port = server.port if server.port is not None else next(iter(server.ports), None)
+            port = None if server.contained else port
             servers.append(Server(server.pid, pids, profile, port))
     return tuple(servers)
 
@@ -273,16 +284,16 @@ async def _model(client: HttpClient) -> str | None:
     return printable(rows[0].id, 60) if rows and rows[0].id else None
 
 
-def _paths(facts: Facts, run: Launch) -> dict[str, bool] | None:
-    """Which paths of the command line are there; None where vLLM sees another file system."""
-    if facts.profile.runner not in ("venv", "systemd"):
-        return None
+def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
+    """Which paths of the command line are there; less those that vLLM sees on another file system."""
     found = {}
     for _, path in local_paths(facts):
-        try:
-            found[path] = Path(run.cwd or ".", path).exists()
-        except (OSError, ValueError):
-            found[path] = False
+        place = containers.outside(facts.profile.docker.options, path) if facts.contained else path
+        if place is not None:
+            try:
+                found[path] = Path(run.cwd or ".", place).expanduser().exists()
+            except (OSError, ValueError, RuntimeError):
+                found[path] = False
     return found
 
 
@@ -292,4 +303,8 @@ def _last(facts: Facts) -> LastStart | None:
         return None
     given = facts.profile.log.file
     default = paths.state_dir() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', facts.name)}.log"
-    return last.read(Path(given).expanduser() if given else default, ranks(facts))
+    told = last.read(Path(given).expanduser() if given else default, ranks(facts), facts.flags.model)
+    asked = facts.flags.number("kv-cache-memory-bytes")
+    if told is None or told.kv_cache_bytes is not None or asked is None or not 0 < asked < _MOST_BYTES:
+        return told
+    return replace(told, kv_cache_bytes=int(asked) * ranks(facts))  # then the log does not tell what is available

@@ -100,6 +100,7 @@ class Server:
     profile: str = ""
     """Whose it is; empty: of none that is known."""
     port: int | None = None
+    """Where it listens, or will, on this machine; None: it is not known (a container)."""
 
     @property
     def name(self) -> str:
@@ -152,9 +153,10 @@ class Facts:
     """Of the installed vLLM, or of the image's tag."""
     last: LastStart | None = None
     container: Container | None = None
-    """For docker and compose."""
-    paths: Mapping[str, bool] | None = None
-    """Files and folders that the command line names -> whether they are there; None: on another file system."""
+    """Where it runs in one."""
+    paths: Mapping[str, bool] = field(default_factory=dict)
+    """Files and folders that the command line names -> whether they are there. What vLLM sees on another file system
+    is left out."""
     shm_total_bytes: int | None = None
     shm_free_bytes: int | None = None
     offload_files: tuple[OffloadFile, ...] | None = None
@@ -174,6 +176,12 @@ class Facts:
     def line_known(self) -> bool:
         """Whether the command line is known: compose and systemd keep it in their own file."""
         return bool(self.flags.words) or self.profile.runner in ("venv", "docker")
+
+    @property
+    def contained(self) -> bool:
+        """Whether vLLM runs in a container: by docker, compose, or a unit that runs docker."""
+        runner = self.profile.runner
+        return runner in ("docker", "compose") or (runner == "systemd" and bool(self.profile.docker.image))
 
     @property
     def port(self) -> int | None:

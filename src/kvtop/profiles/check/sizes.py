@@ -15,6 +15,8 @@ MIB = 1 << 20
 _DEPTH = 4
 TRANSFER = "--kv-transfer-config"
 OFFLOADING = "--kv-offloading-size"
+TIERS = ("OffloadingConnector", "SimpleCPUOffloadConnector")
+"""vLLM's own connectors with a tier in main memory."""
 DEFAULT_UTILIZATION = 0.92
 """Of --gpu-memory-utilization; 0.9 before 0.20 (facts.md 1.6)."""
 
@@ -74,7 +76,7 @@ def tier(facts: Facts) -> Tier | None:
     """The CPU tier of vLLM itself; None: none is asked for, or no size that can be read. LMCache keeps its own."""
     size = tier_bytes(facts.flags.value(OFFLOADING), facts.flags.value(TRANSFER))
     names = [name for name, _ in connectors(facts)]
-    own = [name for name in names if name in ("OffloadingConnector", "SimpleCPUOffloadConnector")]
+    own = [name for name in names if name in TIERS]
     if size is None or not own:
         return None
     by_size = facts.flags.value(OFFLOADING) is not None
@@ -105,18 +107,19 @@ def selectors(facts: Facts) -> list[str] | None:
     if given is None and not facts.profile.gpus:
         given = facts.env.get("CUDA_VISIBLE_DEVICES")
     words = facts.profile.gpus if given is None else given.split(",")
-    return [word.strip() for word in words if word.strip()] or None
+    return [word.strip() for word in words if word.strip() not in ("", "all")] or None
 
 
 def cards(facts: Facts) -> tuple[Card, ...] | None:
-    """The cards that it will use, as far as they are here; None: the cards of this machine are not known."""
+    """The cards that it will use: the first of those that it may, as far as they are here. None: it is not known which
+    cards this machine has."""
     if facts.cards is None:
         return None
     here = sorted(facts.cards, key=lambda card: card.index)
     told = selectors(facts)
     if told is not None:
-        return tuple(card for card in here if any(_is(card, one) for one in told))
-    return tuple(here[: ranks(facts) * whole(facts, "data-parallel-size", 1)])
+        here = [card for one in told for card in here if _is(card, one)]
+    return tuple(dict.fromkeys(here))[: ranks(facts) * whole(facts, "data-parallel-size", 1)]
 
 
 def _is(card: Card, selector: str) -> bool:

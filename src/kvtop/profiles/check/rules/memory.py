@@ -19,7 +19,7 @@ def shm_too_small(facts: Facts) -> Saying:
     tier = sizes.in_shm(facts)
     if tier is None:
         return
-    if facts.profile.runner in ("docker", "compose") and (facts.container is None or not facts.container.host_ipc):
+    if facts.contained and (facts.container is None or not facts.container.host_ipc):
         yield from _of_container(facts, tier)
         return
     free, total = facts.shm_free_bytes, facts.shm_total_bytes
@@ -35,7 +35,8 @@ def _of_container(facts: Facts, tier: Tier) -> Saying:
         yield Lacks("the container's shm_size: its compose file cannot be read")
     elif tier.bytes > size:
         whole = -(-tier.bytes // GIB) + 1
-        fix = f"--shm-size={whole}g or --ipc=host in [docker] options"
+        where = "[docker] options" if facts.profile.runner == "docker" else "the unit's docker run"
+        fix = f"--shm-size={whole}g or --ipc=host in {where}"
         if facts.profile.runner == "compose":
             fix = f"shm_size: {whole}gb or ipc: host in the compose file"
         yield Says("error", "--shm-size", f"tier {gib(tier.bytes)}, the container's /dev/shm has {gib(size)}", fix)
@@ -94,7 +95,7 @@ def container_memory_limit(facts: Facts) -> Saying:
     tier = sizes.tier(facts)
     if tier is None:
         return
-    if facts.profile.runner in ("docker", "compose") and (facts.container is None or not facts.container.readable):
+    if facts.contained and (facts.container is None or not facts.container.readable):
         yield Lacks("the container's limits: its compose file cannot be read")
         return
     limit, flag = _limit(facts)
@@ -109,9 +110,9 @@ def container_memory_limit(facts: Facts) -> Saying:
 
 def _limit(facts: Facts) -> tuple[int | None, str]:
     """The limit, and what sets it."""
-    if facts.profile.runner in ("docker", "compose"):
+    if facts.contained:
         limit = facts.container.memory_bytes if facts.container is not None else None
-        return limit, "--memory" if facts.profile.runner == "docker" else "mem_limit"
+        return limit, "mem_limit" if facts.profile.runner == "compose" else "--memory"
     if facts.profile.runner == "venv":
         wrapped = containers.memory_max(facts.profile.venv.wrap, facts.memory_total_bytes)
         limits = [one for one in (wrapped, facts.memory_limit_bytes) if one is not None]

@@ -85,25 +85,31 @@ def _and(words: Sequence[str]) -> str:
 
 
 def port_taken(facts: Facts) -> Saying:
-    """Somebody listens on the port: vLLM would load for minutes, and then fail (profile-shapes.md, mistake 7)."""
+    """Somebody listens on the port, or is about to: vLLM would load for minutes, and then fail (profile-shapes.md,
+    mistake 7)."""
     if facts.port is None:
         return
     if facts.listeners is None:
         yield Lacks("who listens on which port")
         return
     found = facts.listeners.get(facts.port)
-    if found is None:
+    pid = found.pid if found is not None else None
+    server = next((one for one in facts.servers or () if _is_at(one, facts.port, pid)), None)
+    if found is not None:
+        who = f"{server.name} ({found.words})" if server is not None and server.profile else found.words
+        says = f"port {facts.port}: {who} listens there"
+    elif server is not None:
+        says = f"port {facts.port}: {server.name} starts, and will listen there"
+    else:
         return
-    server = next((one for one in facts.servers or () if _is_at(one, facts.port, found.pid)), None)
-    who = f"{server.name} ({found.words})" if server is not None and server.profile else found.words
-    says = f"port {facts.port}: {who} listens there"
-    if facts.goes(found.pid) or (server is not None and facts.goes(server.pid)):
+    if facts.goes(pid) or (server is not None and facts.goes(server.pid)):
         yield Says("note", "--port", says, _STOPS)
     else:
-        yield Says("error", "--port", says, f"--port {_free_port(facts)}, or stop what listens there")
+        yield Says("error", "--port", says, f"--port {_free_port(facts)}, or stop what is there")
 
 
 def _is_at(server: Server, port: int, pid: int | None) -> bool:
+    """Whether it is the one that listens: by its process where that is known, else by the port of its command line."""
     return pid in server.pids if pid is not None else server.port == port
 
 

@@ -160,7 +160,7 @@ def prefix_caching_off(facts: Facts) -> Saying:
     """Without the prefix cache every prompt is computed whole, and a tier has nothing to keep (facts.md 5.1)."""
     if facts.flags.on("enable-prefix-caching") is not False:
         return
-    if any(sizes.connectors(facts)):
+    if any(name in sizes.TIERS or name.startswith("LMCache") for name, _ in sizes.connectors(facts)):
         says = "the offload tier needs the prefix cache, which is turned off"
         yield Says("error", "--no-enable-prefix-caching", says, "take --no-enable-prefix-caching out")
     else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from kvtop.errors import keyless
+from kvtop.profiles.check import containers
 from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
 
 _NO_LINE = "the command line: [serve] of this profile is empty"
 _LOOPBACK = ("localhost", "::1")
+_EVERYWHERE = ("0.0.0.0", "::")
 
 
 def exposed_without_key(facts: Facts) -> Saying:
@@ -19,47 +19,27 @@ def exposed_without_key(facts: Facts) -> Saying:
     open_by = _opened(facts)
     if open_by is None or facts.flags.values("api-key") or facts.env.get("VLLM_API_KEY"):
         return
-    flag, where = open_by
-    fix = f"-p 127.0.0.1:{facts.port or 8000}:8000" if flag == "-p" else "--host 127.0.0.1"
+    flag, where, fix = open_by
     yield Says("warning", flag, f"it is reached {where}, without a key", f"{fix}, or VLLM_API_KEY from a file")
 
 
-def _opened(facts: Facts) -> tuple[str, str] | None:
-    """(what opens the port to the network, where it is reached); None: it answers on this machine alone."""
+def _opened(facts: Facts) -> tuple[str, str, str] | None:
+    """(what opens the port, where it is reached from, what closes it); None: this machine alone reaches it."""
     if facts.flags.value("uds") is not None or facts.flags.on("headless"):
         return None
-    if facts.profile.runner == "docker" and not _host_network(facts):
-        published = _published(facts)
-        return ("-p", f"from the network ({published})") if published else None
+    if facts.contained and not containers.host_network(facts.profile.docker.options):
+        published = containers.published(facts.profile.docker.options)
+        if published is None:
+            return None
+        value = f"-p {keyless(published, 40)}"
+        return "-p", f"from the network ({value})", f"-p {keyless(containers.on_loopback(published), 60)}"
     host = facts.flags.value("host") or ""
     if host == "None":  # vLLM's word for nothing
         host = ""
     if host in _LOOPBACK or host.startswith("127."):
         return None
-    return "--host", f"at {keyless(host, 40)}" if host and host != "0.0.0.0" else "on every interface"
-
-
-def _words(facts: Facts) -> list[str]:
-    return [part for word in facts.profile.docker.options for part in word.split("=", 1)]
-
-
-def _host_network(facts: Facts) -> bool:
-    words = _words(facts)
-    return any(flag in ("--network", "--net") and value == "host" for flag, value in pairwise(words))
-
-
-def _published(facts: Facts) -> str:
-    """What opens the container's port to the network; empty: nothing does."""
-    words = _words(facts)
-    for at, word in enumerate(words):
-        value = words[at + 1] if word in ("-p", "--publish") and at + 1 < len(words) else ""
-        if word.startswith("-p") and not word.startswith("--") and word != "-p":
-            value = word[2:]
-        if value and not value.startswith(("127.", "[::1]", "localhost:")):
-            return f"-p {keyless(value, 40)}"
-        if word in ("-P", "--publish-all"):
-            return word
-    return ""
+    where = f"at {keyless(host, 40)}" if host and host not in _EVERYWHERE else "on every interface"
+    return "--host", where, "--host 127.0.0.1"
 
 
 def dev_mode_on(facts: Facts) -> Saying:
@@ -103,10 +83,12 @@ def model_path_missing(facts: Facts) -> Saying:
         shown = keyless(path, 120)
         if path.startswith("~"):
             yield Says("error", flag, f"no shell reads {shown}: ~ stays as it stands", "write the whole path")
-        elif facts.paths is None:
-            yield Lacks("the file system that vLLM will see")
-        elif facts.paths.get(path) is False:
-            yield Says("error", flag, f"{shown} is not there", f"ls {shown.rpartition('/')[0] or '/'}")
+        elif path not in facts.paths:
+            yield Lacks(f"the file system on which {shown} is")
+        elif not facts.paths[path]:
+            mounted = "mount what holds it: -v in the container's options"
+            fix = mounted if facts.contained else f"ls {shown.rpartition('/')[0] or '/'}"
+            yield Says("error", flag, f"{shown} is not there", fix)
 
 
 def local_paths(facts: Facts) -> list[tuple[str, str]]:
