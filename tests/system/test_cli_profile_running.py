@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from profilebox import LOGS, Box, box, free_port, wait
+from profilebox import LOGS, Box, box, free_port, own, wait
 
 from kvtop.cli import profile
 from kvtop.cli.profile import checking, stop, switch
@@ -64,6 +66,8 @@ def test_start_follows_to_ready(home: Box, capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr()
     assert said.out.startswith("good is ready after ") and said.out.count("\n") == 1
     assert f": http://127.0.0.1:{port}, KV cache 2,097,152 tokens" in said.out
+    with pytest.raises(KvtopError, match=rf"good is running already \(process \d+, port {port}\)"):
+        run("start", "good")
     stages = [line.rsplit("  ", 1)[0].strip() for line in said.err.splitlines()]
     assert stages == ["process up", "weights, 1 of 1 shards", "KV cache", f"port {port} answers"]
     assert run("stop", "good") == 0
@@ -79,7 +83,7 @@ def test_start_as_json(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
     assert (told["state"], told["port"], told["kv_cache_tokens"], told["error"]) == ("running", port, 2_097_152, None)
     assert run("stop", "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["state"], told["pid"], told["exit_code"], told["notes"]) == ("stopped", None, 0, [])
+    assert (told["state"], told["pid"], told["exit_code"], own(told["notes"])) == ("stopped", None, 0, [])
 
 
 def test_a_failed_start_says_why_and_where_the_log_is(home: Box) -> None:
@@ -141,21 +145,27 @@ def test_switch_stops_and_starts(home: Box, capsys: pytest.CaptureFixture[str]) 
     assert look.look("new").state == "running"
 
 
-@pytest.mark.parametrize("fallback", [True, False])
-def test_a_switch_that_fails(home: Box, capsys: pytest.CaptureFixture[str], fallback: bool) -> None:
+@pytest.mark.parametrize("how", ["--fallback", "a yes", "a no", "nobody"])
+def test_a_switch_that_fails(
+    home: Box, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     write(home, "old")
     write(home, "bad", log=str(LOGS / "large-tier.txt"), fail="1", pace_s="0.1")
     assert run("start", "old") == 0
     first = look.look("old").pid
     capsys.readouterr()
-    if fallback:
-        assert run("switch", "bad", "--fallback") == 1
+    if how.startswith("a "):
+        typed = "y\n" if how == "a yes" else "\n"
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: typed))
+    if how in ("--fallback", "a yes"):
+        assert run("switch", "bad", *(["--fallback"] if how == "--fallback" else [])) == 1
         said = capsys.readouterr()
         assert "bad did not start: RuntimeError: Insufficient space in /dev/shm" in said.err
+        assert ("Start old again? [y/N] " in said.err) == (how == "a yes")
         assert said.out.startswith("old runs again: old is ready after")
         assert look.look("old").state == "running" and look.look("old").pid != first
     else:
-        with pytest.raises(KvtopError) as told:  # no terminal: nobody can be asked
+        with pytest.raises(KvtopError) as told:
             run("switch", "bad")
         assert str(told.value) == "nothing runs now\n  kvtop profile start old starts the former one"
         assert client.running() == []
@@ -240,6 +250,32 @@ def test_a_server_that_kvtop_did_not_start_is_stopped_after_a_yes(
         run("stop")
 
 
+def test_the_list_has_their_states(
+    home: Box, by_hand: Callable[[str], subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(home, "bad", log=str(LOGS / "bad-flag.txt"), fail="2")
+    write(home, "mine")
+    write(home, "never")
+    port = write(home, "runs")
+    with pytest.raises(KvtopError):
+        run("start", "bad")
+    assert run("start", "runs") == 0
+    child = by_hand("mine")
+    wait(lambda: bool(stop.foreign()), "it is not found")
+    capsys.readouterr()
+    assert run("list", "--json") == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "bad": "failed",
+        "mine": "foreign",
+        "never": "stopped",
+        "runs": "running",
+    }
+    assert rows["bad"]["error"].startswith("unrecognized arguments: --no-such-flag 3")
+    assert (rows["mine"]["pid"], rows["runs"]["port"]) == (child.pid, port)
+    assert rows["runs"]["pid"] == look.look("runs").pid and rows["runs"]["since"] is not None
+
+
 def test_logs_from_the_end(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
     write(home, "good", log=GOOD)
     assert run("start", "good") == 0
@@ -267,3 +303,35 @@ def test_logs_follow(home: Box) -> None:
             assert line
         child.send_signal(signal.SIGINT)
         assert child.wait(10) == 130
+
+
+def test_on_a_terminal_the_line_is_drawn_over_itself(home: Box) -> None:
+    write(home, "good", log=GOOD, pace_s="1.5")
+    master, terminal = os.openpty()
+    code = "import sys\nfrom kvtop.cli.profile import checking\nchecking.allowed = lambda entry, **_: True\n"
+    code += "from kvtop.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "profile", "start", "good"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True) as child:
+        os.close(terminal)
+        drawn = b""
+        while True:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            drawn += piece
+        out, _ = child.communicate(timeout=30)
+    os.close(master)
+    assert child.returncode == 0 and out.startswith("good is ready after")
+    shown = drawn.decode().split("\r\x1b[K")
+    assert any(
+        re.fullmatch(
+            r"good starts: (process up|weights.*|KV cache|port \d+ answers); \d s so far, time left not known: "
+            r"its first start",
+            piece,
+        )
+        for piece in shown
+    ), shown
+    assert drawn.decode().replace("\r\n", "\n").count("\n") == 4  # a line for each stage stays

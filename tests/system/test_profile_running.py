@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from profilebox import LOGS, Box, box, free_port, wait
+from profilebox import LOGS, Box, box, free_port, own, wait
 
 from kvtop.errors import KvtopError
 from kvtop.profiles.launch import Secret
@@ -62,7 +62,7 @@ def test_a_start_is_followed_to_ready_and_stopped(home: Box) -> None:
     assert start.took_s > 0.5 and set(start.stages) == {"process", "weights", "kv_cache", "port"}
 
     ended = client.stop("good", "a test")
-    assert (ended.state, ended.exit_code, ended.notes) == ("stopped", 0, [])
+    assert (ended.state, ended.exit_code, own(ended.notes)) == ("stopped", 0, [])
     assert ended.ask is not None and ended.ask.by == "a test"
     assert not state.server.lives and not state.keeper.lives
 
@@ -161,7 +161,7 @@ def test_a_resistant_server_is_killed(home: Box) -> None:
     ended = client.stop("deaf", "a test")
     assert 1.0 <= time.monotonic() - began < 8
     assert (ended.state, ended.exit_code) == ("stopped", 137)
-    assert ended.notes == ["it did not end within 1 s of SIGINT and was killed"]
+    assert own(ended.notes) == ["it did not end within 1 s of SIGINT and was killed"]
 
 
 @pytest.mark.parametrize("kind", ["stray", "worker"])
@@ -170,7 +170,7 @@ def test_workers_that_stay_behind_are_killed(home: Box, kind: str) -> None:
     assert seen.record is not None and len(seen.record.family) == 2
     ended = client.stop("left", "a test")
     assert (ended.state, ended.exit_code) == ("stopped", 0)
-    assert ended.notes == ["1 worker was left behind and killed"]
+    assert own(ended.notes) == ["1 worker was left behind and killed"]
 
 
 def test_an_end_that_nobody_asked_for_is_a_failure_though_its_code_is_0(home: Box) -> None:
@@ -180,7 +180,8 @@ def test_an_end_that_nobody_asked_for_is_a_failure_though_its_code_is_0(home: Bo
     seen = home.until("crash", "failed")
     assert seen.record is not None and seen.record.exit_code == 0
     assert seen.record.why == (
-        "Engine core proc EngineCore died unexpectedly, shutting down client.; "
+        "Engine core proc EngineCore died unexpectedly, shutting down client. "
+        "(it left no word why: killed, or out of memory?); "
         "it ended with exit code 0 though nobody asked for that"
     )
 
@@ -280,7 +281,7 @@ def test_the_log_is_rotated_while_it_runs(home: Box) -> None:
     assert logs.older(path).stat().st_size >= 100_000 and logs.older(path).stat().st_mode & 0o777 == 0o600
     environ(seen)
     wait(lambda: b"GET /environ" in path.read_bytes(), "what it writes does not arrive")
-    assert logs.last_lines(path, 1) == ['INFO:     127.0.0.1:1 - "GET /environ HTTP/1.1" 200']
+    assert logs.last_lines(path, 1, "environ") == ['INFO:     127.0.0.1:1 - "GET /environ HTTP/1.1" 200']
     assert len(logs.last_lines(path, 500)) == 500  # from the older file too
 
 
@@ -288,6 +289,7 @@ def test_a_tier_file_is_removed_only_if_it_is_stale_and_ours(home: Box) -> None:
     mine, other = f"vllm_offload_{os.getpid()}a.mmap", f"vllm_offload_{os.getpid()}b.mmap"
     foreign = Path("/dev/shm", other)
     foreign.write_bytes(b"x" * 4096)
+    os.utime(foreign, (0, 0))  # a young one may be about to be mapped
     try:
         seen = home.ready(home.chosen("tier", tier=mine))
         assert seen.record is not None and [file.path for file in seen.record.tier_files] == [f"/dev/shm/{mine}"]
@@ -313,7 +315,7 @@ def test_commands_around_the_start_and_sidecars(home: Box) -> None:
     assert seen.record.stages[0].name == "before"
     ended = client.stop("around", "a test")
     assert trace.read_text().split() == ["before", "second", "sidecar", "after"]
-    assert ended.notes == ["after_stop command 2 of 2 failed with exit code 3"]
+    assert "after_stop command 2 of 2 failed with exit code 3" in ended.notes
     assert ended.sidecars == []
 
 
@@ -343,3 +345,20 @@ def test_the_keeper_is_small(home: Box) -> None:
     rss_kb = int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0])
     print(f"keeper: {rss_kb} kB", file=sys.stderr)
     assert rss_kb < 32_000
+
+
+def test_a_record_that_cannot_be_written_ends_the_start_before_the_server(home: Box) -> None:
+    record.path_of("full").mkdir(parents=True)  # nothing can be put in its place
+    with pytest.raises(KvtopError) as told:
+        home.start(home.chosen("full"))
+    log = record.folder() / "keeper.log"
+    assert str(told.value) == f"the keeper of full did not come up\n  its log: {log}"
+    assert "Is a directory" in log.read_text()
+    record.path_of("full").rmdir()
+
+
+def test_a_log_that_cannot_be_opened_is_told(home: Box) -> None:
+    home.start(home.chosen("nolog", profile={"log": {"file": "/proc/nolog"}}))
+    seen = home.until("nolog", "failed")
+    assert seen.record is not None and seen.record.why == "/proc/nolog: No such file or directory"
+    assert seen.record.server is None

@@ -120,6 +120,14 @@ def test_a_crash_is_told_by_its_end_and_not_by_requests_before_it() -> None:
     assert root_cause(log.encode(), ran=True).startswith("RuntimeError: CUDA error: an illegal memory access")
 
 
+def test_an_engine_that_was_killed() -> None:
+    """kill -9 of the engine of a real server: nobody is left who could say why."""
+    log = (LOGS / "engine-killed.txt").read_bytes()
+    assert root_cause(log, ran=True) == (
+        "engine core exited unexpectedly; starting cleanup (it left no word why: killed, or out of memory?)"
+    )
+
+
 @pytest.mark.parametrize(
     ("cause", "code", "ran", "said"),
     [

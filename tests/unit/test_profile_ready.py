@@ -39,7 +39,10 @@ def serve() -> Iterator[Serve]:
                 except OSError:
                     return
                 with client:
-                    path = client.recv(65536).split(b" ")[1].decode().strip("/").replace("/", "_")
+                    asked = client.recv(65536)
+                    if not asked:  # only a look whether anybody listens
+                        continue
+                    path = asked.split(b" ")[1].decode().strip("/").replace("/", "_")
                     client.sendall(routes.get(path, answer("404 Not Found")))
 
         threading.Thread(target=run, daemon=True).start()

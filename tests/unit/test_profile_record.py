@@ -159,15 +159,18 @@ def test_how_it_ended_in_words(end: End, asked: bool, said: list[str]) -> None:
 
 def test_files_of_others_are_told_and_left(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, other, held, again = (home / f"vllm_offload_{name}.mmap" for name in ("a", "b", "c", "d"))
-    for file in (mine, other, held, again):
+    young = home / "vllm_offload_e.mmap"
+    for file in (mine, other, held, again, young):
         file.write_bytes(b"x")
     state = Record(name="x")
     monkeypatch.setattr(aftermath, "_SHM", home)
+    monkeypatch.setattr(aftermath, "_age_s", lambda path: 0.0 if path == str(young) else 90.0)
     found = [
         OffloadFile(str(mine), 1 << 30, stale=True, shell_path=str(mine)),
         OffloadFile(str(other), 1 << 30, stale=True, shell_path=str(other)),
         OffloadFile(str(held), 1 << 30, mapped_by=(77,)),
         OffloadFile(str(again), 1 << 30, stale=True, shell_path=str(again)),
+        OffloadFile(str(young), 1 << 30, stale=True, shell_path=str(young)),
     ]
     monkeypatch.setattr(aftermath, "_offload_files", lambda: tuple(found))
     state.family = [Who(77, "x")]
@@ -182,6 +185,7 @@ def test_files_of_others_are_told_and_left(home: Path, monkeypatch: pytest.Monke
     assert f"removed its tier file {mine} (1.0 GiB)" in said
     assert f"{other} (1.0 GiB) is mapped by nobody, and not known to be this server's: rm {other}" in said
     assert f"its tier file {held} (1.0 GiB) is still mapped by process 77" in said
+    assert not any(str(young) in note for note in said)
     assert not mine.exists() and other.exists() and held.exists() and again.exists()
 
 

@@ -14,7 +14,7 @@ def allowed(entry: Entry, *, force: bool, yes: bool, replacing: frozenset[int] |
     """Whether it may be started. `replacing`: processes that are ended first. Raises KvtopError for an error."""
     from kvtop.profiles.check import report
 
-    found = report(entry, replacing=replacing)
+    found = report(entry, replacing=replacing, asking=_asking)
     for one in found.findings:
         fix = f"  fix: {printable(one.fix, 300)}" if one.fix else ""
         stdio.tell(f"{_MARKS[one.level]} {one.rule}: {printable(one.says, 300)}{fix}")
@@ -25,3 +25,7 @@ def allowed(entry: Entry, *, force: bool, yes: bool, replacing: frozenset[int] |
     warnings = len(found.asks())
     question = f"{warnings} warning{'s' * (warnings > 1)}: start {printable(entry.name, 80)} all the same?"
     return force or not warnings or asked(question, yes=yes)
+
+
+def _asking(program: str) -> None:
+    stdio.tell(f"kvtop: asks {printable(program, 200)} for its flags; the first time that takes up to a minute")

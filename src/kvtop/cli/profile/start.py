@@ -33,21 +33,21 @@ def main(argv: Sequence[str]) -> int:
     entry = folder.find(args.profile)
     chosen = choose(entry)
     name = printable(chosen.name, 80)
-    with Lock(f"starts {chosen.name}", "wait for it") as lock:
-        if not checking.allowed(entry, force=args.force, yes=args.yes):
-            stdio.tell("kvtop: nothing was started")
-            return 1
-        state = client.start(chosen, lock)
-    if args.detach:
-        if not args.json:
-            print(f"{name} starts; kvtop profile logs -f {name} shows how it comes on")
-        else:
-            print(json.dumps(following.document(look.look(chosen.name))))
-        return 0
     try:
+        with Lock(f"starts {chosen.name}", "wait for it") as lock:
+            client.startable(chosen)  # before what takes its time
+            if not checking.allowed(entry, force=args.force, yes=args.yes):
+                stdio.tell("kvtop: nothing was started")
+                return 1
+            client.start(chosen, lock)
+        if args.detach:
+            _detached(chosen.name, args.json)
+            return 0
         seen = following.follow(chosen.name)
     except KeyboardInterrupt:
-        stdio.tell(still_starts(name, state.port))
+        now = look.look(chosen.name)
+        running = now.state in ("starting", "running") and now.record is not None
+        stdio.tell(still_starts(name, chosen.launch.port) if running else "kvtop: nothing was started")
         return CODE
     if args.json:
         print(json.dumps(following.document(seen), allow_nan=False))
@@ -60,6 +60,14 @@ def main(argv: Sequence[str]) -> int:
         by = seen.record.ask.by if seen.record is not None and seen.record.ask is not None else "another kvtop"
         raise KvtopError(f"{name} was stopped before it answered, by {printable(by, 80)}")
     raise failed(chosen.name, seen.record.why if seen.record is not None else "")
+
+
+def _detached(name: str, as_json: bool) -> None:
+    shown = printable(name, 80)
+    if as_json:
+        print(json.dumps(following.document(look.look(name)), allow_nan=False))
+    else:
+        print(f"{shown} starts; kvtop profile logs -f {shown} shows how it comes on")
 
 
 def still_starts(name: str, port: int) -> str:

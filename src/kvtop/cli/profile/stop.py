@@ -84,7 +84,10 @@ def _only() -> Seen | Foreign:
     if not ours and not others:
         raise KvtopError(_NONE, "kvtop profile list shows the profiles")
     names = [*(printable(seen.name, 60) for seen in ours), *(one.words for one in others if not ours)]
-    raise UsageError(f"{len(names)} servers run: {', '.join(names)}", "name one: kvtop profile stop PROFILE")
+    raise UsageError(
+        f"{len(names)} servers run: {', '.join(names)}",
+        "name one: kvtop profile stop PROFILE, or the number of its process",
+    )
 
 
 def _stop_foreign(one: Foreign, yes: bool, as_json: bool) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.match import is_of
-from kvtop.profiles.running import family, record
+from kvtop.profiles.running import aftermath, family, record
 from kvtop.profiles.running.family import End, Pause
 from kvtop.profiles.running.record import Who
 from kvtop.readings import VllmProcess
@@ -60,6 +60,4 @@ def end(one: Foreign, wait_s: float, pause: Pause = time.sleep) -> End:
 
 def told(done: End, wait_s: float) -> list[str]:
     """How it ended, in words."""
-    from kvtop.profiles.running.aftermath import told as words
-
-    return words(done, wait_s, True)
+    return aftermath.told(done, wait_s, True)

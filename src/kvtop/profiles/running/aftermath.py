@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from kvtop.readings import OffloadFile
 _SHM = Path("/dev/shm")
 _PREFIX = "vllm_offload_"
 _GIB = 1 << 30
+YOUNG_S = 60.0
+"""A file of another server that is younger may be about to be mapped."""
 
 
 class Tiers:
@@ -72,12 +75,19 @@ def _shared_memory(state: Record) -> list[str]:
             said.append(f"removed its tier file {file.path} ({size})")
         elif file.path in mine and file.mapped_by:
             said.append(f"its tier file {file.path} ({size}) is still mapped by process {file.mapped_by[0]}")
-        elif file.stale:
+        elif file.stale and _age_s(file.path) > YOUNG_S:
             said.append(
                 f"{file.path} ({size}) is mapped by nobody, and not known to be this server's: rm {file.shell_path}"
             )
     state.tier_files = [file for file in state.tier_files if Path(file.path).exists()]
     return said
+
+
+def _age_s(path: str) -> float:
+    try:
+        return time.time() - Path(path).stat(follow_symlinks=False).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _unlinked(path: str, inode: int) -> bool:

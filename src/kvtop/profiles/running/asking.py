@@ -28,6 +28,15 @@ def get(url: str) -> tuple[int, bytes]:
             return _exchange(secured, parts.netloc.rpartition("@")[2], parts.path or "/")
 
 
+def listens(host: str, port: int) -> bool:
+    """Whether anybody takes a connection there. vLLM holds its port from early on, and listens when it is ready."""
+    try:
+        socket.create_connection((host, port), ASK_S).close()
+    except OSError:
+        return False
+    return True
+
+
 def _exchange(link: socket.socket, host: str, path: str) -> tuple[int, bytes]:
     talk = h11.Connection(h11.CLIENT)
     status, body = 0, b""

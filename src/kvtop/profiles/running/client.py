@@ -21,6 +21,7 @@ from kvtop.errors import KvtopError, printable
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import aftermath, family, look, progress, record
+from kvtop.profiles.running.helpers import SIDECAR_STOP_S
 from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.order import Order
@@ -56,11 +57,7 @@ def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None) -> R
 
     Raises KvtopError where it runs already, or the keeper does not come up.
     """
-    if chosen.profile.runner == "attach":
-        raise KvtopError(f"{chosen.name} is only watched: its runner is attach", "start it where it runs")
-    seen = look.look(chosen.name)
-    if seen.state in ("starting", "running", "stopping"):
-        raise KvtopError(f"{chosen.name} is {seen.state} already{seen.where}", f"kvtop profile stop {chosen.name}")
+    startable(chosen)
     base = dict(os.environ if env is None else env)
     order = Order(chosen.name, chosen.file, chosen.profile, chosen.launch, base, chosen.names, lock.fd)
     child = _keeper(order, lock.fd)
@@ -70,6 +67,16 @@ def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None) -> R
         child.wait()
         raise KvtopError(f"the keeper of {chosen.name} did not come up", f"its log: {_keeper_log()}")
     return state
+
+
+def startable(chosen: Chosen) -> None:
+    """Raises KvtopError where it runs already, or is none that kvtop starts."""
+    name = printable(chosen.name, 80)
+    if chosen.profile.runner == "attach":
+        raise KvtopError(f"{name} is only watched: its runner is attach", "start it where it runs")
+    seen = look.look(chosen.name)
+    if seen.state in ("starting", "running", "stopping"):
+        raise KvtopError(f"{name} is {seen.state} already{seen.where}", f"kvtop profile stop {name}")
 
 
 def _keeper_log() -> Path:
@@ -183,6 +190,7 @@ def _alone(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
 
 def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     runner = runner_of(state)
+    record.asked(state.name)  # its keeper will not read it any more
     state.state, state.ask = "stopping", Ask(by, time.time())
     record.write(state)
     try:
@@ -190,7 +198,7 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     except (Failed, OSError) as error:
         raise KvtopError(f"{state.name} does not end: {error}", "") from None
     for sidecar in state.sidecars:
-        family.end(sidecar, (), 10.0, pause, time.monotonic)
+        family.end(sidecar, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True)
     state.notes = [*aftermath.told(done, state.stop_wait_s, True), *aftermath.left_over(state)]
     state.notes.append("its keeper was gone: commands after the stop were not run")
     state.state, state.ended_at, state.why = "stopped", time.time(), ""

@@ -22,7 +22,10 @@ _WRAPPER = re.compile(
     r"^concurrent\.futures\.|^asyncio\.exceptions\.CancelledError|died unexpectedly"
 )
 _EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (.*))?$")
-_FATAL = re.compile(r"encountered a fatal error|died unexpectedly|EngineDeadError|Engine core proc")
+_FATAL = re.compile(
+    r"engine core exited unexpectedly|encountered a fatal error|died unexpectedly|EngineDeadError|Engine core proc"
+)
+_SHUTDOWN = re.compile(r"^\[shutdown\] \w+: ")
 _LAST_LINES = 60
 """Of a server that ran and says nothing of its end."""
 _TRACEBACK = "Traceback (most recent call last):"
@@ -53,6 +56,7 @@ _HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         "is the model's path right?",
     ),
+    (re.compile(r"(exited|died) unexpectedly"), "it left no word why: killed, or out of memory?"),
     (re.compile(r"CUDA out of memory|OutOfMemoryError"), "another program may hold memory of the card: see nvidia-smi"),
 )
 _TOKENIZER = re.compile(r"tokeniz|/encoders?/|chat_utils|renderers?/")
@@ -87,10 +91,10 @@ def root_cause(log: bytes, *, ran: bool = False) -> str:
     lines: Sequence[_Line] = [split(line) for line in _all(log)]
     if ran:
         lines = _end_of_life(lines)
-    cause = _wrong_use(lines) or _told(lines) or _raised(_tracebacks(lines)) or _last_error(lines)
+    cause = _wrong_use(lines) or _told(lines) or _raised(_tracebacks(lines))
     if not cause and ran and lines and _FATAL.search(lines[0][2]):
-        cause = lines[0][2].strip()
-    return _fit(cause)
+        cause = _SHUTDOWN.sub("", lines[0][2]).strip()
+    return _fit(cause or _last_error(lines))
 
 
 def ended(cause: str, code: int | None, *, ran: bool) -> str:
@@ -210,7 +214,8 @@ def _placed(one: _Raised) -> str:
 
 def _last_error(lines: Sequence[_Line]) -> str:
     """Without a traceback: what was logged as an error last, or stands last in a log that ended with it."""
-    errors = [says for _, level, says in lines if level in ("ERROR", "CRITICAL") and not _WRAPPER.search(says)]
+    logged = [says for _, level, says in lines if level in ("ERROR", "CRITICAL") and not _WRAPPER.search(says)]
+    errors = [says for says in logged if says[:1] not in ("", " ", "\t") and not says.startswith(_TRACEBACK)]
     if errors:
         return errors[-1].strip()
     loose = [

@@ -125,10 +125,12 @@ def end(
     *,
     gently: bool = True,
     session: bool = True,
+    politely: bool = False,
 ) -> End:
     """One SIGINT to the server, `wait_s` for its end, SIGKILL to whatever of it is there then.
 
-    No second signal: while a stream is open the web server ignores it. Not `gently`: killed at once.
+    No second signal: while a stream is open the web server ignores it. Not `gently`: killed at once. `politely`:
+    SIGTERM to all of them instead, as any program takes it.
     """
 
     def see(known: Iterable[Who]) -> list[Who]:
@@ -137,7 +139,11 @@ def end(
     began = clock()
     done = End()
     family = see(known)
-    if gently and send(server, signal.SIGINT):
+    asked = send(server, signal.SIGTERM if politely else signal.SIGINT) if gently else False
+    if politely:
+        for who in family:
+            send(who, signal.SIGTERM)
+    if asked:
         _until(lambda: not server.lives, wait_s, pause, clock)
         done.in_time = not server.lives
         family = see(family)

@@ -54,7 +54,7 @@ class Helpers:
         for sidecar, child, _, fd in reversed(self._running):
             who = Who.of(child.pid)
             if who is not None:
-                end = family.end(who, (), SIDECAR_STOP_S, pause, time.monotonic)
+                end = family.end(who, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True)
                 if end.left:
                     self._state.notes.append(f"the sidecar {printable(sidecar.name, 40)} does not end")
             child.poll()

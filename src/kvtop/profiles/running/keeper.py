@@ -30,8 +30,11 @@ from kvtop.profiles.secret import masked_words
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _WAKING = (signal.SIGHUP, signal.SIGCHLD)
-_STARTING_S = 0.25
-"""Between two looks at the log of a server that starts."""
+_OTHER_S = 2.0
+"""Between two looks at who listens on the port, while it is another one: all processes are looked at."""
+_LOOK_S = 2.0
+"""Between two looks at the processes and the tier files of a server that starts."""
+_TOOL_S = 2.0
 _RUNNING_S = 5.0
 _FAMILY_S = 30.0
 LOG_BYTES = 4_000_000
@@ -51,6 +54,7 @@ class Keeper:
         self._signals = signals
         self._profile = order.profile
         last = record.read(order.name)
+        record.asked(order.name)  # of a keeper before this one
         self._record = _begun(order, last)
         self._runner = runner_of(self._record)
         self._progress = Progress()
@@ -73,7 +77,9 @@ class Keeper:
         except Failed as why:
             self._finish(None, str(why))
         except OSError as error:
-            self._finish(None, printable(f"{error.filename or 'kvtop'}: {error.strerror or error}", 300))
+            said = printable(f"{error.filename or 'kvtop'}: {error.strerror or error}", 300)
+            print(said, file=sys.stderr, flush=True)  # the record may be what cannot be written
+            self._finish(None, said)
 
     def pause(self, seconds: float) -> None:
         """Wait, but not past a signal. Raises _Asked for one that asks for the end, once."""
@@ -102,7 +108,7 @@ class Keeper:
         if state.log:
             self._log = logs.open_log(Path(state.log), self._profile.log.max_bytes)
             state.log_offset = os.fstat(self._log).st_size
-        self.save()
+        record.write(state)
         self._tell_started()
         env = environment(order.launch, order.base)
         if self._profile.start.before or self._profile.sidecar:
@@ -129,22 +135,29 @@ class Keeper:
         tail = self._runner.tail()
         tiers = aftermath.Tiers(state)
         said = ready.Answer(False)
+        ask_at = look_at = 0.0
         try:
             while True:
                 while data := tail.read():
                     self._progress.feed(data, time.time())
                 if not self._runner.lives():
                     raise Failed(self._why_ended())
-                said = self._runner.answers(self._profile.start.health_url)
+                if time.monotonic() >= ask_at:
+                    said = self._runner.answers(self._profile.start.health_url)
+                    ask_at = time.monotonic() + (_OTHER_S if said.other else 0.0)
                 if said.ready:
+                    self._last_words(tail)
                     break
                 if said.other and state.runner == "venv" and self._progress.now == progress.PORT:
                     raise Failed(said.why)
-                tiers.look(self._progress.tier_files)
+                if time.monotonic() >= look_at:
+                    self._runner.look()
+                    tiers.look(self._progress.tier_files)
+                    look_at = time.monotonic() + _LOOK_S
                 self.save()
                 if time.monotonic() > self._until:
                     raise Failed(self._too_late(said))
-                self.pause(_STARTING_S)
+                self.pause(self._runner.look_s)
         finally:
             tail.close()
         now = time.time()
@@ -153,14 +166,24 @@ class Keeper:
         state.state, state.ready_at = "running", now
         state.block_tokens = ready.block_tokens(state.host, state.port)
         self._runner.look()
+        self._let_go()  # before anybody can read that it is ready
         self.save()
-        self._let_go()
         stages = self._progress.stages
         with contextlib.suppress(OSError):
             record.remember(
                 state.name,
                 progress.took(stages, state.started_at, now, state.kv_cache_tokens, state.block_tokens),
             )
+
+    def _last_words(self, tail: logs.Tail) -> None:
+        """What was logged before it answered; a tool that follows a log takes a moment to hand it on."""
+        until = time.monotonic() + (_TOOL_S if isinstance(tail, logs.CommandTail) else 0.0)
+        while True:
+            while data := tail.read():
+                self._progress.feed(data, time.time())
+            if self._progress.now == progress.PORT or time.monotonic() >= until:
+                return
+            self.pause(0.05)
 
     def _too_late(self, said: ready.Answer) -> str:
         stage = self._progress.now or progress.PROCESS
@@ -210,6 +233,7 @@ class Keeper:
         state.notes += aftermath.left_over(state)
         state.state = "stopped" if asked is not None else "failed"
         state.ended_at = time.time()
+        record.asked(state.name)  # what came too late
         state.family = [who for who in state.family if who.lives]
         self._let_go()
         self.save()
@@ -244,8 +268,13 @@ def _begun(order: Order, last: Record | None) -> Record:
         user_unit=profile.systemd.user,
         program=_program(order),
         service=profile.compose.service,
-        log=(profile.log.file or str(logs.default(order.name))) if profile.runner == "venv" else "",
+        log=str(_log_file(order)) if profile.runner == "venv" else "",
     )
+
+
+def _log_file(order: Order) -> Path:
+    given = order.profile.log.file
+    return Path(given).expanduser().absolute() if given else logs.default(order.name)
 
 
 def _program(order: Order) -> list[str]:

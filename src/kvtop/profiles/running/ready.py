@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from kvtop.errors import printable
-from kvtop.profiles.running.asking import get
+from kvtop.profiles.running.asking import get, listens
 from kvtop.sources.listeners import holder, listening
 from kvtop.sources.url import authority
 
@@ -39,10 +39,10 @@ class _Health(Exception):
 def ask(host: str, port: int, *, health_url: str, names: Sequence[str], pids: Collection[int] | None) -> Answer:
     """One look. `names`: what the server should call its model, any of them; empty: not known. `pids`: the server's
     processes, one of which must listen on that port; None: another program listens for it (a container's)."""
+    if not listens(host, port):
+        return Answer(False)
     if pids is not None:
         here = listening()
-        if here is not None and port not in here:
-            return Answer(False)
         if here is not None and here[port] is not None and here[port] not in pids:
             return Answer(
                 False, f"port {port} is held by {holder(port) or 'another process'}, not by this server", True

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kvtop.profiles.running import family, logs, ready
+from kvtop.profiles.running.asking import listens
 from kvtop.profiles.running.family import End, Pause
 from kvtop.profiles.running.order import Order
 from kvtop.profiles.running.record import Record
@@ -14,6 +15,9 @@ from kvtop.profiles.running.record import Record
 
 class Runner(ABC):
     """A server of one record. What it learns of it, it writes into the record."""
+
+    look_s = 1.0
+    """Between two looks at one that starts: each runs the runner's own tool."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -48,6 +52,8 @@ class Runner(ABC):
 
     def answers(self, health_url: str = "") -> ready.Answer:
         """Whether it is ready, and it itself."""
+        if not listens(self.record.host, self.record.port):
+            return ready.Answer(False)  # without a look at all processes
         self.look()
         pids = {who.pid for who in self.record.family}
         return ready.ask(

@@ -11,6 +11,7 @@ import msgspec
 from kvtop.clock import iso
 from kvtop.errors import printable
 from kvtop.profiles.running import family, logs, ready, tools
+from kvtop.profiles.running.asking import listens
 from kvtop.profiles.running.family import End, Pause
 from kvtop.profiles.running.order import Order
 from kvtop.profiles.running.record import Who
@@ -105,7 +106,10 @@ class Container(Runner):
         return None if found is None or found.state.running else found.state.exit_code
 
     def answers(self, health_url: str = "") -> ready.Answer:
-        record, found = self.record, self._found()
+        record = self.record
+        if record.server is not None and not listens(record.host, record.port):
+            return ready.Answer(False)
+        found = self._found()
         if found is None or not found.state.running:
             return ready.Answer(False)
         if not found.publishes(record.port) and found.host_config.network_mode == "host":

@@ -17,6 +17,7 @@ from kvtop.profiles.running.tools import Failed, code_of
 class Venv(Runner):
     """vLLM from a virtual environment, or any other program."""
 
+    look_s = 0.25
     _child: subprocess.Popen[bytes] | None = None
 
     def start(self, order: Order, env: Mapping[str, str], *, log: int | None, pause: Pause, timeout_s: float) -> None:
