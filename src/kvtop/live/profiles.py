@@ -7,6 +7,7 @@ closed and opened again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ LOOK_S = 30.0
 """A look that takes longer is given up."""
 CHECK_S = 180.0
 """vLLM may be asked for its flags, which takes it up to a minute."""
+FRESH_S = 5.0
 KEEP_S = 30.0
 """Figures are written to disk at most so often."""
 
@@ -86,6 +88,9 @@ class Profiles:
         self._wanted = asyncio.Event()
         """A check is wanted."""
         self._thoroughly = False
+        self._begun = self._ended = 0
+        """Looks that were begun; the last one that is over."""
+        self._looked = asyncio.Event()
         self._kept_at = 0.0
         self._changed: Callable[[], None] = lambda: None
 
@@ -113,7 +118,26 @@ class Profiles:
             waking.cancel()
             await asyncio.gather(resting, waking, return_exceptions=True)
 
+    async def fresh(self) -> None:
+        """Wait for a look that begins now, but not for ever."""
+        wanted = self._begun + 1
+        self._wake.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FRESH_S):
+                while self._ended < wanted:
+                    self._looked.clear()
+                    await self._looked.wait()
+
     async def _look(self) -> None:
+        self._begun += 1
+        begun = self._begun
+        try:
+            await self._looked_at()
+        finally:
+            self._ended = begun
+            self._looked.set()
+
+    async def _looked_at(self) -> None:
         chosen, processes, figures = self._chosen, tuple(self._processes()), dict(self._figures())
         keep = bool(figures) and self._clock.mono() - self._kept_at >= KEEP_S
 

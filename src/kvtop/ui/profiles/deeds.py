@@ -105,8 +105,12 @@ class Deeds:
         done = await self._do(["profile", "switch", row.name, "--yes"], f"switches to {row.name}")
         if done is not None:
             self._say("", "ok")
-        elif old is not None and not self._profiles.view.live and not self._cannot_start(old):
-            self._ask(Question([f"{_name(row)} did not start: start {_name(old)} again"], lambda: self._start(old)))
+            return
+        await self._profiles.fresh()
+        former = self._profiles.view.row(old.name) if old is not None else None
+        if former is not None and not self._profiles.view.live and self._cannot_start(former) is None:
+            question = f"{_name(row)} did not start: start {_name(former)} again"
+            self._ask(Question([question], lambda: self._start(former)))
 
     # ---- restart, stop
     async def restart(self, row: Standing) -> None:

@@ -293,7 +293,7 @@ class ProfilesScreen(Page):
             tone, first, rest = {"t": "dim"}.get(self.said[1], self.said[1]), self.said[0], ""
         n = len(view.rows)
         files = f"{n} file{'' if n == 1 else 's'}"
-        contexts = [f"{view.where}, {files}", files] if view.at is not None else []
+        contexts = [f"{safe(view.where)}, {files}", files] if view.at is not None else []
         rows = headline(Sentence("PROFILES", tone, first, rest), contexts, w)
         most = self._head_rows
         return [*rows, *([[]] * (most - len(rows)))][:most]
