@@ -163,8 +163,6 @@ class Held(Profiles):
         self.answer: Callable[[Sequence[str]], Done] = lambda words: Done(0, "", ())
         self._doing = []
 
-    async def fresh(self) -> None: ...
-
     def choose(self, name: str | None) -> None:
         self.chosen.append(name)
 

@@ -66,7 +66,7 @@ class Profiled:
         """With the profile whose server it is. One that does not answer yet is told as loading."""
         row = self._row(server)
         if row is None:
-            return server
+            return self._ended(server)
         start: Starting | None = None
         if row.state == "starting" and not server.state.good and (seen := row.seen) is not None:
             from kvtop.profiles.running.stages import starting
@@ -80,6 +80,17 @@ class Profiled:
             state=State.LOADING if loads else server.state,
             state_since=start.started_at if start is not None and loads else server.state_since,
         )
+
+    def _ended(self, server: ServerView) -> ServerView:
+        """With who ended it, where it was the last that ran at its URL and was ended on purpose."""
+        if server.state is not State.REFUSED:
+            return server
+        place = same_place(server.url)
+        ours = [row for row in self._profiles.view.rows if row.record is not None and _place(row) == place]
+        last = max(ours, key=lambda row: row.record.started_at if row.record is not None else 0.0, default=None)
+        if last is None or last.record is None or last.state != "stopped" or last.record.ask is None:
+            return server
+        return replace(server, profile=last.name, ended_by=last.record.ask.by)
 
     def _row(self, server: ServerView) -> Standing | None:
         place = same_place(server.url)

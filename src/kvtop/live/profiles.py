@@ -91,6 +91,7 @@ class Profiles:
         self._begun = self._ended = 0
         """Looks that were begun; the last one that is over."""
         self._looked = asyncio.Event()
+        self._running = False
         self._kept_at = 0.0
         self._changed: Callable[[], None] = lambda: None
 
@@ -98,12 +99,14 @@ class Profiles:
     async def run(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         checks = asyncio.create_task(self._check())
+        self._running = True
         try:
             while True:
                 await self._look()
                 busy = any(row.state in ("starting", "stopping") for row in self.view.rows) or self.doing
                 await self._rest(BUSY_S if busy else SEEN_S if self._chosen is not None else IDLE_S)
         finally:
+            self._running = False
             checks.cancel()
             await asyncio.gather(checks, return_exceptions=True)
 
@@ -119,7 +122,9 @@ class Profiles:
             await asyncio.gather(resting, waking, return_exceptions=True)
 
     async def fresh(self) -> None:
-        """Wait for a look that begins now, but not for ever."""
+        """Wait for a look that begins now, but not for ever; while nobody runs it, for none."""
+        if not self._running:
+            return
         wanted = self._begun + 1
         self._wake.set()
         with contextlib.suppress(TimeoutError):
@@ -265,7 +270,9 @@ class Profiles:
         self._wake.set()
         self._changed()
         try:
-            return await self._worker("errand").call(lambda: errands.run(words), errands.LONGEST_S)
+            done = await self._worker("errand").call(lambda: errands.run(words), errands.LONGEST_S)
+            await self.fresh()  # what is said of it and what is shown agree
+            return done
         finally:
             self._doing.remove(meanwhile)
             self._wake.set()

@@ -361,6 +361,8 @@ class ServerView:
     """The profile whose server it is; empty: none that is known."""
     start: Starting | None = None
     """While a profile's server starts: how far it has come."""
+    ended_by: str = ""
+    """It was ended on purpose: who asked for that, `a switch to qwen27`; empty where nobody did, or it is not known."""
     last_traffic: Window | None = None
     """While nobody asks anything: the last 5 minutes in which somebody did."""
 

@@ -106,7 +106,6 @@ class Deeds:
         if done is not None:
             self._say("", "ok")
             return
-        await self._profiles.fresh()
         former = self._profiles.view.row(old.name) if old is not None else None
         if former is not None and not self._profiles.view.live and self._cannot_start(former) is None:
             question = f"{_name(row)} did not start: start {_name(former)} again"

@@ -123,7 +123,7 @@ def _none(view: ProfilesView, w: int, key: str) -> list[Line]:
     if view.error:
         return [[(" ", "t"), *line] for line in wrap([("× ", "bad"), (safe(view.error), "bright")], w - 2, 2)]
     said = (
-        f"None in {safe(view.where)}. {key} makes one of what starts your server today: a script, a compose file, a unit, a "
-        "YAML file. kvtop profile import makes one of a command line or of a running process."
+        f"None in {safe(view.where)}. {key} makes one of what starts your server today: a script, a compose file, a "
+        "unit, a YAML file. kvtop profile import makes one of a command line or of a running process."
     )
     return [[(" ", "t"), *line] for line in wrap([(said, "d")], w - 2)]
