@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -207,16 +208,18 @@ def test_a_look_reads_folder_records_and_log(monkeypatch: pytest.MonkeyPatch, tm
     log.write_text("one\n\ntwo\n")
     record.write(Record(name="a", state="stopped", started_at=900.0, ended_at=950.0, log=str(log)))
     record.remember("a", Start(800.0, 60.0, {"weights": 40.0}))
-    server = VllmProcess(77, "api", ("vllm", "serve", "/m/other", "--port", "9000"), 9000, ports=(9000,))
+    server = VllmProcess(os.getpid(), "api", ("vllm", "serve", "/m/other", "--port", "9000"), 9000, ports=(9000,))
     seen = look.look("a", (server,))
     a, broken = seen.rows
     assert (a.name, a.state, a.known.port, a.known.tier_bytes) == ("a", "stopped", 8123, 2 << 30)
     assert a.starts[0].took_s == 60.0 and seen.tail.lines == ("one", "two")
     assert broken.state == "unreadable" and "line 2" in broken.known.problem
-    assert [one.words for one in seen.foreign] == ["process 77 on port 9000"]
+    assert [one.words for one in seen.foreign] == [f"process {os.getpid()} on port 9000"]
     same = replace(server, command=("vllm", "serve", "/m/x", "--port=8123", "--kv-offloading-size=2"), ports=(8123,))
     seen = look.look("a", (same,))
-    assert (seen.rows[0].state, seen.rows[0].pid, seen.foreign[0].profile) == ("foreign", 77, "a")
+    assert (seen.rows[0].state, seen.rows[0].pid, seen.foreign[0].profile) == ("foreign", os.getpid(), "a")
+    gone = replace(same, pid=4_000_000)
+    assert look.look("a", (gone,)).rows[0].state == "stopped", "a process that has ended since is no server"
     (folder / "a.toml").unlink()
     assert [row.name for row in look.look("a", ()).rows] == ["broken"]
     look.keep({"a": Figures(5.0, 0.5, 2, 1.5)})

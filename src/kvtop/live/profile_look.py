@@ -17,7 +17,7 @@ from kvtop.model.starting import LIVE
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.running import asking, logs, tools
-from kvtop.profiles.running.record import Record
+from kvtop.profiles.running.record import Record, Who
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.text import clean
 from kvtop.profiles.standing import Known, Standing, known, standing
@@ -49,6 +49,8 @@ class ProfileLook:
         self._read_folder(where)
         if self._figures is None:
             self._figures = _kept()
+        # The processes of this machine were looked at seconds ago: what has ended since is nobody's server.
+        processes = [one for one in processes if one.role == "api" and Who.of(one.pid) is not None]
         now = self._now()
         rows = tuple(standing(self._known, processes))
         subject = next((row for row in rows if row.state == "starting"), None)
