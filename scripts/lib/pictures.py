@@ -135,16 +135,23 @@ def profiles_of_stand_ins(home: Path) -> None:
     (folder / "old-box.toml").write_text('[serve]\nmodel "x"\n')
 
 
+def start(pane: Pane, wanted: str) -> None:
+    """Start the chosen profile; where a warning asks, yes."""
+    pane.keys("Enter")
+    screen = pane.wait_until(lambda screen: wanted in screen or "y yes" in screen, wanted, 90)
+    if wanted not in screen:
+        pane.keys("y")
+        pane.wait_for(wanted, timeout_s=90)
+
+
 def one_starts(pane: Pane) -> None:
     """A profile was started before, the second starts now; the cursor is on one that would not start."""
     pane.wait_until(lambda screen: "p profiles" in screen, "the dashboard", 60)
     pane.keys("p")
     pane.wait_until(lambda screen: "coder-30b-tier" in screen and "ready to start" in screen, "the profiles", 60)
-    for key, wanted in (("Enter", "coder-30b-tier runs for"), ("x", "stop coder-30b-tier"), ("y", "stopped after")):
-        pane.keys(key)
-        pane.wait_until(lambda screen, wanted=wanted: wanted in screen, wanted, 90)
-    pane.keys("Enter")
-    pane.wait_until(lambda screen: "coder-30b-tier starts, about" in screen, "a start", 60)
+    start(pane, "coder-30b-tier runs for")
+    stop_it(pane)
+    start(pane, "coder-30b-tier starts, about")
     pane.keys("End")
     pane.wait_until(lambda screen: "▸○ qwen27-large-tier" in screen and "shm_too_small" in screen, "a check", 60)
     pane.wait_until(lambda screen: "· process up" in screen, "a stage that is over", 60)

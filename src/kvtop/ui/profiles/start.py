@@ -45,7 +45,7 @@ def _start_notes(row: Standing, one: Starting, now: float) -> list[str]:
     if not one.of_starts:
         return [f"{so_far}, its first start: time left not known", so_far]
     left = one.left_words or "time left not known"
-    past = f"last {one.of_starts} start{'' if one.of_starts == 1 else 's'}: {_span(one)}"
+    past = f"last {'start' if one.of_starts == 1 else f'{one.of_starts} starts'}: {_span(one)}"
     return [f"{so_far}, {left} ({past})", f"{so_far}, {left} (n={one.of_starts})", f"{so_far}, {left}", so_far]
 
 
