@@ -154,7 +154,7 @@ class TurnsPanel(BoxPanel):
         if not server.turns and server.start is not None:
             tap = "turns appear here when requests go through the tap"
             left = server.start.left_words
-            return [(pick([tap, ""] if not left else [f"{left}; {tap}", left, ""], w), "d")]
+            return [(pick([*([f"{left}; {tap}"] if left else []), tap, left], w), "d")]
         if not server.turns and starting(server):
             return [(pick(self._loads_since(), w), "d")]
         return notes.of_turns(server, w)
