@@ -126,9 +126,18 @@ async def test_larger_screens_show_stages_and_memory(size: tuple[int, int]) -> N
     assert "(last 3 starts: 5 m 52 s to 6 m 24 s)" in text
     assert "fix tier 56 GiB" in text
     if size[0] == 200:
-        assert rows[3].split()[-3:] == ["start", "share", "TTFT"]
-        assert rows[5].split()[-5:] == ["s", "96", "%", "800", "ms"] and "6 m 24 s" in rows[5]
-        assert rows[7].rstrip().endswith("–")
+        heads = rows[3]
+        last, share, state = (heads.index(name) for name in ("last start", "share", "state"))
+        assert heads[share:state].split() == ["share", "TTFT", "p50", "n"]
+        assert rows[5][last : last + 10] == "  6 m 24 s" and rows[5][share:state].split() == [
+            "96",
+            "%",
+            "800",
+            "ms",
+            "31",
+        ]
+        assert rows[5][:state].endswith("   31  ") and rows[7][:state].endswith("    –  ")
+        assert rows[5][state:].startswith("stopped ")
 
 
 @pytest.mark.parametrize("size", [(20, 6), (40, 12), (61, 15), (75, 24), (80, 19), *SIZES, (300, 80)])

@@ -9,14 +9,14 @@ from kvtop.live.profile_view import Attached, Figures, ProfilesView
 from kvtop.profiles.check.report import Report
 from kvtop.profiles.standing import Standing
 from kvtop.ui.draw import Line, fit, lj, pick, rj, safe, wrap
-from kvtop.ui.numbers import DASH, pct, secs, short
+from kvtop.ui.numbers import DASH, exact, pct, secs, short
 from kvtop.ui.profiles import words
 from kvtop.ui.profiles.layout import WIDE
 from kvtop.ui.widgets.panel import rule
 
 Column = tuple[str, int]
 """Name and width; 0: what is left."""
-RIGHT = ("tier", "last start", "share", "TTFT")
+RIGHT = ("tier", "last start", "share", "TTFT p50", "n")
 
 
 def columns_of(w: int) -> list[Column]:
@@ -24,8 +24,8 @@ def columns_of(w: int) -> list[Column]:
     name: Column = ("name", 20)
     last: list[Column] = [("state", 10), ("since", 0)]
     if w >= 160:
-        return [("name", 26), ("runner", 8), ("model", 28), ("GPU", 7), ("tier", 8), *last,
-                ("last start", 10), ("share", 5), ("TTFT", 7)]  # fmt: skip
+        return [("name", 24), ("runner", 8), ("model", 22), ("GPU", 7), ("tier", 8), ("last start", 10), ("share", 5),
+                ("TTFT p50", 8), ("n", 5), *last]  # fmt: skip
     if w >= WIDE:
         return [name, ("runner", 8), ("model", 16), ("GPU", 5), ("tier", 8), *last]
     if w >= 96:
@@ -114,6 +114,8 @@ def _cell(row: Standing, name: str, w: int, shown: Shown) -> Line:
     figures = shown.figures(row)
     if name == "share":
         return rj(pct(figures.share if figures is not None else None), w, "d")
+    if name == "n":
+        return rj(exact(figures.requests) if figures is not None else DASH, w, "d")
     return rj(short(figures.ttft_p50_s if figures is not None else None), w, "d")
 
 
