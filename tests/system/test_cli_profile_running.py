@@ -178,6 +178,16 @@ def test_a_switch_to_what_runs_is_refused(home: Box) -> None:
         run("switch", "one")
 
 
+def test_a_restart_is_a_switch_to_itself(home: Box) -> None:
+    write(home, "one", log=GOOD)
+    assert run("start", "one") == 0
+    before = look.look("one")
+    assert run("switch", "one", "--restart") == 0
+    after = look.look("one")
+    assert before.pid is not None and after.state == "running" and after.pid != before.pid
+    assert not Path(f"/proc/{before.pid}").exists()
+
+
 def test_ctrl_c_of_a_switch_says_what_runs(home: Box) -> None:
     write(home, "old", deaf="1", start="")
     port = write(home, "new", never="1")
