@@ -28,6 +28,7 @@ picture.save(png, optimize=True)
 """
 
 Step = Callable[[Pane], object]
+Prepare = Callable[[Path], object]
 
 
 def export(folder: Path, pane: Pane) -> Path:
@@ -42,15 +43,28 @@ def export(folder: Path, pane: Pane) -> Path:
     raise TimeoutError(f"no export: {pane.screen()}")
 
 
-def picture(tools: str, name: str, size: tuple[int, int], arguments: Sequence[str], *steps: Step) -> None:
-    """docs/NAME.png: the program started with `arguments`, after `steps`."""
+def picture(
+    tools: str,
+    name: str,
+    size: tuple[int, int],
+    arguments: Sequence[str],
+    *steps: Step,
+    prepare: Prepare | None = None,
+    end: Step | None = None,
+) -> None:
+    """docs/NAME.png: the program started with `arguments`, after `steps`; `prepare` fills its home before, `end` leaves
+    nothing running."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
+        if prepare is not None:
+            prepare(home)
         command = ["env", "--chdir", folder, sys.executable, "-m", "kvtop", *arguments]
         with Pane(command, *size, COLORTERM="truecolor", KVTOP_HOME=str(home)) as pane:
             for step in steps:
                 step(pane)
             svg = export(Path(folder), pane)
+            if end is not None:
+                end(pane)
             target = DOCS / f"{name}.png"
             # 1.0 px of the drawing a pixel at 120 columns; smaller screens are drawn larger.
             subprocess.run([tools, "-c", RENDER, svg, target, "1480" if size[0] > 100 else "1184"], check=True)
@@ -80,6 +94,81 @@ def press(*keys: str) -> Step:
         time.sleep(2)
 
     return step
+
+
+STAND_IN = """
+model = "{model}"
+names = ["tiny"]
+host = "127.0.0.1"
+port = {port}
+args = {args}
+[venv]
+command = ["{python}", "{program}", "serve"]
+[env.set]
+STANDIN_LOG = "{log}"
+STANDIN_PACE_S = "{pace}"
+"""
+"""A profile whose server prints the log of a recorded start of a real vLLM, at a pace."""
+
+
+def profiles_of_stand_ins(home: Path) -> None:
+    program = home / "bin" / "vllm"
+    program.parent.mkdir(parents=True)
+    program.write_text((ROOT / "tests" / "system" / "servestandin.py").read_text())
+    folder = home / "config" / "profiles"
+    folder.mkdir(parents=True)
+    log = ROOT / "tests" / "fixtures" / "profile-logs" / "good-0.32.txt"
+    flags = ["--enable-prompt-tokens-details"]
+    for name, model, port, args in (
+        ("coder-30b-tier", "Qwen3-Coder-30B", 18871, [*flags, "--kv-offloading-size", "2"]),
+        ("qwen27-2x3090", "Qwen3.8-27B-FP8", 18872, flags),
+        ("qwen27-large-tier", "Qwen3.8-27B-FP8", 18873, ["--kv-offloading-size", "4096"]),
+    ):
+        weights = home / "models" / model
+        weights.mkdir(parents=True, exist_ok=True)
+        said = {"model": weights, "port": port, "args": json.dumps(args), "pace": 14 if port == 18871 else 4}
+        text = STAND_IN.format(**said, python=sys.executable, program=program, log=log)
+        (folder / f"{name}.toml").write_text(f"[serve]{text}")
+    (folder / "gpt-oss-20b.toml").write_text(
+        'runner = "docker"\n[docker]\nimage = "vllm/vllm-openai:v0.32.0"\n[serve]\nmodel = "openai/gpt-oss-20b"\n'
+    )
+    (folder / "old-box.toml").write_text('[serve]\nmodel "x"\n')
+
+
+def start(pane: Pane, wanted: str) -> None:
+    """Start the chosen profile; where a warning asks, yes."""
+    pane.keys("Enter")
+    screen = pane.wait_until(lambda screen: wanted in screen or "y yes" in screen, wanted, 90)
+    if wanted not in screen:
+        pane.keys("y")
+        pane.wait_for(wanted, timeout_s=90)
+
+
+def one_starts(pane: Pane) -> None:
+    """A profile was started before, the second starts now; the cursor is on one that would not start."""
+    pane.wait_until(lambda screen: "p profiles" in screen, "the dashboard", 60)
+    pane.keys("p")
+    pane.wait_until(lambda screen: "coder-30b-tier" in screen and "ready to start" in screen, "the profiles", 60)
+    start(pane, "coder-30b-tier runs for")
+    stop_it(pane)
+    start(pane, "coder-30b-tier starts, about")
+    pane.keys("End")
+    pane.wait_until(lambda screen: "▸○ qwen27-large-tier" in screen and "shm_too_small" in screen, "a check", 60)
+    pane.wait_until(lambda screen: "· process up" in screen, "a stage that is over", 60)
+
+
+def stop_it(pane: Pane) -> None:
+    pane.keys("Home")
+    pane.keys("x")
+    pane.wait_until(lambda screen: "y yes" in screen, "a question", 60)
+    pane.keys("y")
+    pane.wait_until(lambda screen: "stopped after" in screen, "its end", 60)
+
+
+def profiles(tools: str) -> None:
+    picture(
+        tools, "profiles", (120, 36), ["http://127.0.0.1:18871"], one_starts, prepare=profiles_of_stand_ins, end=stop_it
+    )
 
 
 def demo(tools: str) -> None:
@@ -128,11 +217,14 @@ async def real(tools: str, seconds: float) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="pictures", description="Make docs/*.png from real runs, in tmux.")
     parser.add_argument("tools", help=argparse.SUPPRESS)
+    parser.add_argument("--profiles", action="store_true", help="only docs/profiles.png")
     parser.add_argument("--real", action="store_true", help="also docs/real.png, of a real vLLM (scripts/real-vllm)")
     parser.add_argument("--seconds", type=float, default=90.0, help="of traffic before that picture (default 90)")
     arguments = parser.parse_args()
     DOCS.mkdir(exist_ok=True)
-    demo(arguments.tools)
+    if not arguments.profiles:
+        demo(arguments.tools)
+    profiles(arguments.tools)
     if arguments.real:
         asyncio.run(real(arguments.tools, arguments.seconds))
     return 0

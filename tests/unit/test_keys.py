@@ -153,8 +153,8 @@ def test_the_footer_gives_way_in_order() -> None:
             seen.append(labels)
     full = seen[0]
     assert full == [
-        "turn", "diff", "replay", "other URL", "tap", "window", "history", "filter", "freeze", "export", "panels",
-        "server", "help", "quit",
+        "turn", "diff", "replay", "profiles", "other URL", "tap", "window", "history", "filter", "freeze", "export",
+        "panels", "server", "help", "quit",
     ]  # fmt: skip
     gone = [next(iter(set(a) - set(b))) for a, b in pairwise(seen)]
     assert gone == [
@@ -167,6 +167,7 @@ def test_the_footer_gives_way_in_order() -> None:
         "tap",
         "replay",
         "quit",
+        "profiles",
         "window",
         "help",
         "diff",

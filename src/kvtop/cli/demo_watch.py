@@ -82,6 +82,7 @@ class DemoWatch(Watch):
             gpu=lambda: SimGpus(box.scenario.spec, lambda: box.vitals),
             host=lambda: SimHost(box.scenario.spec, lambda: box.vitals, lambda: box.port),
             kv_places=None,
+            profiles=None,  # the user's own servers are not the box's
             given=lambda turn, verdict: None,
             captures=lambda: tapped,  # the user's own turns are not the box's
             # looked for again and again while no time passes, they would keep the past from being told

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvtop.capture.turn import Captured
     from kvtop.clock import Clock
     from kvtop.live.kv_watch import Find
+    from kvtop.live.profile_view import Looking
     from kvtop.model.own import OwnRequest
     from kvtop.sources.kv_places import KvPlaces
     from kvtop.sources.vllm import VllmSource
@@ -107,6 +108,8 @@ class Factories:
     """What a server still has of its KV events; None: it publishes none. It takes seconds."""
     kv_places: Find | None = None
     """Where a server publishes them; None: nobody follows them."""
+    profiles: Callable[[], Looking] | None = None
+    """What looks at the profiles; None: there are none, as in the demo."""
 
 
 def _replays() -> Sequence[OwnRequest]:
@@ -115,6 +118,12 @@ def _replays() -> Sequence[OwnRequest]:
     from kvtop.triage import replay_notes
 
     return replay_notes.read()
+
+
+def _profiles() -> Looking:
+    from kvtop.live.profile_look import ProfileLook
+
+    return ProfileLook()
 
 
 def _noted(turn: Captured, verdict: str) -> None:
@@ -215,5 +224,6 @@ def real(settings: Settings, clock: Clock) -> Factories:
             await source.aclose()
 
     return Factories(
-        server, gpu, host, finder, captures, taps, _replays, given=_noted, kv_events=kv_events, kv_places=kv_places
-    )
+        server, gpu, host, finder, captures, taps, _replays, given=_noted, kv_events=kv_events, kv_places=kv_places,
+        profiles=_profiles,
+    )  # fmt: skip

@@ -102,3 +102,17 @@ class HostWatch:
         if self._source is None:
             self._source = self._made()
         return self._source.read()
+
+
+def held(host: HostReading | None, gpu: GpuReading | None) -> object:
+    """What a check of a profile hangs on: who runs vLLM here, and memory in steps, so that it is equal for a while."""
+    step = 2 << 30
+    if host is None:
+        return None
+    free = (host.memory_available_bytes, host.shm_used_bytes)
+    cards = [card.memory_used_bytes for card in gpu.gpus] if gpu is not None else []
+    return (
+        tuple(process.pid for process in host.processes),
+        tuple(None if size is None else round(size / step / 2) for size in free),
+        tuple(None if size is None else round(size / step) for size in cards),
+    )

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING
 
 from kvtop.clock import Clock, SystemClock
 from kvtop.config import Settings
@@ -22,8 +23,10 @@ from kvtop.live.factories import Factories, FinderLike, ServerLike, real
 from kvtop.live.hook import Hook
 from kvtop.live.joined import Joined
 from kvtop.live.kv_watch import KvWatch
-from kvtop.live.machine import GpuWatch, HostWatch
+from kvtop.live.machine import GpuWatch, HostWatch, held
 from kvtop.live.named import Named
+from kvtop.live.profiled import Profiled
+from kvtop.live.profiles import Profiles
 from kvtop.live.replaying import Replaying
 from kvtop.live.replays import Replays
 from kvtop.live.taps import Taps
@@ -35,9 +38,12 @@ from kvtop.model.here import server_of
 from kvtop.model.history import ServerHistory
 from kvtop.model.judge import Thresholds
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import BoxView, TurnKey
+from kvtop.model.view import BoxView, ServerView, TurnKey
 from kvtop.readings import Discovery, SourceDown, State
 from kvtop.sources.url import normalise, same_place
+
+if TYPE_CHECKING:
+    from kvtop.live.profile_view import Looking
 
 HEAD_START_S = 0.5
 """The machine's sources and their imports wait for the first answer of a server, but not longer."""
@@ -108,6 +114,11 @@ class Watch:
         self.desk = Desk(self._factories.captures, self._taps, worker, self._verdicts, replaying)
         """Captured turns in full, and taps: asked for one by one."""
         self._joined = Joined(self._captures, self._taps, self._replays, judged, self._factories.recorded_since)
+        self.profiles: Profiles | None = None
+        """The profiles of this machine; None where there are none, as in the demo."""
+        self._profiled: Profiled | None = None
+        if self._factories.profiles is not None:
+            self._follow_profiles(self._factories.profiles)
         self._begun: dict[str, int] = {}
         """Server -> the newest turn that was seen to begin at a tap to it."""
         self._finder_worker = worker("import-finder")
@@ -121,6 +132,27 @@ class Watch:
         for url in urls or self._named.urls:
             self.add_url(url)
         self._discovers = not self._endpoints
+
+    def _follow_profiles(self, made: Callable[[], Looking]) -> None:
+        self.profiles = Profiles(
+            made, self._factories.worker, self._clock, self._sleep,
+            processes=lambda: self._host.reading.processes if self._host.reading is not None else (),
+            machine=lambda: held(self._host.reading, self._gpu.reading),
+            figures=lambda: self._profiled.figures(self._clock.wall()) if self._profiled is not None else {},
+        )  # fmt: skip
+        self._profiled = Profiled(
+            self.profiles, lambda: self._endpoints, lambda url: self._add(url, found=True), self._forget
+        )
+
+    def _profiles_changed(self) -> None:
+        if self._profiled is not None:
+            self._profiled.follow(self._discovers)
+        self._changed()
+
+    def watch_profile(self, name: str) -> None:
+        """The server of this profile is what the user wants to see, from its start on."""
+        if self._profiled is not None:
+            self._profiled.watch(name)
 
     # -- servers
 
@@ -231,6 +263,7 @@ class Watch:
             self._hook.run(),
             self._kv.run(),
             self._discover(),
+            *((self._later(self.profiles.run, self._profiles_changed),) if self.profiles is not None else ()),
         )
         others = [self._task(loop) for loop in loops]
         try:
@@ -364,21 +397,14 @@ class Watch:
         now = self._clock.wall()
         selected = max(0, min(selected, len(self._endpoints) - 1))
         servers = tuple(
-            self._joined.view(e.history.view(now, window_key, engine if i == selected else None), now)
+            self._marked(self._joined.view(e.history.view(now, window_key, engine if i == selected else None), now))
             for i, e in enumerate(self._endpoints)
         )
         host = self._host.reading
         settings = self._settings
         limits = settings.thresholds
-        around = Around(
-            now,
-            host,
-            settings.poll.metrics_timeout_s,
-            limits.kv_pool_full,
-            limits.share_poor,
-            limits.slow_ttft_s,
-            self._opened,
-        )
+        timeout_s = settings.poll.metrics_timeout_s
+        around = Around(now, host, timeout_s, limits.kv_pool_full, limits.share_poor, limits.slow_ttft_s, self._opened)
         return BoxView(
             at=now,
             sentence=sentence.make(servers, selected, around, self._discovery),
@@ -393,3 +419,6 @@ class Watch:
             window_key=window_key,
             looks=self._looks,
         )
+
+    def _marked(self, server: ServerView) -> ServerView:
+        return server if self._profiled is None else self._profiled.marked(server, self._clock.wall())

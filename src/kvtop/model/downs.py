@@ -97,6 +97,9 @@ def _dead(view: ServerView, around: Around) -> list[Wording]:
 
 def _refused(view: ServerView, around: Around) -> list[Wording]:
     since = f" since {hms(view.state_since, around.now)}" if view.last_good_at is not None and view.state_since else ""
+    if view.ended_by:
+        stopped = f"{view.profile or label_of(view)} was stopped"
+        return [(f"{stopped}{since},", f"by {printable(view.ended_by, 60)}"), (stopped, "")]
     first = f"{label_of(view)} refuses{since}:"
     left = sum(f.bytes for f in around.host.offload_files if f.stale) if around.host else 0
     known = view.pid is not None or view.loader_pid is not None
@@ -123,6 +126,8 @@ def _tls(view: ServerView, around: Around) -> list[Wording]:
 
 
 def _loading(view: ServerView, around: Around) -> list[Wording]:
+    if view.start is not None:
+        return view.start.wordings
     process = server_of(view.url, around.host)
     if process is not None:
         since = process.started_at if process.started_at is not None else view.state_since

@@ -40,7 +40,7 @@ def make(servers: Sequence[ServerView], selected: int, around: Around, discovery
     found = [(*_judge(servers[selected], around), servers[selected])]
     for view in (*servers[:selected], *servers[selected + 1 :]):
         judged = _judge(view, around, other=True)
-        if judged[1] in _OF_OTHERS:
+        if judged[1] in _OF_OTHERS and not view.ended_by:
             found.append((*judged, view))
     _, chip, tone, wordings, view = min(found, key=lambda one: one[0])
     if len(servers) > 1:

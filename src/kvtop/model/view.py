@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from kvtop.model.box import Config, Window
 from kvtop.model.finding import Finding
+from kvtop.model.starting import Starting
 from kvtop.model.words import DASH, span
 from kvtop.readings import Discovery, GpuReading, HostReading, Model, State
 
@@ -356,6 +357,12 @@ class ServerView:
     """Unix time at which something was last seen to run, to wait or to be counted."""
     tap: TapView | None = None
     """None: nothing of this server was captured."""
+    profile: str = ""
+    """The profile whose server it is; empty: none that is known."""
+    start: Starting | None = None
+    """While a profile's server starts: how far it has come."""
+    ended_by: str = ""
+    """It was ended on purpose: who asked for that, `a switch to qwen27`; empty where nobody did, or it is not known."""
     last_traffic: Window | None = None
     """While nobody asks anything: the last 5 minutes in which somebody did."""
 

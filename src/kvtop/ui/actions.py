@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DASHBOARD, TURN, DIFF, REPLAY, RAW, TAP, HISTORY, HELP, NO_SERVER = (
-    "dashboard", "turn", "diff", "replay", "raw", "tap", "history", "help", "no-server",
+DASHBOARD, TURN, DIFF, REPLAY, RAW, TAP, HISTORY, PROFILES, CHECK, COMMAND, LOG, HELP, NO_SERVER = (
+    "dashboard", "turn", "diff", "replay", "raw", "tap", "history", "profiles", "check", "command", "log", "help",
+    "no-server",
 )  # fmt: skip
 SCREENS: dict[str, str] = {
     DASHBOARD: "Dashboard",
@@ -15,6 +16,10 @@ SCREENS: dict[str, str] = {
     RAW: "Raw bodies",
     TAP: "Tap",
     HISTORY: "History",
+    PROFILES: "Profiles",
+    CHECK: "Check",
+    COMMAND: "Command",
+    LOG: "Log",
     HELP: "Help",
     NO_SERVER: "No server",
 }
@@ -26,7 +31,9 @@ _TURN = frozenset({TURN})
 _DIFF = frozenset({DIFF})
 _HISTORY = frozenset({HISTORY})
 _REPLAY = frozenset({REPLAY})
-_LONG = frozenset({DASHBOARD, TURN, DIFF, REPLAY, RAW, TAP, HELP})
+_PROFILES = frozenset({PROFILES})
+_LOG = frozenset({LOG})
+_LONG = frozenset({DASHBOARD, TURN, DIFF, REPLAY, RAW, TAP, PROFILES, CHECK, COMMAND, LOG, HELP})
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,31 @@ ACTIONS: tuple[Action, ...] = (
     Action("start-tap", ("s", "enter"), "start", "start a tap to the chosen server", frozenset({TAP}), group="Tap",
            footer=90),
     Action("stop-tap", ("x",), "stop", "end the tap; asks once", frozenset({TAP}), group="Tap", footer=80),
+    Action("profiles", ("p",), "profiles", "the servers that kvtop can start, switch and stop",
+           frozenset({DASHBOARD, NO_SERVER}), group="Profiles", footer=62, ranks=((NO_SERVER, 92),)),
+    Action("start-profile", ("enter",), "start", "start the profile, if check lets it", _PROFILES,
+           group="Profiles", footer=98),
+    Action("switch-profile", ("s",), "switch", "stop what runs, start it; asks", _PROFILES,
+           group="Profiles", footer=98),
+    Action("stop-profile", ("x",), "stop", "end its server; asks", _PROFILES, group="Profiles", footer=98),
+    Action("check-profile", ("c",), "check", "check it again, and show all of it",
+           _PROFILES, group="Profiles", footer=97),
+    Action("log", ("l",), "log", "the whole log of its server", _PROFILES, group="Profiles", footer=97),
+    Action("edit-profile", ("o",), "edit file", "its file in $VISUAL or $EDITOR", _PROFILES, group="Profiles",
+           footer=96),
+    Action("show-command", ("v",), "command", "what it runs, to the letter", _PROFILES,
+           group="Profiles", footer=75),
+    Action("import-profile", ("i",), "import", "make one of what starts a server", _PROFILES,
+           group="Profiles", footer=70),
+    Action("restart-profile", ("R",), "restart", "stop it, start it afresh; asks", _PROFILES,
+           group="Profiles", footer=65),
+    Action("search-log", ("slash",), "search", "find text, whatever its case", _LOG, group="Log", footer=90),
+    Action("next-match", ("n",), "next", "the next line with it, the one before", _LOG, group="Log", footer=85),
+    Action("previous-match", ("N",), "previous", "the next line with it, the one before", _LOG, group="Log",
+           footer=80),
+    Action("follow-log", ("f",), "follow", "stay at the end as it grows, or stop that", _LOG, group="Log", footer=88),
+    Action("left", ("left",), "left", "the beginning of long lines, their end", _LOG, group="Log"),
+    Action("right", ("right",), "right", "the beginning of long lines, their end", _LOG, group="Log"),
     Action("shorter", ("left",), "shorter", "a shorter, a longer span of time", _HISTORY, group="History"),
     Action("longer", ("right",), "longer", "a shorter, a longer span of time", _HISTORY, group="History"),
     Action("give-url", ("u",), "give a URL", "watch the server at a URL", frozenset({NO_SERVER}), group="No server",

@@ -19,7 +19,7 @@ from textual.worker import Worker, WorkerError, WorkerState
 
 from kvtop import config
 from kvtop.config import Settings
-from kvtop.errors import KvtopError, Problem
+from kvtop.errors import KvtopError, Problem, printable
 from kvtop.model.view import BoxView
 from kvtop.sources.url import normalise
 from kvtop.ui import keys
@@ -109,6 +109,8 @@ class KvtopApp(App[str]):
         self._wake: asyncio.TimerHandle | None = None
         self._writer = Beside("export")
         self._exporting: Worker[None] | None = None
+        self._left_alone = ""
+        """The profile whose start its user was told of when leaving."""
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_files.variable_defaults(self.themes)
@@ -197,6 +199,7 @@ class KvtopApp(App[str]):
             lambda: self.exit(DEMO),
             now=self.now,
             url=url,
+            profiles=self.dashboard.profile_page,
         )
         self.push_screen(page)
 
@@ -267,6 +270,7 @@ class KvtopApp(App[str]):
             self.dashboard.action_back()
         elif getattr(self.screen, "ON", "") != keys.NO_SERVER and len(self.screen_stack) > 2:
             self.pop_screen()
+            self._changed()  # what lies under it may not have been drawn for long
 
     def action_help(self) -> None:
         from kvtop.ui.screens.help import HelpScreen
@@ -331,7 +335,13 @@ class KvtopApp(App[str]):
             self._driver.stop_job()
 
     async def action_quit(self) -> None:
-        """An export that was asked for is written first, unless its folder hangs."""
+        """An export that was asked for is written first, unless its folder hangs. While a server starts, once more."""
+        if (name := self.dashboard.profile_page.starting()) and name != self._left_alone:
+            self._left_alone = name
+            key = self.keymap.shown("quit")
+            said = f"{printable(name, 60)} is starting and goes on without kvtop: {key} again leaves"
+            self.notify(said, severity="warning", timeout=NEWS_S, markup=False)
+            return
         if self._exporting is not None and self._is_exporting:
             with contextlib.suppress(TimeoutError, WorkerError):
                 await asyncio.wait_for(self._exporting.wait(), QUIT_S)

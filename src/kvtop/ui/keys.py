@@ -20,13 +20,17 @@ from kvtop.ui.actions import (
     ACTIONS,
     ALWAYS,
     CAUSES,
+    CHECK,
+    COMMAND,
     DASHBOARD,
     DIFF,
     HELP,
     HISTORY,
+    LOG,
     NO_SERVER,
     OF_THE_DIFF,
     PANELS,
+    PROFILES,
     RAW,
     REPLAY,
     SCREENS,
@@ -38,9 +42,9 @@ from kvtop.ui.draw import cells
 from kvtop.ui.key_names import key_display, key_name
 
 __all__ = [
-    "ACTIONS", "ALWAYS", "CAUSES", "DASHBOARD", "DIFF", "HELP", "HISTORY", "NO_SERVER", "OF_THE_DIFF", "PANELS", "RAW",
-    "REPLAY", "SCREENS", "TAP", "TURN", "Action", "Footer", "Keymap", "bindings", "key_display", "key_name", "problems",
-    "resolve",
+    "ACTIONS", "ALWAYS", "CAUSES", "CHECK", "COMMAND", "DASHBOARD", "DIFF", "HELP", "HISTORY", "LOG", "NO_SERVER",
+    "OF_THE_DIFF", "PANELS", "PROFILES", "RAW", "REPLAY", "SCREENS", "TAP", "TURN", "Action", "Footer", "Keymap",
+    "bindings", "key_display", "key_name", "problems", "resolve",
 ]  # fmt: skip
 
 _RESERVED = {

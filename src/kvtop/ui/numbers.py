@@ -28,7 +28,7 @@ from kvtop.model.words import (
 )  # fmt: skip
 
 __all__ = [
-    "DASH", "bound", "bucket", "counting", "exact", "flow", "gib", "hm", "hms", "lasted", "ms", "of_gib", "pct",
+    "DASH", "ago", "bound", "bucket", "counting", "exact", "flow", "gib", "hm", "hms", "lasted", "ms", "of_gib", "pct",
     "per_hour", "per_second", "rate", "secs", "short", "span", "tok", "traffic", "when", "whole_shares",
 ]  # fmt: skip
 
@@ -87,3 +87,13 @@ def when(at: float | None, now: float, w: int) -> str:
         return DASH
     date, clock = ("%d %b", "%H:%M:%S") if w >= 8 else ("%d%b", "%H:%M")
     return time.strftime(date if other_day(at, now) else clock, time.localtime(at))
+
+
+def ago(seconds: float) -> str:
+    """12 s, 3 m, 10 h, 2 d: how long it is past."""
+    s = max(0.0, seconds)
+    if s < 60:
+        return f"{s:.0f} s"
+    if s < 3600:
+        return f"{s // 60:.0f} m"
+    return f"{s // 3600:.0f} h" if s < 48 * 3600 else f"{s // 86400:.0f} d"

@@ -9,6 +9,7 @@ from kvtop.live.desk import Desk
 from kvtop.model.view import BoxView, TurnKey
 
 if TYPE_CHECKING:
+    from kvtop.live.profiles import Profiles
     from kvtop.live.replaying import Offer
     from kvtop.live.verdicts import News
     from kvtop.triage.kinds import Kind
@@ -46,6 +47,18 @@ class Capturing(Protocol):
     """A collector that knows of taps and of the turns that they captured."""
 
     desk: Desk
+
+
+@runtime_checkable
+class Profiling(Protocol):
+    """A collector that knows of profiles."""
+
+    profiles: Profiles | None
+    """None: there are none here, as in the demo."""
+
+    def watch_profile(self, name: str) -> None:
+        """Its server is what the user wants to see, from its start on."""
+        ...
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from kvtop.ui.filter import HINTS, misread
 from kvtop.ui.keys import Keymap
 from kvtop.ui.layout import PANELS, Rect, plan
 from kvtop.ui.messages import OtherUrl
+from kvtop.ui.profile_page import ProfilePage
 from kvtop.ui.scene import Chooser, Scene, age, nothing_yet
 from kvtop.ui.turn_pages import TurnPages
 from kvtop.ui.turn_words import flying
@@ -52,6 +53,7 @@ class Dashboard(Screen[None]):
         super().__init__()
         self.watch_box, self.settings, self.keymap, self.now = watch, settings, keymap, now
         self.pages = TurnPages(watch, keymap, now)
+        self.profile_page = ProfilePage(watch, keymap, now, self.choose_url)
         self.notice = ""
         """What kvtop has to say of itself, in place of what is watched."""
         self.window_key = settings.window if settings.window in {key for key, _, _ in WINDOWS} else "5m"
@@ -98,6 +100,8 @@ class Dashboard(Screen[None]):
     def look(self) -> None:
         """Take a new view, unless the picture is held, and draw it."""
         view = self.frozen or self.watch_box.view(self.window_key, self.selected, self.engine)
+        if self.profile_page.settle(view):
+            view = self.watch_box.view(self.window_key, self.selected, self.engine)
         self.made = Scene(
             view,
             self.settings.thresholds,
@@ -146,7 +150,8 @@ class Dashboard(Screen[None]):
         scene = self.made
         demo, held = (scene is not None and scene.view.demo), self.frozen is not None
         one = scene is None or len(scene.view.lines) <= 1
-        useless = {"next-server": one, "other-url": self._unanswered() is None}
+        profiles = self.profile_page.profiles is None
+        useless = {"next-server": one, "other-url": self._unanswered() is None, "profiles": profiles}
         hide = self.pages.useless() | {id for id, there in useless.items() if there}
         for foot in self.query_children(Foot):  # none while the screen is taken down
             foot.set(
@@ -358,6 +363,9 @@ class Dashboard(Screen[None]):
         """The chosen server as it is now, for a page that lies over the dashboard."""
         self.look()
         return self.made.server if self.made else None
+
+    def action_profiles(self) -> None:
+        self.profile_page.open(cast("App[str]", self.app))
 
     def action_history(self) -> None:
         server, watch = self.made.server if self.made else None, self.watch_box

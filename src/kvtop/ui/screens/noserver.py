@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from textual import events
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
@@ -24,7 +24,8 @@ from kvtop.ui.draw import Line, cells, fit, ljust, pick_line, safe, width, wrap
 from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.messages import Changed
-from kvtop.ui.numbers import exact, gib, span
+from kvtop.ui.numbers import ago, exact, gib, secs, span
+from kvtop.ui.profile_page import ProfilePage
 from kvtop.ui.scene import nothing_yet
 from kvtop.ui.screens.page import Body, Page
 from kvtop.ui.widgets import gpu
@@ -90,6 +91,7 @@ class NoServerScreen(Page):
         *,
         now: Callable[[], float] = time.time,
         url: str = "",
+        profiles: ProfilePage | None = None,
     ) -> None:
         """`on_url` gets a checked base URL, `on_demo` is called for the simulated box; both then change the screen.
 
@@ -97,6 +99,7 @@ class NoServerScreen(Page):
         """
         super().__init__(keymap, now)
         self.view, self.on_url, self.on_demo, self.url = view, on_url, on_demo, url
+        self.profiles = profiles
         self.said = ""
         """What is wrong with the URL, or the question about it."""
         self.asked: str | None = None
@@ -105,7 +108,7 @@ class NoServerScreen(Page):
     def compose(self) -> ComposeResult:
         yield Body(id="body")
         yield UrlInput(placeholder="http://127.0.0.1:8000", select_on_focus=False, id="url")
-        yield Foot(self.keymap, self.ON, id="foot")
+        yield Foot(self.keymap, self.ON, id="foot", hide=self.hidden_keys())
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -125,6 +128,14 @@ class NoServerScreen(Page):
             box.focus()
         self._say("")
         self.tick()
+
+    def action_profiles(self) -> None:
+        if self.profiles is not None:
+            self.profiles.open(cast("App[str]", self.app))
+
+    def hidden_keys(self) -> frozenset[str]:
+        there = self.profiles is not None and self.profiles.profiles is not None
+        return frozenset() if there else frozenset({"profiles"})
 
     def action_demo(self) -> None:
         self.on_demo()
@@ -231,6 +242,7 @@ class NoServerScreen(Page):
 
     def _offers(self, w: int) -> list[Line]:
         offers = (
+            *self._profiles_offer(),
             (
                 self.keymap.shown("give-url"),
                 "give a URL",
@@ -265,6 +277,26 @@ class NoServerScreen(Page):
             for key, name, *texts in offers
         ]
         return [rule("What you can do", w), *told(rows, w, keys_w + 17)]
+
+    def _profiles_offer(self) -> tuple[tuple[str, ...], ...]:
+        """`p  start a profile  4 profiles; the last one used is qwen27-2x3090, 10 h ago, 6 m to start`."""
+        profiles = self.profiles.profiles if self.profiles is not None else None
+        if profiles is None:
+            return ()
+        view = profiles.view
+        n = sum(bool(row.known.runner) for row in view.rows)
+        key = self.keymap.shown("profiles")
+        if not view.rows:
+            none = "none yet: it can make one of a script, compose file, unit or YAML file"
+            return ((key, "start a profile", none, "there is none yet"),)
+        many = f"{n} profile{'' if n == 1 else 's'}"
+        used = view.last_used
+        if used is None or used.record is None:
+            return ((key, "start a profile", f"{many}; none was started yet", many),)
+        long_ago = f"{ago(self.now() - used.record.started_at)} ago"
+        took = f", {secs(used.starts[-1].took_s)} to start" if used.starts else ""
+        last = f"{many}; the last one used is {safe(used.name)}"
+        return ((key, "start a profile", f"{last}, {long_ago}{took}", f"{last}, {long_ago}", last, many),)
 
 
 @dataclass(frozen=True)

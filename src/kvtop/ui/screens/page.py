@@ -88,7 +88,7 @@ class Page(Screen[None]):
     # ---- painting
     def compose(self) -> ComposeResult:
         yield Body(id="body")
-        yield Foot(self.keymap, self.ON, id="foot")
+        yield Foot(self.keymap, self.ON, id="foot", hide=self.hidden_keys())
 
     def on_mount(self) -> None:
         self.set_interval(1.0, self.tick)

@@ -15,10 +15,12 @@ from kvtop.ui.widgets.panel import Panel
 class Foot(Panel):
     """One row: keys left, clock right. A click on a key does what the key does."""
 
-    def __init__(self, keymap: Keymap, screen: str, *, id: str | None = None) -> None:
+    def __init__(
+        self, keymap: Keymap, screen: str, *, id: str | None = None, hide: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(id=id)
         self.keymap, self.on = keymap, screen
-        self.hide: frozenset[str] = frozenset()
+        self.hide = hide
         """Actions that mean nothing here just now, for instance the next server where there is one."""
         self.clock: float | None = None
         """Unix time to show."""

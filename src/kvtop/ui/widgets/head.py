@@ -76,8 +76,14 @@ def contexts(scene: Scene, keymap: Keymap) -> list[str]:
     more_taps = f" and {len(listens) - 1} more" if len(listens) > 1 else ""
     tap = [f"tap {safe(listens[0])}{more_taps}"] if listens else []
     tap_port = [f"tap :{safe(listens[0]).rpartition(':')[2]}"] if listens else []
+    profile = [f"profile {safe(server.profile)}"] if server.profile else []
+    if server.start is not None:
+        pid = [f"pid {server.start.pid}"] if server.start.pid is not None else []
+        loads = [[*profile, *pid, label], [*profile, *pid], profile, [*port]]
+        return [" · ".join(parts) for parts in loads]
     wordings = [
-        [*demo, *model, *more, *version, label, *engine, *up, *tap],
+        [*demo, *model, *more, *version, label, *engine, *up, *profile, *tap],
+        [*demo, *short_model, *version, label, *engine, *up, *profile, *tap],
         [*demo, *short_model, *version, label, *engine, *up, *tap],
         [*demo, *short_model, *version, label, *engine, *tap_port],
         [*demo, *short_model, *version, *port, *engine, *tap_port],

@@ -12,6 +12,7 @@ from kvtop.model.view import ServerView, Turn, TurnKey
 from kvtop.ui.draw import SUPER, Line, clip, expected, fit, lj, meter, pick, rj, safe, wrap
 from kvtop.ui.filter import misread
 from kvtop.ui.numbers import DASH, counting, hms, lasted, pct, rate, short, tok, when
+from kvtop.ui.profiles.stages import stage_rows
 from kvtop.ui.scene import Rows, starting
 from kvtop.ui.turn_words import (
     agent,
@@ -150,6 +151,10 @@ class TurnsPanel(BoxPanel):
                 wrong = clip(safe(wrong), 24)
                 options = [f"{wrong} is no filter, esc shows all", f"{wrong} is no filter", "no filter"]
             return [(pick(options, w), "warn")]
+        if not server.turns and server.start is not None:
+            tap = "turns appear here when requests go through the tap"
+            left = server.start.left_words
+            return [(pick([*([f"{left}; {tap}"] if left else []), tap, left], w), "d")]
         if not server.turns and starting(server):
             return [(pick(self._loads_since(), w), "d")]
         return notes.of_turns(server, w)
@@ -293,6 +298,8 @@ class TurnsPanel(BoxPanel):
         """What is known of a server that is on its way up; a value that is too long ends with an ellipsis."""
         scene, server = self.scene, self.server
         assert scene is not None and server is not None
+        if server.start is not None:
+            return stage_rows(server.start, w)[:h]
         process, at = scene.process, self.at
         rows: list[tuple[str, str]] = []
         if process is not None:

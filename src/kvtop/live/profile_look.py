@@ -1,0 +1,193 @@
+"""One look at the profiles: the folder, the records of what runs, the end of a log. All of it blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from kvtop import paths
+from kvtop.errors import KvtopError, printable
+from kvtop.files import read_start
+from kvtop.live.profile_view import Attached, Figures, Foreign, ProfilesView, Tail
+from kvtop.model.starting import LIVE
+from kvtop.profiles import folder
+from kvtop.profiles.folder import Entry
+from kvtop.profiles.running import asking, logs, tools
+from kvtop.profiles.running.record import Record, Who
+from kvtop.profiles.running.runners import runner_of
+from kvtop.profiles.running.text import clean
+from kvtop.profiles.standing import Known, Standing, known, standing
+from kvtop.readings import VllmProcess
+
+TAIL_LINES = 60
+"""Of a log, for the panel."""
+TOOL_EVERY_S = 5.0
+"""A runner's own tool is asked for its log so often."""
+ATTACHED_EVERY_S = 10.0
+_MOST_FIGURES = 200_000
+
+
+class ProfileLook:
+    """Remembers what has not changed on disk."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._signature: object = None
+        self._entries: dict[str, Entry] = {}
+        self._known: tuple[Known, ...] = ()
+        self._error = ""
+        self._tail: tuple[object, Tail] = (None, Tail())
+        self._attached: dict[str, Attached] = {}
+        self._figures: dict[str, Figures] | None = None
+
+    def look(self, chosen: str | None, processes: Sequence[VllmProcess]) -> ProfilesView:
+        where = folder.folder()
+        self._read_folder(where)
+        if self._figures is None:
+            self._figures = _kept()
+        # The processes of this machine were looked at seconds ago: what has ended since is nobody's server.
+        processes = [one for one in processes if one.role == "api" and Who.of(one.pid) is not None]
+        now = self._now()
+        rows = tuple(standing(self._known, processes))
+        subject = next((row for row in rows if row.state == "starting"), None)
+        if subject is None and chosen is not None:
+            subject = next((row for row in rows if row.name == chosen), None)
+        tail = Tail()
+        if chosen is not None and subject is not None and subject.record is not None:
+            tail = self._log(subject.record, now)
+        if chosen is not None:
+            self._ask_attached(now)
+        return ProfilesView(
+            now,
+            _short(where),
+            rows,
+            self._error,
+            tail,
+            _foreign(rows, processes),
+            dict(self._figures),
+            dict(self._attached),
+        )
+
+    def entry(self, name: str) -> Entry | None:
+        return self._entries.get(name)
+
+    def keep(self, figures: dict[str, Figures]) -> None:
+        known_ones = {**(self._figures or {}), **figures}
+        if known_ones == self._figures:
+            return
+        self._figures = known_ones
+        file = _figures_file()
+        paths.make_private(file.parent)
+        part = file.with_name(f".{file.name}.part")
+        part.touch(mode=0o600)
+        part.write_bytes(msgspec.json.encode(known_ones))
+        part.replace(file)
+
+    def _read_folder(self, where: Path) -> None:
+        try:
+            files = sorted(file for file in where.iterdir() if file.suffix == ".toml")
+            signature = tuple((file.name, *_stamp(file)) for file in files)
+        except FileNotFoundError:
+            signature = ()
+        except OSError as error:
+            self._error, self._known, self._entries = f"{where}: {error.strerror or error}", (), {}
+            self._signature = None
+            return
+        if signature != self._signature:
+            try:
+                entries = folder.read_all(where)
+            except OSError as error:
+                self._error = f"{where}: {error.strerror or error}"
+                return
+            self._entries = {entry.name: entry for entry in entries}
+            self._known = tuple(_without(known(entry), where) for entry in entries)
+            self._signature, self._error = signature, ""
+
+    def _log(self, state: Record, now: float) -> Tail:
+        """Read again where it has grown."""
+        words = runner_of(state).log_command(TAIL_LINES, False)
+        if words is not None:
+            stamp: object = (state.name, state.started_at, int(now / TOOL_EVERY_S))
+            where = f"by {words[0]}"
+        else:
+            file = Path(state.log)
+            stamp, where = (state.name, state.log, _stamp(file)), _short(file)
+        if stamp != self._tail[0]:
+            self._tail = (stamp, Tail(_lines(state, words), where, state.name))
+        return self._tail[1]
+
+    def _ask_attached(self, now: float) -> None:
+        for one in self._known:
+            last = self._attached.get(one.name)
+            if one.runner != "attach" or not one.url or (last is not None and now - last.at < ATTACHED_EVERY_S):
+                continue
+            place = one.url.removeprefix("http://")
+            try:
+                status, _ = asking.get(f"{one.url}/health")
+                answers, says = status == 200, f"{place} answers" if status == 200 else f"{place} answers {status}"
+            except (OSError, ValueError) as error:
+                why = "timed out" if isinstance(error, TimeoutError) else str(getattr(error, "strerror", "") or error)
+                answers, says = False, f"{place}: {why}"
+            self._attached[one.name] = Attached(answers, printable(says, 200), now)
+            return  # one a look: each may take its time-out
+
+
+def _foreign(rows: Sequence[Standing], processes: Sequence[VllmProcess]) -> tuple[Foreign, ...]:
+    records = [row.record for row in rows if row.record is not None and row.state in LIVE]
+    ours = {who.pid for one in records for who in (*one.family, *filter(None, (one.server,)))}
+    found = [
+        one for one in processes
+        if one.role == "api" and not one.contained and one.pid not in ours and one.parent not in ours
+    ]  # fmt: skip
+    pids = {one.pid for one in found}
+    names = {row.pid: row.name for row in rows if row.state == "foreign"}
+    return tuple(
+        Foreign(one.pid, one.ports[0] if one.ports else one.port, names.get(one.pid, ""))
+        for one in found
+        if one.parent not in pids
+    )
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        facts = file.stat()
+    except OSError:
+        return (0, 0)
+    return (facts.st_mtime_ns, facts.st_size)
+
+
+def _without(one: Known, where: Path) -> Known:
+    """Its problem without the folder that all files are in."""
+    return replace(one, problem=one.problem.replace(f"{where}/", "")) if one.problem else one
+
+
+def _lines(state: Record, words: list[str] | None) -> tuple[str, ...]:
+    try:
+        if words is None:
+            return tuple(line for line in logs.last_lines(Path(state.log), TAIL_LINES) if line)
+        done = tools.run(words)
+        said = (done.out + done.err).encode().splitlines()[-TAIL_LINES:]
+        return tuple(line for one in said if (line := clean(one)))
+    except (OSError, tools.Failed):
+        return ()
+
+
+def _short(path: Path) -> str:
+    """With ~ for the home folder."""
+    text, home = str(path), str(Path.home())
+    return printable(f"~{text.removeprefix(home)}" if text.startswith(f"{home}/") else text, 300)
+
+
+def _figures_file() -> Path:
+    return paths.state_dir() / "figures.json"
+
+
+def _kept() -> dict[str, Figures]:
+    try:
+        return msgspec.json.decode(read_start(_figures_file(), _MOST_FIGURES)[0], type=dict[str, Figures])
+    except (OSError, ValueError, RecursionError, KvtopError):
+        return {}

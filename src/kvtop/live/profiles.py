@@ -1,0 +1,283 @@
+"""The profiles, followed: a loop of its own, every look in a thread, one frozen view for the screen.
+
+What a start has come to is read from its record and its log, which its keeper writes: so it is the same after kvtop was
+closed and opened again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvtop.clock import Clock
+from kvtop.errors import KvtopError
+from kvtop.live import errands
+from kvtop.live.endpoint import Sleep
+from kvtop.live.errands import Done
+from kvtop.live.profile_view import Figures, Looking, ProfilesView
+from kvtop.readings import VllmProcess
+from kvtop.worker import Caller, Hangs
+
+if TYPE_CHECKING:
+    from kvtop.profiles.check.report import Report
+    from kvtop.profiles.folder import Entry
+    from kvtop.profiles.standing import Standing
+
+BUSY_S, SEEN_S, IDLE_S = 0.5, 1.0, 3.0
+"""Between two looks: while a server starts or stops, while the page is open, else."""
+LOOK_S = 30.0
+"""A look that takes longer is given up."""
+CHECK_S = 180.0
+"""vLLM may be asked for its flags, which takes it up to a minute."""
+FRESH_S = 5.0
+KEEP_S = 30.0
+"""Figures are written to disk at most so often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What check says of a profile, here and now."""
+
+    profile: str
+    report: Report | None = None
+    error: str = ""
+    """Why there is no report."""
+    working: bool = False
+    """It is being worked out; an earlier report may stand meanwhile."""
+    of: object = None
+    """What it was worked out from."""
+    restart: bool = False
+    """As it will be when its own server is gone."""
+
+
+class Profiles:
+    """`run` until cancelled; `view` and `checked` are what is known now."""
+
+    def __init__(
+        self,
+        made: Callable[[], Looking],
+        worker: Callable[[str], Caller],
+        clock: Clock,
+        sleep: Sleep,
+        *,
+        processes: Callable[[], Sequence[VllmProcess]] = tuple,
+        machine: Callable[[], object] = lambda: None,
+        figures: Callable[[], Mapping[str, Figures]] = dict,
+    ) -> None:
+        """`made` makes what looks, in its thread. `processes`: the vLLM processes of this machine as of the last look
+        at it; `machine`: what a check hangs on besides the profile, equal as long as nothing of it changed; `figures`:
+        what is seen of profiles' servers now."""
+        self.view = ProfilesView()
+        self.checked: Checked | None = None
+        """Of the profile that is looked at, or was last."""
+        self.reports: dict[str, Report] = {}
+        """The last one of each profile whose file has not changed since."""
+        self._doing: list[str] = []
+        self._made, self._clock, self._sleep = made, clock, sleep
+        self._processes, self._machine, self._figures = processes, machine, figures
+        self._looker, self._checker = worker("profiles"), worker("profile-check")
+        self._asked = worker("profile-check-asked")
+        """For what a key asks, which waits for no check that goes on by itself."""
+        self._worker = worker
+        self._looking: Looking | None = None
+        self._chosen: str | None = None
+        self._wake = asyncio.Event()
+        self._wanted = asyncio.Event()
+        """A check is wanted."""
+        self._thoroughly = False
+        self._begun = self._ended = 0
+        """Looks that were begun; the last one that is over."""
+        self._looked = asyncio.Event()
+        self._running = False
+        self._kept_at = 0.0
+        self._changed: Callable[[], None] = lambda: None
+
+    # ---- the loop
+    async def run(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        checks = asyncio.create_task(self._check())
+        self._running = True
+        try:
+            while True:
+                await self._look()
+                busy = any(row.state in ("starting", "stopping") for row in self.view.rows) or self.doing
+                await self._rest(BUSY_S if busy else SEEN_S if self._chosen is not None else IDLE_S)
+        finally:
+            self._running = False
+            checks.cancel()
+            await asyncio.gather(checks, return_exceptions=True)
+
+    async def _rest(self, seconds: float) -> None:
+        self._wake.clear()
+        resting = asyncio.ensure_future(self._sleep(seconds))
+        waking = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait((resting, waking), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            resting.cancel()
+            waking.cancel()
+            await asyncio.gather(resting, waking, return_exceptions=True)
+
+    async def fresh(self) -> None:
+        """Wait for a look that begins now, but not for ever; while nobody runs it, for none."""
+        if not self._running:
+            return
+        wanted = self._begun + 1
+        self._wake.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FRESH_S):
+                while self._ended < wanted:
+                    self._looked.clear()
+                    await self._looked.wait()
+
+    async def _look(self) -> None:
+        self._begun += 1
+        begun = self._begun
+        try:
+            await self._looked_at()
+        finally:
+            self._ended = begun
+            self._looked.set()
+
+    async def _looked_at(self) -> None:
+        chosen, processes, figures = self._chosen, tuple(self._processes()), dict(self._figures())
+        keep = bool(figures) and self._clock.mono() - self._kept_at >= KEEP_S
+
+        def look() -> ProfilesView:
+            if self._looking is None:
+                self._looking = self._made()
+            if keep:
+                self._looking.keep(figures)
+            return self._looking.look(chosen, processes)
+
+        try:
+            view = await self._looker.call(look, LOOK_S)
+        except (TimeoutError, Hangs):
+            return
+        except (KvtopError, OSError) as error:
+            view = ProfilesView(self._clock.wall(), error=str(error).partition("\n")[0])
+        if keep:
+            self._kept_at = self._clock.mono()
+        before, self.view = self.view, view
+        for row in before.rows:
+            now = view.row(row.name)
+            if now is None or now.known != row.known:
+                self.reports.pop(row.name, None)
+        if _without_time(view) != _without_time(before) or view.starting is not None:
+            self._changed()
+        if self._stale():
+            self._wanted.set()
+
+    # ---- what the page looks at
+    def choose(self, name: str | None) -> None:
+        """The profile that is looked at; None: the page is closed."""
+        if name != self._chosen:
+            self._chosen = name
+            self._wake.set()
+            if self._stale():
+                self._wanted.set()
+
+    def look_soon(self) -> None:
+        self._wake.set()
+
+    # ---- check
+    def check_again(self) -> None:
+        """Also asking vLLM for its flags, where they are not known."""
+        self._thoroughly = True
+        self._wanted.set()
+
+    def _basis(self, row: Standing) -> object:
+        states = tuple((one.name, one.state, one.pid) for one in self.view.rows)
+        return (row.known, states, self._machine())
+
+    def _stale(self) -> bool:
+        row = self.view.row(self._chosen) if self._chosen is not None else None
+        if row is None or not row.known.runner:
+            return False
+        done = self.checked
+        return done is None or done.profile != row.name or done.of != self._basis(row)
+
+    async def _check(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            thoroughly, self._thoroughly = self._thoroughly, False
+            row = self.view.row(self._chosen) if self._chosen is not None else None
+            if row is None or not (thoroughly or self._stale()):
+                continue
+            before = self.checked
+            kept = before.report if before is not None and before.profile == row.name else None
+            basis, mine = self._basis(row), row.state in ("starting", "running", "stopping")
+            self.checked = Checked(row.name, kept, working=True, of=basis, restart=mine)
+            self._changed()
+            try:
+                made = await self._report(self._checker, row, row if mine else None, ask_vllm=thoroughly)
+                self.checked = Checked(row.name, made, of=basis, restart=mine)
+                self.reports[row.name] = made
+            except KvtopError as error:
+                self.checked = Checked(row.name, None, error.what, of=basis, restart=mine)
+            self._changed()
+
+    async def report(self, row: Standing, *, replacing: Standing | None) -> Report:
+        """What check says before a start. `replacing`: whose server is ended first. Raises KvtopError."""
+        return await self._report(self._asked, row, replacing, ask_vllm=True)
+
+    async def _report(self, worker: Caller, row: Standing, replacing: Standing | None, *, ask_vllm: bool) -> Report:
+        looking, name = self._looking, row.name
+        going: frozenset[int] | None = None
+        if replacing is not None:
+            family = replacing.record.family if replacing.record is not None else []
+            going = frozenset(who.pid for who in family)
+            if replacing.state == "foreign" and replacing.pid is not None:
+                going = frozenset((replacing.pid,))
+
+        def work() -> Report:
+            from kvtop.profiles.check import report
+
+            entry = looking.entry(name) if looking is not None else None
+            if entry is None:
+                raise KvtopError(f"{name}: its file is gone")
+            return report(entry, replacing=going, ask_vllm=ask_vllm)
+
+        try:
+            return await worker.call(work, CHECK_S)
+        except Hangs:
+            raise KvtopError("another check is still under way") from None
+        except TimeoutError:
+            raise KvtopError(f"check has not answered for {CHECK_S:g} s") from None
+        except OSError as error:
+            raise KvtopError(f"{error.filename or name}: {error.strerror or error}") from None
+
+    def entry(self, name: str) -> Entry | None:
+        """As it was read last."""
+        return self._looking.entry(name) if self._looking is not None else None
+
+    # ---- errands
+    @property
+    def doing(self) -> str:
+        """What kvtop does for its user just now, in words: `starts qwen27`. Empty: nothing."""
+        return self._doing[-1] if self._doing else ""
+
+    async def do(self, words: Sequence[str], meanwhile: str, *, beside: bool = False) -> Done:
+        """A command of kvtop, to its end; it goes on when kvtop is closed. One at a time, but for one that goes
+        `beside` another: a stop of what is being started. Raises KvtopError."""
+        if self._doing and (not beside or meanwhile in self._doing):
+            raise KvtopError(f"kvtop {self.doing} just now")
+        self._doing.append(meanwhile)
+        self._wake.set()
+        self._changed()
+        try:
+            done = await self._worker("errand").call(lambda: errands.run(words), errands.LONGEST_S)
+            await self.fresh()  # what is said of it and what is shown agree
+            return done
+        finally:
+            self._doing.remove(meanwhile)
+            self._wake.set()
+            self._changed()
+
+
+def _without_time(view: ProfilesView) -> object:
+    return (view.rows, view.error, view.tail, view.foreign, view.attached, view.figures)

@@ -1,0 +1,157 @@
+"""Each profile of the folder with what is known of its server: what runs, starts, failed, or stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvtop.errors import UsageError, printable
+from kvtop.model.starting import LIVE
+from kvtop.profiles.folder import Entry
+from kvtop.profiles.launch import Launch, launch
+from kvtop.profiles.match import is_of
+from kvtop.profiles.running import look, record
+from kvtop.profiles.running.look import Seen
+from kvtop.profiles.running.record import Record, Start
+from kvtop.readings import VllmProcess
+from kvtop.sources.processes import option
+from kvtop.sources.tier_size import tier_bytes
+from kvtop.sources.url import authority
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a profile's file says, as far as a list shows it. Texts are fit for a screen."""
+
+    name: str
+    file: Path
+    runner: str = ""
+    """Empty where the file cannot be used."""
+    model: str = ""
+    """Empty: the command line does not name it."""
+    port: int | None = None
+    """None: another file says it."""
+    host: str = ""
+    gpus: tuple[str, ...] = ()
+    tier_bytes: int | None = None
+    problem: str = ""
+    """Why it cannot be used, without the folder of its file; empty where it can."""
+    about: str = ""
+    launch: Launch | None = None
+
+    @property
+    def url(self) -> str:
+        """Where its server answers; empty where that is not known."""
+        return f"http://{authority(self.host, self.port)}" if self.port is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One profile, and its server."""
+
+    known: Known
+    state: str
+    """stopped, starting, running, stopping, failed, foreign (kvtop did not start it), unreadable."""
+    pid: int | None = None
+    since: float | None = None
+    """Unix time."""
+    record: Record | None = None
+    """Of its last start by kvtop."""
+    starts: tuple[Start, ...] = ()
+    """The last good ones, oldest first."""
+
+    @property
+    def name(self) -> str:
+        return self.known.name
+
+    @property
+    def seen(self) -> Seen | None:
+        """Its last start by kvtop; None: there was none."""
+        if self.record is None:
+            return None
+        return Seen(self.name, self.record.state, self.record)
+
+
+def known(entry: Entry) -> Known:
+    """Of one file. Never raises."""
+    run, problem = launched(entry)
+    profile = entry.profile
+    if profile is None:
+        return Known(entry.name, entry.file, problem=problem or "cannot be read")
+    serve = () if run is None else run.serve
+    model = profile.serve.model or option(serve, "--model") or ""
+    elsewhere = run is None or _elsewhere(entry, serve, "--port")
+    return Known(
+        entry.name,
+        entry.file,
+        profile.runner,
+        printable(model, 300),
+        None if run is None or elsewhere else run.port,
+        "" if run is None else run.host,
+        tuple(profile.gpus),
+        tier_bytes(option(serve, "--kv-offloading-size"), option(serve, "--kv-transfer-config")),
+        problem or "",
+        printable(profile.about, 200),
+        run,
+    )
+
+
+def launched(entry: Entry) -> tuple[Launch | None, str | None]:
+    """(what it runs, why it cannot be run)."""
+    if entry.profile is None:
+        return None, str(entry.problem)
+    try:
+        return launch(entry.name, entry.profile), None
+    except UsageError as error:
+        return None, error.what
+
+
+def _elsewhere(entry: Entry, serve: Sequence[str], flag: str) -> bool:
+    """Its configuration file may say it, or the file of its runner."""
+    profile = entry.profile
+    if profile is None or option(serve, flag) is not None or profile.start.health_url:
+        return False
+    unknown = profile.runner in ("compose", "systemd") and not serve
+    return option(serve, "--config") is not None or unknown
+
+
+def standing(profiles: Sequence[Known], processes: Sequence[VllmProcess]) -> list[Standing]:
+    """Each with its server. `processes`: the vLLM processes of this machine. Reads the records; blocks."""
+    seen = {one.name: one for one in look.every()}
+    ours = {
+        who.pid
+        for one in seen.values()
+        if one.record is not None and one.state in LIVE
+        for who in (*one.record.family, *filter(None, (one.record.server,)))
+    }
+    servers = [one for one in processes if one.role == "api" and one.pid not in ours and one.parent not in ours]
+    names = {profile.name for profile in profiles}
+    gone = [_without_file(one) for one in seen.values() if one.state in LIVE and one.name not in names]
+    return [_of(profile, seen, servers) for profile in (*profiles, *gone)]
+
+
+def _without_file(seen: Seen) -> Known:
+    """A server that runs, and whose profile is not in the folder, or not any more."""
+    state = seen.record
+    assert state is not None
+    where = Path(state.file)
+    problem = "" if state.file and where.exists() else "its file is gone"
+    model = printable(state.model, 300)
+    return Known(seen.name, where, state.runner, model, state.port, state.host, problem=problem)
+
+
+def _of(profile: Known, every: Mapping[str, Seen], servers: Sequence[VllmProcess]) -> Standing:
+    seen = every.get(profile.name)
+    state = seen.record if seen is not None else None
+    starts = tuple(record.starts(profile.name)) if state is not None else ()
+    if seen is not None and seen.state in LIVE:
+        return Standing(profile, seen.state, seen.pid, seen.since, state, starts)
+    run = profile.launch
+    server = next((one for one in servers if run is not None and is_of(run, one)), None)
+    if server is not None:
+        return Standing(profile, "foreign", server.pid, server.started_at, state, starts)
+    if not profile.runner:
+        return Standing(profile, "unreadable", None, None, state, starts)
+    ended = "stopped" if seen is None else seen.state
+    return Standing(profile, ended, None, seen.since if seen is not None else None, state, starts)

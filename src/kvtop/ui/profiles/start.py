@@ -1,0 +1,76 @@
+"""How the start of a profile goes, or went."""
+
+from __future__ import annotations
+
+from kvtop.model.starting import Starting
+from kvtop.profiles.standing import Standing
+from kvtop.ui.draw import Line, cells, clip, meter, pick, safe, width
+from kvtop.ui.numbers import ago, lasted, secs
+from kvtop.ui.profiles import words
+from kvtop.ui.profiles.findings import fault_rows
+from kvtop.ui.profiles.stages import stage_rows
+from kvtop.ui.widgets.panel import rule
+
+
+def rows(row: Standing | None, now: float, w: int, h: int) -> list[Line]:
+    """How the start goes; of a profile whose server runs or ran: how its last one went."""
+    if h <= 0:
+        return []
+    one = words.start_of(row, now) if row is not None else None
+    if row is None or one is None:
+        said = "kvtop has not started it yet" if row is not None and row.known.runner not in ("attach", "") else ""
+        return [rule("Start", w, [(said, "d")] if said else None)]
+    title = f"{'Last start' if one.over else 'Start'} {safe(row.name)}"
+    out = [rule(title, w, [(pick(_start_notes(row, one, now), w - cells(title) - 6), "d")])]
+    fraction = one.fraction
+    failed = one.over and row.record is not None and row.record.ready_at is None
+    style = "bad" if failed else "d" if one.over else "bright"
+    out.append([(" ", "t"), *meter([(None if failed else fraction, style)], w - 1)])
+    if h < 6:
+        return [*out, _stage_line(row, one, w)][:h]
+    stages = stage_rows(one, w)
+    why = row.record.why if failed and row.record is not None else ""
+    fault = fault_rows(why, w) if why else []
+    return [*out, *stages[: h - 2 - len(fault)], *fault][:h]
+
+
+def _start_notes(row: Standing, one: Starting, now: float) -> list[str]:
+    if one.over:
+        ended = row.record.ready_at or row.record.ended_at if row.record is not None else None
+        when = f"{ago(now - ended)} ago" if ended is not None else ""
+        ready = row.record is not None and row.record.ready_at is not None
+        told_ = f"ready after {secs(one.elapsed_s)}" if ready else f"ended after {secs(one.elapsed_s)}"
+        return [f"{told_}, {when}" if when else told_, told_]
+    so_far = f"{lasted(one.elapsed_s)} so far"
+    if not one.of_starts:
+        return [f"{so_far}, its first start: time left not known", so_far]
+    left = one.left_words or "time left not known"
+    past = f"last {'start' if one.of_starts == 1 else f'{one.of_starts} starts'}: {_span(one)}"
+    return [f"{so_far}, {left} ({past})", f"{so_far}, {left} (n={one.of_starts})", f"{so_far}, {left}", so_far]
+
+
+def _span(one: Starting) -> str:
+    low, high = secs(one.fastest_s), secs(one.slowest_s)
+    return low if low == high else f"{low} to {high}"
+
+
+def _stage_line(row: Standing, one: Starting, w: int) -> Line:
+    """The stage that runs, and what comes then, in one row."""
+    if one.over:
+        why = row.record.why if row.record is not None and row.record.ready_at is None else ""
+        if why:
+            return [(" × ", "bad"), (clip(safe(why), w - 4), "bright")]
+        took = "   ".join(f"{safe(stage.words)} {secs(stage.took_s)}" for stage in one.stages)
+        slowest = max(one.stages, key=lambda stage: stage.took_s or 0.0, default=None)
+        least = f"{safe(slowest.words)} {secs(slowest.took_s)}" if slowest is not None else ""
+        return [(" · ", "ok"), (pick([took, least, ""], w - 4), "d")]
+    now = one.now
+    if now is None:
+        return [(" ▸ ", "bright"), ("begins", "t")]
+    then = [safe(stage.words).partition(",")[0] for stage in one.stages if stage.state == "next"]
+    line: Line = [(" ▸ ", "bright"), (safe(now.words), "t")]
+    for n in range(len(then), 0, -1):
+        said = f"   then {', '.join(then[:n])}"
+        if width(line) + cells(said) <= w:
+            return [*line, (said, "d")]
+    return line

@@ -1,0 +1,179 @@
+"""What the page of profiles says of each: marks, states, since when, what stands in the way. Pure."""
+
+from __future__ import annotations
+
+from kvtop.live.profile_view import Attached, ProfilesView
+from kvtop.model.starting import LIVE, Starting, roughly
+from kvtop.model.words import DASH, gib, lasted, secs
+from kvtop.profiles.check.report import Report
+from kvtop.profiles.running.stages import starting
+from kvtop.profiles.standing import Standing
+from kvtop.ui.draw import safe
+from kvtop.ui.numbers import ago
+
+MARKS = {"error": ("× ", "bad"), "warning": ("! ", "warn"), "note": ("· ", "d")}
+"""Of a finding, by its level."""
+
+
+def mark(row: Standing, attached: Attached | None = None) -> tuple[str, str]:
+    """(sign, style) of a profile."""
+    if row.known.runner == "attach":
+        return ("◆", "bright") if attached is not None and attached.answers else ("◇", "d")
+    return {
+        "starting": ("◐", "warn"),
+        "stopping": ("◐", "warn"),
+        "running": ("●", "bright"),
+        "foreign": ("◆", "bright"),
+        "failed": ("×", "bad"),
+        "unreadable": ("×", "bad"),
+    }.get(row.state, ("○", "d"))
+
+
+def state_word(row: Standing, attached: Attached | None = None) -> tuple[str, str]:
+    """(word, style)."""
+    if row.known.runner == "attach":
+        if attached is None:
+            return "watched", "d"
+        return ("answers", "t") if attached.answers else ("no answer", "d")
+    word = {"starting": "starts", "stopping": "stops", "running": "runs", "foreign": "runs"}.get(row.state, row.state)
+    style = {"starting": "warn", "stopping": "warn", "running": "bright", "foreign": "bright", "failed": "bad",
+             "unreadable": "bad"}.get(row.state, "d")  # fmt: skip
+    return word, style
+
+
+def name_of(row: Standing) -> str:
+    """Its name; of a file that cannot be used that of the file."""
+    return safe(row.known.file.name if row.state == "unreadable" else row.name)
+
+
+def model_of(row: Standing) -> str:
+    """Without the folders or the organisation in front."""
+    return safe(row.known.model.rstrip("/").rpartition("/")[2]) or DASH
+
+
+def start_of(row: Standing, now: float) -> Starting | None:
+    """How its start goes, or went."""
+    seen = row.seen
+    return starting(seen, row.starts, now) if seen is not None else None
+
+
+def last_took(row: Standing) -> float | None:
+    """Seconds of its last good start."""
+    return row.starts[-1].took_s if row.starts else None
+
+
+def since(row: Standing, now: float, report: Report | None, one: Attached | None = None) -> list[str]:
+    """Since when it is so, or what stands in the way; longest first."""
+    known, state = row.known, row.record
+    if known.runner == "attach":
+        if one is None:
+            return [f"kvtop only watches {safe(known.url.removeprefix('http://'))}", "only watched"]
+        age = f"{ago(now - one.at)} ago"
+        return [f"{safe(one.says)} {age}", safe(one.says)]
+    if row.state == "starting":
+        return _starts(start_of(row, now))
+    if row.state == "stopping":
+        by = by_whom(row)
+        so_far = lasted(now - row.since) if row.since is not None else ""
+        return [", ".join(part for part in (so_far, by) if part) or DASH, so_far or DASH]
+    if row.state in ("running", "foreign"):
+        up = up_words(row, now)
+        who = f"pid {row.pid}" if row.pid is not None else ""
+        whose = "kvtop did not start it" if row.state == "foreign" else ""
+        parts = [part for part in (up, who, whose) if part]
+        return [", ".join(parts) or DASH, ", ".join(parts[:2]), up]
+    if known.problem:
+        said = safe(known.problem.removeprefix(f"{known.file.name}, ").removeprefix(f"{known.file.name}: "))
+        parts = said.split(": ")
+        return [": ".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    if row.state == "failed" and state is not None:
+        return [f"{ago_words(row, now)}: {safe(state.why)}", safe(state.why)]
+    if report is not None and not report.ok:
+        return [report.counts, report.counts.partition(",")[0]]
+    if state is not None:
+        ran = secs(state.ended_at - state.ready_at) if state.ended_at and state.ready_at else ""
+        parts = [ago_words(row, now), by_whom(row)]
+        first = ", ".join(part for part in parts if part)
+        return [f"{first}; ran {ran}" if ran else first, first, parts[0]]
+    if report is not None:
+        return [f"{report.counts}; never started", "never started"] if report.asks() else ["ready to start"]
+    return ["never started"]
+
+
+def _starts(one: Starting | None) -> list[str]:
+    if one is None:
+        return [DASH]
+    so_far = lasted(one.elapsed_s)
+    stage = one.place or "begins"
+    if one.left_s is None:
+        return [f"{so_far}, {stage}, its first start", f"{so_far}, {stage}", stage]
+    left = "longer than usual" if one.left_s < 0.5 else f"~{roughly(one.left_s)} left"
+    return [f"{so_far}, {stage}, {left}", f"{stage}, {left}", left]
+
+
+def up_words(row: Standing, now: float) -> str:
+    """`for 10 h 37 m`."""
+    return f"for {lasted(now - row.since)}" if row.since is not None else "since an unknown time"
+
+
+def ago_words(row: Standing, now: float) -> str:
+    """`3 m ago`."""
+    return f"{ago(now - row.since)} ago" if row.since is not None else "some time ago"
+
+
+def by_whom(row: Standing) -> str:
+    """`by a switch`, where its end was asked for by something that is worth a word."""
+    ask = row.record.ask if row.record is not None else None
+    if ask is None:
+        return ""
+    return "by a switch" if ask.by.startswith("a switch") else ""
+
+
+def tier(row: Standing) -> str:
+    """`64 GiB`; – for none, or where that is not known."""
+    return DASH if row.known.tier_bytes is None else gib(row.known.tier_bytes, 0)
+
+
+def gpus(row: Standing) -> str:
+    return safe(",".join(row.known.gpus)) or DASH
+
+
+def sentence(view: ProfilesView, now: float) -> tuple[str, str, str]:
+    """(tone, first clause, the rest)."""
+    rows = view.rows
+    if view.at is None:
+        return "dim", "Reads the folder of profiles.", ""
+    if view.error:
+        return "bad", "The folder of profiles cannot be read:", safe(view.error)
+    live = [row for row in rows if row.state in LIVE]
+    tone, first = "dim", "no server of a profile runs;"
+    if live:
+        row = next((one for one in live if one.state == "starting"), live[0])
+        tone, first = _live_words(row, now)
+        if len(live) > 1:
+            first = f"{first.rstrip(';')}, and {len(live) - 1} more;"
+    elif view.foreign:
+        one = view.foreign[0]
+        named = f"{safe(one.profile)}: " if one.profile else ""
+        first = f"{named}{one.words} runs, which kvtop did not start;"
+    ready = sum(row.state in ("stopped", "failed") and row.known.runner != "attach" and not row.known.problem
+                for row in rows)  # fmt: skip
+    broken = sum(bool(row.known.problem) and row.state not in LIVE for row in rows)
+    rest = [f"{ready} can be started" if ready else ""]
+    if broken:
+        rest.append(f"{broken} file{'' if broken == 1 else 's'} cannot be used")
+    said = ", ".join(part for part in rest if part)
+    if not rows:
+        return "dim", "There are no profiles yet.", ""
+    return tone, first if said else first.rstrip(";"), said
+
+
+def _live_words(row: Standing, now: float) -> tuple[str, str]:
+    name = safe(row.name)
+    if row.state == "starting":
+        one = start_of(row, now)
+        left = one.left_words if one is not None else ""
+        return "warn", f"{name} starts{f', {left}' if left else ''};"
+    if row.state == "stopping":
+        return "warn", f"{name} stops;"
+    return "ok", f"{name} runs {up_words(row, now)};"

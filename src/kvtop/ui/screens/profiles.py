@@ -1,0 +1,340 @@
+"""The profiles: each with its server, what check says of the chosen one, how a start goes, and the end of its log."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar
+
+from textual import events
+from textual.app import ComposeResult, SuspendNotSupported
+from textual.binding import BindingType
+from textual.widgets import Input
+
+from kvtop.live.profiles import Profiles
+from kvtop.model.view import Sentence
+from kvtop.profiles.standing import Standing
+from kvtop.ui import keys
+from kvtop.ui.draw import Line, safe
+from kvtop.ui.headline import headline
+from kvtop.ui.keys import Keymap
+from kvtop.ui.profiles import findings, log, start, table, words
+from kvtop.ui.profiles.deeds import Deeds, Question
+from kvtop.ui.profiles.layout import plan
+from kvtop.ui.screens.page import Body, Page
+from kvtop.ui.widgets.foot import Foot
+from kvtop.ui.widgets.line_input import LineInput
+
+EDITORS = ("vi", "nano")
+"""Where neither $VISUAL nor $EDITOR is set: the first that is there."""
+NARROW = 76
+"""On fewer cells the head has three rows."""
+
+
+class ProfilesScreen(Page):
+    """What it shows comes from `profiles.view`; it looks at nothing itself."""
+
+    ON = keys.PROFILES
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings(keys.PROFILES)]
+
+    def __init__(
+        self,
+        keymap: Keymap,
+        profiles: Profiles,
+        now: Callable[[], float],
+        *,
+        begun: Callable[[Standing], None] = lambda row: None,
+        requests: Callable[[Standing], int | None] = lambda row: None,
+    ) -> None:
+        """`begun` is told whose server is about to start; `requests`: how many a server has under way."""
+        super().__init__(keymap, now)
+        self.profiles = profiles
+        self.cursor = ""
+        """The name of the chosen profile."""
+        self.first = 0
+        """The row of the list that stands on top."""
+        self.said: tuple[str, str] = ("", "t")
+        """What came of the last key, and its tone."""
+        self.question: Question | None = None
+        self.deeds = Deeds(profiles, self._say, self._ask, begun=begun, requests=requests)
+        self._drawn_of: object = None
+
+    def compose(self) -> ComposeResult:
+        yield Body(id="body")
+        yield LineInput(placeholder="a script, compose file, unit, docker inspect or YAML file", id="path")
+        yield Foot(self.keymap, self.ON, id="foot")
+
+    def on_mount(self) -> None:
+        self._settle()
+        super().on_mount()
+        self.set_interval(0.25, self._look_again)
+
+    def on_unmount(self) -> None:
+        self.profiles.choose(None)
+
+    def on_screen_resume(self) -> None:
+        self._settle()
+        self.profiles.look_soon()
+        self.redraw()
+
+    def tick(self) -> None:
+        super().tick()
+        if self.is_current:
+            self.redraw()
+
+    def _look_again(self) -> None:
+        """What is new is drawn at once; what only counts seconds waits for the tick."""
+        made_of = (self.profiles.view, self.profiles.checked)
+        if self.is_current and made_of != self._drawn_of:
+            self._drawn_of = made_of
+            self.redraw()
+
+    # ---- choosing
+    @property
+    def row(self) -> Standing | None:
+        """The chosen profile."""
+        return self.profiles.view.row(self.cursor)
+
+    def _settle(self) -> None:
+        """The cursor on a profile: the one that it is on, else what runs, else the one that was used last."""
+        view = self.profiles.view
+        if self.row is None and view.rows:
+            best = next(iter(view.live), None) or view.last_used or view.rows[0]
+            self.cursor = best.name
+        if self.is_current:
+            self.profiles.choose(self.cursor or "")
+
+    def _step(self, n: int) -> None:
+        names = [row.name for row in self.profiles.view.rows]
+        if not names:
+            return
+        at = names.index(self.cursor) if self.cursor in names else 0
+        self.cursor = names[max(0, min(at + n, len(names) - 1))]
+        self._settle()
+        self.redraw()
+
+    def action_up(self) -> None:
+        self._step(-1)
+
+    def action_down(self) -> None:
+        self._step(1)
+
+    def action_page_up(self) -> None:
+        self._step(-max(1, self._room - 1))
+
+    def action_page_down(self) -> None:
+        self._step(max(1, self._room - 1))
+
+    def action_first(self) -> None:
+        self._step(-100_000)
+
+    def action_last(self) -> None:
+        self._step(100_000)
+
+    def scroll_lines(self, lines: int) -> None:
+        self._step(1 if lines > 0 else -1)
+
+    def clicked(self, x: int, y: int) -> None:
+        at = y - self._head_rows - 2 + self.first
+        rows = self.profiles.view.rows
+        if 0 <= y - self._head_rows - 2 < self._room and at < len(rows):
+            self.cursor = rows[at].name
+            self._step(0)
+
+    @property
+    def _head_rows(self) -> int:
+        return 2 if self.size.width >= NARROW else 3
+
+    @property
+    def _room(self) -> int:
+        """Profiles that fit into the list."""
+        return max(1, plan(self.size.height - 1 - self._head_rows, len(self.profiles.view.rows)).list - 2)
+
+    # ---- keys
+    def _deed(self, deed: Callable[[Standing], Coroutine[Any, Any, None]]) -> None:
+        row = self.row
+        if row is not None and not self.question:
+            self.run_worker(deed(row), name="profile", exit_on_error=False)
+
+    def action_start_profile(self) -> None:
+        self._deed(self.deeds.start)
+
+    def action_switch_profile(self) -> None:
+        self._deed(self.deeds.switch)
+
+    def action_stop_profile(self) -> None:
+        self._deed(self.deeds.stop)
+
+    def action_restart_profile(self) -> None:
+        self._deed(self.deeds.restart)
+
+    def action_check_profile(self) -> None:
+        row = self.row
+        if row is None:
+            return
+        from kvtop.ui.screens.check import CheckScreen
+
+        self.app.push_screen(CheckScreen(self.keymap, self.profiles, row.name, self.now))
+
+    def action_show_command(self) -> None:
+        row = self.row
+        if row is None:
+            return
+        if row.known.launch is None:
+            self._say(f"{words.name_of(row)} cannot be used: {safe(row.known.problem)}", "warn")
+            return
+        from kvtop.ui.screens.command import CommandScreen
+
+        self.app.push_screen(CommandScreen(self.keymap, row, self.now))
+
+    def action_log(self) -> None:
+        row = self.row
+        if row is None or row.record is None:
+            row = self.profiles.view.starting
+        if row is None or row.record is None:
+            self._say("kvtop has not started it: there is no log", "warn")
+            return
+        from kvtop.ui.screens.log import LogScreen
+
+        self.app.push_screen(LogScreen(self.keymap, row.record, self.now))
+
+    def action_edit_profile(self) -> None:
+        row = self.row
+        if row is None:
+            return
+        command = editor()
+        if command is None:
+            self._say("there is no editor: set EDITOR to one", "warn")
+            return
+        try:
+            with self.app.suspend():
+                subprocess.run([*command, str(row.known.file)], check=False)
+            self._say("", "t")
+        except SuspendNotSupported:
+            self._say("this terminal cannot be given to an editor", "warn")
+        except (OSError, ValueError) as error:
+            self._say(
+                f"{safe(command[0])} cannot be run: {safe(getattr(error, 'strerror', None) or str(error))}", "bad"
+            )
+        self.profiles.look_soon()
+
+    def action_import_profile(self) -> None:
+        for box in self.query(LineInput):
+            box.open_line()
+        self._say("the file to make a profile of; what starts a server with logic in it is written by hand", "t")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        path = event.value
+        for box in self.query(LineInput):
+            box.close_line()
+        if path.strip():
+            self.run_worker(self._take_in(path), name="import", exit_on_error=False)
+        else:
+            self._say("", "t")
+
+    async def _take_in(self, path: str) -> None:
+        if name := await self.deeds.take_in(path):
+            self.cursor = name
+            self._settle()
+
+    def on_line_input_closed(self) -> None:
+        self._say("", "t")
+
+    @property
+    def typing(self) -> bool:
+        """The line for a path is open."""
+        return any(box.is_open for box in self.query(LineInput))
+
+    # ---- questions
+    def _ask(self, question: Question) -> None:
+        self.question = question
+        self.set_foot()
+
+    def on_key(self, event: events.Key) -> None:
+        """While something is asked, y and n answer, and other keys do nothing but lead out."""
+        if self.question is None or event.key in ("ctrl+c", "ctrl+q", "ctrl+z"):
+            return
+        event.stop()
+        event.prevent_default()
+        question = self.question
+        if event.key == "y":
+            self.question = None
+            self.run_worker(_done(question), name="profile", exit_on_error=False)
+        elif event.key in ("n", "escape"):
+            self.question = None
+            self._say("", "t")
+        self.set_foot()
+
+    def prompt(self) -> list[Line]:
+        """The question; what the keys do while a path is typed."""
+        if self.question is not None:
+            return [
+                [(f"{text}?", "warn bold"), *((part, style) for part, style in keys_)]
+                for text in self.question.wordings
+                for keys_ in (_YES_NO, _YES_NO_SHORT)
+            ]
+        if self.typing:
+            return [[("enter", "t bold"), (" import it", "d"), ("  esc", "t bold"), (" close", "d")]]
+        return []
+
+    def _say(self, text: str, tone: str) -> None:
+        self.said = text, tone
+        self.redraw()
+
+    # ---- painting
+    def head(self, w: int) -> list[Line]:
+        view = self.profiles.view
+        now = self.now()
+        tone, first, rest = words.sentence(view, now)
+        if self.said[0] and not (self.said[1] == "t" and view.starting is not None):
+            tone, first, rest = {"t": "dim"}.get(self.said[1], self.said[1]), self.said[0], ""
+        n = len(view.rows)
+        files = f"{n} file{'' if n == 1 else 's'}"
+        contexts = [f"{safe(view.where)}, {files}", files] if view.at is not None else []
+        rows = headline(Sentence("PROFILES", tone, first, rest), contexts, w)
+        most = self._head_rows
+        return [*rows, *([[]] * (most - len(rows)))][:most]
+
+    def lines(self, w: int, h: int) -> list[Line]:
+        self._settle()
+        view, now, row = self.profiles.view, self.now(), self.row
+        rooms = plan(h, len(view.rows))
+        names = [one.name for one in view.rows]
+        at, fits = (names.index(self.cursor) if self.cursor in names else 0), max(1, rooms.list - 2)
+        self.first = max(0, min(self.first, len(names) - fits, at))
+        self.first = max(self.first, at - fits + 1)
+        shown = table.Shown(view, self.profiles.reports, now, self.cursor, self.keymap.shown("import-profile"))
+        key = self.keymap.shown("check-profile")
+        subject = view.starting or row
+        parts = (
+            (table.rows(shown, self.first, w, rooms.list), rooms.list),
+            (findings.rows(row, self.profiles.checked, w, rooms.check, key), rooms.check),
+            (start.rows(subject, now, w, rooms.start), rooms.start),
+            (log.rows(view.tail, w, rooms.log, follows=subject is not None and subject.state == "starting"), rooms.log),
+        )
+        out: list[Line] = []
+        for rows, room in parts:
+            out += [*rows, *([[]] * room)][:room]
+        return out
+
+
+_YES_NO: Line = [("  y", "t bold"), (" yes", "d"), ("  n", "t bold"), (" no", "d")]
+_YES_NO_SHORT: Line = [("  y/n", "t bold")]
+
+
+async def _done(question: Question) -> None:
+    await question.yes()
+
+
+def editor() -> list[str] | None:
+    """The command of the user's editor; None: there is none."""
+    for variable in ("VISUAL", "EDITOR"):
+        try:
+            if wanted := shlex.split(os.environ.get(variable, "")):
+                return wanted
+        except ValueError:
+            continue
+    return next(([name] for name in EDITORS if shutil.which(name)), None)

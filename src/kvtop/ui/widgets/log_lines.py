@@ -1,0 +1,105 @@
+"""Lines of a log by Textual's line API: whatever their number, only those that are seen are made."""
+
+from __future__ import annotations
+
+import re
+
+from rich.segment import Segment
+from textual.filter import ANSIToTruecolor
+from textual.strip import Strip
+from textual.widget import Widget
+
+from kvtop.live.logbook import LogBook
+from kvtop.profiles.running.text import told
+from kvtop.ui.draw import Line, cells, fit, safe
+from kvtop.ui.profiles.log import LEVELS
+from kvtop.ui.widgets.panel import ink_of
+
+SIDE_STEP = 20
+"""Cells by which a key moves sideways."""
+HEAD_CELLS = 16
+"""Time and level."""
+
+
+class LogLines(Widget):
+    """`show` gives it a book."""
+
+    DEFAULT_CSS = "LogLines { width: 1fr; height: 1fr; }"
+    can_focus = False
+    ALLOW_SELECT = False
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.book = LogBook()
+        self.top = 0
+        """The first line that is seen."""
+        self.follows = True
+        """It stays at the end as the book grows."""
+        self.side = 0
+        """Cells of the text that are left of the screen."""
+        self.found = ""
+        """Text that is marked."""
+        self.at: int | None = None
+        """The line of the chosen match."""
+
+    def show(self, book: LogBook, before: int = 0) -> None:
+        """This book; `before`: lines that it has in front of those of the last one."""
+        top = self.top
+        self.book = book
+        if self.at is not None:
+            self.at += before
+        self.go(self.end if self.follows else top + before)
+
+    @property
+    def end(self) -> int:
+        return max(0, len(self.book) - self.size.height)
+
+    def go(self, line: int) -> None:
+        """Put that line on top, as far as there is one."""
+        self.top = max(0, min(line, self.end))
+        self.refresh()
+
+    def reveal(self, line: int) -> None:
+        """Show that line, in the middle where it was not seen."""
+        self.at = line
+        if not self.top <= line < self.top + self.size.height:
+            self.go(line - self.size.height // 2)
+        self.refresh()
+
+    def on_resize(self) -> None:
+        self.go(self.end if self.follows else self.top)
+
+    def render_line(self, y: int) -> Strip:
+        w = self.size.width
+        i = self.top + y
+        ink = ink_of(self.app.current_theme)
+        line = self._line(i, w) if i < len(self.book) else fit([], w)
+        strip = Strip([Segment(text, ink.style(key)) for text, key in line], w)
+        for line_filter in self.get_line_filters():
+            if not isinstance(line_filter, ANSIToTruecolor):
+                strip = strip.apply_filter(line_filter, self.background_colors[1])
+        return strip
+
+    def _line(self, i: int, w: int) -> Line:
+        at, level, said = told(self.book.line(i))
+        word, style, text = LEVELS.get(level, ("", "d", "d"))
+        here = i == self.at
+        sign = "▸" if here else " "
+        body = safe.__wrapped__(said)[self.side :] if self.side else safe.__wrapped__(said)
+        line: Line = [(f"{sign}{at:<8} ", "bright" if here else "d"), (f"{word:<5} ", style), *self._marked(body, text)]
+        return fit(line, w)
+
+    def _marked(self, text: str, style: str) -> Line:
+        if not self.found:
+            return [(text, style)]
+        out: Line = []
+        done = 0
+        for hit in re.finditer(re.escape(self.found), text, re.IGNORECASE):
+            out += [(text[done : hit.start()], style), (hit[0], "bright bold ul @cursor")]
+            done = hit.end()
+        return [*out, (text[done:], style)]
+
+    def widest(self) -> int:
+        """Cells of the longest line that is seen."""
+        seen = range(self.top, min(self.top + self.size.height, len(self.book)))
+        return max((cells(safe.__wrapped__(told(self.book.line(i))[2])) for i in seen), default=0)

@@ -1,0 +1,102 @@
+"""The log of a server: it opens at its end, follows, scrolls through 100,000 lines, and is searched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from kvtop.profiles.running.record import Record
+from kvtop.ui.keys import Keymap
+from kvtop.ui.screens.log import LogScreen
+
+from .page_app import NOON, PageApp, shown
+
+LINE = "(APIServer pid=1) {level} 11-29 12:{m:02}:{s:02} [x.py:1] line {i:06} of it\n"
+SIZES = [(80, 24), (200, 50)]
+
+
+def line(i: int, level: str = "INFO") -> str:
+    return LINE.format(level=level, m=i // 60 % 60, s=i % 60, i=i)
+
+
+def page(file: Path) -> PageApp:
+    return PageApp(LogScreen(Keymap(), Record(name="qwen27", log=str(file)), lambda: NOON))
+
+
+async def until(app: PageApp, pilot: Pilot[None], *wanted: str) -> list[str]:
+    for _ in range(400):
+        await pilot.pause(0.02)
+        rows = shown(app)
+        if all(any(text in row for row in rows) for text in wanted):
+            return rows
+    raise AssertionError("\n".join(shown(app)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_100_000_lines_open_at_their_end_and_scroll(size: tuple[int, int], tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_text("".join(line(i) for i in range(100_000)))
+    app = page(file)
+    async with app.run_test(size=size) as pilot:
+        rows = await until(app, pilot, "line 099999", "of 100,000, following")
+        assert rows[-2].endswith("INFO  line 099999 of it") and rows[0].startswith(" Log qwen27 ─")
+        await pilot.press("home")
+        rows = await until(app, pilot, "line 000000", f"lines 1–{size[1] - 2} of 100,000")
+        assert rows[1] == " 12:00:00 INFO  line 000000 of it" and "following" not in rows[0]
+        await pilot.press("down", "pagedown")
+        await until(app, pilot, f"line {size[1] - 2:06} of it")
+        with file.open("a") as out:
+            out.write(line(100_000, "ERROR"))
+        await until(app, pilot, "of 100,001")
+        assert not any("line 100000" in row for row in shown(app)), "what one reads does not move"
+        await pilot.press("f")
+        rows = await until(app, pilot, "line 100000", "following")
+        assert "ERROR line 100000" in rows[-2]
+
+
+async def test_it_is_searched_whatever_the_case(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_text(
+        "".join(line(i, "WARNING" if i % 300 == 7 else "INFO") for i in range(1_000)) + "Needle \x1b]0;x\x07\n"
+    )
+    app = page(file)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(app, pilot, "Needle")
+        assert "\x1b" not in "".join(shown(app))
+        await pilot.press("slash", *"LINE 0003", "enter")
+        rows = await until(app, pilot, "100 of 100 with “LINE 0003”")
+        assert any(row.startswith("▸") and "line 000399" in row for row in rows)
+        await pilot.press("n")
+        rows = await until(app, pilot, "1 of 100 with")
+        assert any(row.startswith("▸") and "line 000300" in row for row in rows)
+        await pilot.press("N")
+        await until(app, pilot, "100 of 100 with")
+        await pilot.press("slash", *"zebra", "enter")
+        await until(app, pilot, "nothing has “zebra”")
+        await pilot.press("slash", "q", "escape")
+        await until(app, pilot, "q quit")
+        await pilot.press("home")
+        rows = await until(app, pilot, "line 000007")
+        assert any("WARN  line 000007" in row for row in rows)
+
+
+async def test_a_long_line_is_read_sideways(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_text(f"{'x' * 100}the end\n")
+    app = page(file)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(app, pilot, "xxx…")
+        await pilot.press("right", "right", "right")
+        await until(app, pilot, "the end")
+        await pilot.press("left", "left", "left")
+        await until(app, pilot, "xxx…")
+
+
+async def test_a_log_that_is_not_there_is_said(tmp_path: Path) -> None:
+    app = page(tmp_path / "none.log")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(app, pilot, "cannot be read: No such file or directory")
+        (tmp_path / "none.log").write_text("here it is\n")
+        await until(app, pilot, "here it is")

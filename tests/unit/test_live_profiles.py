@@ -1,0 +1,250 @@
+"""The loop over the profiles: one look at a time, checks when something changed, errands that outlive the screen."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from live_fakes import Inline, Time
+
+from kvtop.live import errands
+from kvtop.live.profile_look import ProfileLook
+from kvtop.live.profile_view import Figures, ProfilesView
+from kvtop.live.profiles import KEEP_S, Profiles
+from kvtop.profiles import check
+from kvtop.profiles.check.report import Memory, Report
+from kvtop.profiles.folder import Entry
+from kvtop.profiles.running import record
+from kvtop.profiles.running.record import Record, Stage, Start
+from kvtop.profiles.running.stages import starting
+from kvtop.profiles.standing import Known, Standing
+from kvtop.readings import VllmProcess
+
+EMPTY = Report("a", (), (), Memory(None, None, None, None, None), (), ("vllm",), {})
+
+
+def standing(name: str, state: str = "stopped") -> Standing:
+    return Standing(Known(name, Path(f"/p/{name}.toml"), "venv", "m", 8000, "127.0.0.1"), state)
+
+
+class Looks:
+    """What looks, as a test says."""
+
+    def __init__(self) -> None:
+        self.view = ProfilesView(1.0, "/p", (standing("a"), standing("b")))
+        self.asked: list[str | None] = []
+        self.kept: list[dict[str, Figures]] = []
+
+    def look(self, chosen: str | None, processes: Sequence[VllmProcess]) -> ProfilesView:
+        self.asked.append(chosen)
+        return self.view
+
+    def entry(self, name: str) -> Entry | None:
+        return Entry(name, Path(f"/p/{name}.toml"), None) if self.view.row(name) is not None else None
+
+    def keep(self, figures: dict[str, Figures]) -> None:
+        self.kept.append(figures)
+
+
+class Loop:
+    """The loop over time that a test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **more: object) -> None:
+        self.time, self.looks = Time(), Looks()
+        self.machine = 0
+        self.reports: list[tuple[str, object]] = []
+        self.changes = 0
+        self.profiles = Profiles(
+            lambda: self.looks, Inline, self.time.clock, self.time.sleep, machine=lambda: self.machine, **more
+        )  # type: ignore[arg-type]
+
+        def report(entry: Entry, *, replacing: object = None, ask_vllm: bool = True, **_: object) -> Report:
+            self.reports.append((entry.name, (replacing, ask_vllm)))
+            return replace(EMPTY, profile=entry.name)
+
+        monkeypatch.setattr(check, "report", report)
+
+    async def __aenter__(self) -> Loop:
+        def changed() -> None:
+            self.changes += 1
+
+        self.task = asyncio.create_task(self.profiles.run(changed))
+        await self.time.settle()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def test_it_looks_more_often_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Loop(monkeypatch) as loop:
+        assert loop.looks.asked == [None] and loop.profiles.view.rows
+        await loop.time.go(6)
+        assert len(loop.looks.asked) == 3
+        loop.profiles.choose("a")
+        await loop.time.settle()
+        assert loop.looks.asked[-1] == "a", "at once"
+        before = len(loop.looks.asked)
+        await loop.time.go(4)
+        assert len(loop.looks.asked) == before + 4
+        loop.looks.view = replace(loop.looks.view, rows=(standing("a", "starting"), standing("b")))
+        await loop.time.go(1)
+        before = len(loop.looks.asked)
+        await loop.time.go(2)
+        assert len(loop.looks.asked) == before + 4
+
+
+async def test_nothing_new_is_told_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Loop(monkeypatch) as loop:
+        await loop.time.go(30)
+        assert loop.changes == 1
+
+
+async def test_a_check_is_made_for_the_chosen_one_and_again_when_something_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Loop(monkeypatch) as loop:
+        await loop.time.go(10)
+        assert loop.reports == []
+        loop.profiles.choose("b")
+        await loop.time.go(10)
+        assert loop.reports == [("b", (None, False))], "vLLM itself is not asked by moving a cursor"
+        assert loop.profiles.reports["b"].profile == "b"
+        loop.machine = 1
+        await loop.time.go(3)
+        assert len(loop.reports) == 2
+        loop.profiles.check_again()
+        await loop.time.go(3)
+        assert loop.reports[2:] == [("b", (None, True))]
+        changed = replace(standing("b"), known=replace(standing("b").known, model="other"))
+        loop.looks.view = replace(loop.looks.view, rows=(standing("a"), changed))
+        await loop.time.go(3)
+        assert len(loop.reports) == 4
+        loop.profiles.choose(None)
+        loop.machine = 2
+        await loop.time.go(10)
+        assert len(loop.reports) == 4
+
+
+async def test_a_folder_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Loop(monkeypatch) as loop:
+        loop.looks.look = lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied", "/p"))  # type: ignore[method-assign]
+        await loop.time.go(4)
+        assert "Permission denied" in loop.profiles.view.error
+
+
+async def test_figures_are_kept_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {"a": Figures(5.0, 0.9, 3, 0.4)}
+    async with Loop(monkeypatch, figures=lambda: seen) as loop:
+        await loop.time.go(KEEP_S - 4)
+        first = len(loop.looks.kept)
+        await loop.time.go(2 * KEEP_S)
+        assert first <= 1 and 2 <= len(loop.looks.kept) <= 4
+        assert loop.looks.kept[0] == seen
+
+
+async def test_one_errand_at_a_time_but_for_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    class Waits:
+        def __init__(self, name: str) -> None: ...
+
+        async def call(self, read: Callable[[], object], timeout_s: float) -> object:
+            await gate
+            return read()
+
+    monkeypatch.setattr(errands, "run", lambda words: errands.Done(0, " ".join(words), ()))
+    profiles = Profiles(Looks, Waits, Time().clock, Time().sleep)  # type: ignore[arg-type]
+    start = asyncio.create_task(profiles.do(["start"], "starts a"))
+    await asyncio.sleep(0)
+    assert profiles.doing == "starts a"
+    with pytest.raises(errands.KvtopError, match="kvtop starts a just now"):
+        await profiles.do(["start"], "starts b")
+    stop = asyncio.create_task(profiles.do(["stop"], "stops a", beside=True))
+    await asyncio.sleep(0)
+    gate.set_result(None)
+    assert [(await one).out for one in (start, stop)] == ["start", "stop"]
+    assert profiles.doing == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "err", "what", "fix", "said"),
+    [
+        (0, "stops qwen27\n  it was killed\n", "", "", ("stops qwen27", "it was killed")),
+        (1, "× port_taken: by 9\nkvtop: a would not work: port_taken\n  mend that\n", "a would not work: port_taken",
+         "mend that", ("× port_taken: by 9",)),
+        (1, "kvtop: a did not start: x\n  the log\nkvtop: nothing runs now\n  kvtop profile start b\n",
+         "nothing runs now", "kvtop profile start b", ("a did not start: x",)),
+        (3, "", "it ended with exit code 3", "", ()),
+        (1, "kvtop: \x1b[31mred\n", "\\x1b[31mred", "", ()),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_command(code: int, err: str, what: str, fix: str, said: tuple[str, ...]) -> None:
+    done = errands.read(code, "", err)
+    assert (done.what, done.fix, done.said) == (what, fix, said)
+
+
+def test_an_errand_is_kvtops_own_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KVTOP_HOME", str(tmp_path))
+    done = errands.run(["profile", "list", "--json"])
+    assert (done.code, done.out.strip(), done.what) == (0, "[]", "")
+    assert "there is no profile 'nobody'" in errands.run(["profile", "start", "nobody"]).what
+
+
+def test_a_look_reads_folder_records_and_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KVTOP_HOME", str(tmp_path))
+    folder = tmp_path / "config" / "profiles"
+    look = ProfileLook(lambda: 1_000.0)
+    assert look.look(None, ()).rows == ()
+    folder.mkdir(parents=True)
+    (folder / "a.toml").write_text('[serve]\nmodel = "/m/x"\nport = 8123\nargs = ["--kv-offloading-size", "2"]\n')
+    (folder / "broken.toml").write_text("[serve]\nmodel 3\n")
+    log = tmp_path / "a.log"
+    log.write_text("one\n\ntwo\n")
+    record.write(Record(name="a", state="stopped", started_at=900.0, ended_at=950.0, log=str(log)))
+    record.remember("a", Start(800.0, 60.0, {"weights": 40.0}))
+    server = VllmProcess(os.getpid(), "api", ("vllm", "serve", "/m/other", "--port", "9000"), 9000, ports=(9000,))
+    seen = look.look("a", (server,))
+    a, broken = seen.rows
+    assert (a.name, a.state, a.known.port, a.known.tier_bytes) == ("a", "stopped", 8123, 2 << 30)
+    assert a.starts[0].took_s == 60.0 and seen.tail.lines == ("one", "two")
+    assert broken.state == "unreadable" and "line 2" in broken.known.problem
+    assert [one.words for one in seen.foreign] == [f"process {os.getpid()} on port 9000"]
+    same = replace(server, command=("vllm", "serve", "/m/x", "--port=8123", "--kv-offloading-size=2"), ports=(8123,))
+    seen = look.look("a", (same,))
+    assert (seen.rows[0].state, seen.rows[0].pid, seen.foreign[0].profile) == ("foreign", os.getpid(), "a")
+    gone = replace(same, pid=4_000_000)
+    assert look.look("a", (gone,)).rows[0].state == "stopped", "a process that has ended since is no server"
+    (folder / "a.toml").unlink()
+    assert [row.name for row in look.look("a", ()).rows] == ["broken"]
+    look.keep({"a": Figures(5.0, 0.5, 2, 1.5)})
+    assert (ProfileLook().look(None, ()).figures or {})["a"] == Figures(5.0, 0.5, 2, 1.5)
+    (tmp_path / "state" / "figures.json").write_text('{"a": 3}')
+    assert ProfileLook().look(None, ()).figures == {}
+
+
+def test_the_stages_of_a_first_start_and_of_a_later_one() -> None:
+    state = Record(name="a", state="starting", started_at=100.0, port=8002, shards=4, shards_done=1)
+    state.stages = [Stage("process", 100.0, 110.0), Stage("weights", 110.0)]
+    row = replace(standing("a", "starting"), record=state)
+    assert row.seen is not None
+    first = starting(row.seen, (), 130.0)
+    assert first is not None
+    assert [(one.words, one.state, one.took_s) for one in first.stages] == [
+        ("process up", "done", 10.0), ("weights, 1 of 4 shards", "now", 20.0), ("KV cache", "next", None),
+        ("port 8002 answers", "next", None),
+    ]  # fmt: skip
+    assert (first.place, first.left_s, first.fraction) == ("stage 2", None, None)
+    past = (Start(0.0, 100.0, {"process": 10.0, "weights": 60.0, "compile": 20.0, "port": 10.0}),)
+    later = starting(row.seen, past, 130.0)
+    assert later is not None and later.place == "stage 2 of 4"
+    assert [one.words for one in later.stages][2:] == ["compile", "port 8002 answers"]
+    assert later.left_s is not None and 60 < later.left_s < 80 and later.stages[1].share == 0.25
+    first_words, rest = later.wordings[0]
+    assert first_words == "weights, 1 of 4 shards,"
+    assert rest.replace("\xa0", " ").startswith("stage 2 of 4, 30 s so far, about ")
