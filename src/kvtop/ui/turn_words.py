@@ -94,8 +94,7 @@ def speed(turn: Turn) -> float | None:
 
 
 def tokens_bar(turn: Turn, w: int) -> Line:
-    parts = [(turn.cached_tokens, "cached-device"), (again(turn) or 0, "lost"), (needed(turn), "computed")]
-    return stack([part for part in parts if part[0] != 0], w)
+    return stack([(turn.cached_tokens, "cached-device"), (again(turn), "lost"), (needed(turn), "computed")], w)
 
 
 def phases_bar(turn: Turn, w: int) -> Line:

@@ -48,6 +48,15 @@ class Document:
         return at(diff.cached_tokens), at(diff.tokens.reusable)
 
     @property
+    def changed(self) -> int:
+        """Changes but for what was appended at the end of the new prompt."""
+        changes = self.places.changes
+        if not changes:
+            return 0
+        last = self.sheet.hunks[changes[-1]]
+        return len(changes) - (not last.old and last.new.stop == len(self.sheet.new))
+
+    @property
     def shaded(self) -> int:
         """Pieces that came from the cache, or would have."""
         return next((n for n in (self.cached, self.reusable) if n is not None), 0)

@@ -193,6 +193,7 @@ class TurnScreen(Page):
 
     def _moved(self) -> None:
         self._key = self.dashboard.cursor
+        self.dashboard.looked_at(self._key)
         self.offset_lines = 0
         self._ask()
         self.set_foot()
