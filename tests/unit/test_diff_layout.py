@@ -88,6 +88,14 @@ def test_what_was_appended_is_no_change() -> None:
     assert changed(same, other) == 1
     assert changed(same, Hunk(range(5, 5), range(5, 9), False)) == 0
     assert changed(same, other, rest, Hunk(range(9, 10), range(10, 14), False)) == 2
+    end = Hunk(range(9, 11), range(14, 16), True)
+    at_end = replace(
+        sheet(), hunks=(same, other, rest, Hunk(range(9, 9), range(10, 14), False), end), sections=(),
+        old=[*"aaaaaxxaa", "<end>", "<start>"], new=[*"aaaaayyyaa", "<end>", "<start>", *"yy", "<end>", "<start>"],
+    )  # fmt: skip
+    assert Document(at_end).changed == 1, "it was appended behind the end that every prompt has"
+    put_in = replace(at_end, new=[*"aaaaayyyaa", "<start>", *"yyy", "<end>", "<start>"])
+    assert Document(put_in).changed == 2
 
 
 def letter(char: str) -> bool:

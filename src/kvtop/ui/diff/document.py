@@ -53,8 +53,10 @@ class Document:
         changes = self.places.changes
         if not changes:
             return 0
-        last = self.sheet.hunks[changes[-1]]
-        return len(changes) - (not last.old and last.new.stop == len(self.sheet.new))
+        last, sheet = self.sheet.hunks[changes[-1]], self.sheet
+        rest = list(sheet.old[last.old.start :])  # what ends every prompt stands behind what was appended before it
+        appended = not last.old and list(sheet.new[last.new.start : last.new.start + len(rest)]) == rest
+        return len(changes) - appended
 
     @property
     def shaded(self) -> int:

@@ -182,11 +182,16 @@ class DiffScreen(Page):
         changes = doc.places.changes[: doc.changed]
         if not self._seen or not changes:
             return []
-        if len(changes) == 1:
+        now, many = max(0, self._now(layout)), len(changes)
+        if now >= many:
+            return [
+                f"appended, behind {f'{exact(many)} changes' if many > 1 else 'the only change'}",
+                "no change below",
+            ]
+        if many == 1:
             return ["the only change", "no change below"]
-        now = min(max(0, self._now(layout)), len(changes) - 1)
-        n = f"change {now + 1} of {exact(len(changes))}, "
-        if now + 1 == len(changes):
+        n = f"change {now + 1} of {exact(many)}, "
+        if now + 1 == many:
             return [f"{n}none further down", "no change below"]
         piece = doc.sheet.hunks[changes[now + 1]].new.start
         if doc.sheet.tokens:
