@@ -849,7 +849,7 @@ async def test_an_open_page_of_a_turn_that_is_forgotten_says_so(w: int, h: int) 
         rows = lines(app)
         said = " ".join(" ".join(rows[:2]).split())
         assert said == "GONE Turn 812 is not kept any more: it was forgotten, or newer ones took its place."
-        assert "d diff" not in rows[-1] and "v bodies" not in rows[-1] and "n next" in rows[-1]
+        assert "d diff" not in rows[-1] and "v bodies" not in rows[-1] and "n older" in rows[-1]
         await pilot.press("d", "v", "r", "c")
         assert app.screen.__class__.__name__ == "TurnScreen"
         held.say(replace(held.now, servers=(server,)))

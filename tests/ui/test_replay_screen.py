@@ -141,6 +141,20 @@ async def test_the_cost_comes_first_and_nothing_is_sent_unasked(w: int, h: int) 
 
 
 @pytest.mark.parametrize(("w", "h"), [(80, 24), (200, 50)])
+@pytest.mark.parametrize("key", ["y", "f"])
+async def test_a_key_that_comes_before_the_cost_is_known_is_answered_and_sends_nothing(
+    key: str, w: int, h: int
+) -> None:
+    async with page(w, h, lambda sender: sender.planned.clear()) as (app, pilot, sender):
+        await pilot.press(key)
+        said = "still working out what it would cost: nothing is sent, press the key again then."
+        await until(pilot, lambda: said in " ".join(text(app).split()))
+        sender.planned.set()
+        await until(pilot, lambda: "nothing was sent yet. y sends it" in " ".join(text(app).split()))
+        assert sender.runs == [] and sender.asked == [(812, ())]
+
+
+@pytest.mark.parametrize(("w", "h"), [(80, 24), (200, 50)])
 async def test_it_tells_each_request_and_then_what_they_show(w: int, h: int) -> None:
     async with page(w, h) as (app, pilot, sender):
         await until(pilot, lambda: "What it costs" in text(app))
@@ -306,7 +320,7 @@ async def test_a_row_of_a_replay_names_it(w: int, h: int, said: str) -> None:
     app = KvtopApp(held, now=lambda: boxes.NOW)
     async with app.run_test(size=(w, h)) as pilot:
         await pilot.pause()
-        assert said in row(app, " m7  ") and "past" not in row(app, " m7  ")
+        assert said in row(app, " r7  ") and "past" not in row(app, " r7  ")
         app.dashboard.choose_turn(mine.key)
         await pilot.press("enter")
         await until(pilot, lambda: "kvtop sent it: a replay" in text(app))

@@ -196,8 +196,8 @@ async def test_80_by_24_says_it_all() -> None:
             "                tokens    share    time",
             " read before   118,992   96.6 %           111 blocks of 1,072 tokens",
             " expected       11,792    9.6 %           of this prompt, as it is",
-            " got            11,792    9.6 %           11 blocks of 1,072 tokens",
-            " re-read       107,200   87.0 %    88 s   had been read before",
+            " cached         11,792    9.6 %           11 blocks of 1,072 tokens",
+            " lost          107,200   87.0 %    88 s   had been read before",
             " new             4,188    3.4 %   3.4 s   needed anyway",
             " Causes ──────────────── by what they cost, those before it in the prompt mended",
             "tool_key_order",
@@ -258,7 +258,7 @@ async def test_a_lost_prefix_has_no_break_and_says_what_would_have_been(w: int, 
     async with page(w, h, found, LOST) as (app, _, _):
         screen = text(app)
         assert "Turn 812 waited 92 s: the engine lost 107,200 tokens, evicted" in screen
-        assert "read before   118,992   96.6 %" in screen and "re-read       107,200" in screen
+        assert "read before   118,992   96.6 %" in screen and "lost          107,200" in screen
         assert " expected " not in screen, "it is the same number"
         assert "The break" not in screen and "▴" not in screen
         assert "fix More room for KV." in screen
@@ -352,22 +352,22 @@ async def test_the_fix_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------- what is told
-async def test_a_slow_turn_is_told_in_a_corner_without_markup() -> None:
+async def test_what_is_said_once_lies_over_the_footer_alone_without_markup() -> None:
     held = Telling(box())
     app = KvtopApp(held, now=lambda: boxes.NOW)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
         await held.running.wait()
-        held.said = [News("Turn 812 waited 92 s: [bold]the prefix broke[/bold]"), News("on_slow failed", bad=True)]
+        await until(pilot, lambda: "SLOW" in text(app))
+        before = text(app).splitlines()
+        held.said = [News("on_slow: [bold]exit code 1[/bold]", bad=True)]
         held.say(box())
-        await until(pilot, lambda: len(app._notifications) == 2)
-        told = {(one.message, one.severity, one.markup) for one in app._notifications}
-        assert told == {
-            ("Turn 812 waited 92 s: [bold]the prefix broke[/bold]", "information", False),
-            ("on_slow failed", "warning", False),
-        }
+        await until(pilot, lambda: "exit code 1" in text(app))
+        after = text(app).splitlines()
+        assert after[:-1] == before[:-1] and after[-1].rstrip().endswith("on_slow: [bold]exit code 1[/bold]")
+        assert [(n.severity, n.markup) for n in app._notifications] == [("warning", False)]
         held.say(box())
         await pilot.pause()
-        assert len(app._notifications) == 2
+        assert len(app._notifications) == 1
 
 
 # ---------------------------------------------------------------- text from outside

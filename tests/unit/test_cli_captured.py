@@ -126,7 +126,8 @@ def test_more_turns_than_a_page(
     assert [row["id"] for row in json.loads(run(capsys, "--json")[1])] == list(range(8, 0, -1))
 
 
-def test_the_table(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table(fill: Fill, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
     now = time.time()
     flying = Captured(started_at=now - 7200, agent="evil\x1b[2J", conversation="c\x1b]0;x", model="m")
     fill(
@@ -379,6 +380,18 @@ def test_an_answer_that_came_at_once_has_no_speed() -> None:
     assert document.tokens_per_s(turn) is None
     assert document.tokens_per_s(replace(turn, ended_at=4.0)) == 10.0
     assert document.tokens_per_s(replace(turn, ended_at=None)) is None
+
+
+def test_no_line_is_longer_than_the_terminal_is_wide(
+    fill: Fill, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(replace(FULL, state=TurnState.FAILED, status=400, error="x" * 60), replace(FULL, state=None))
+    for columns in ("80", "120"):
+        monkeypatch.setenv("COLUMNS", columns)
+        code, out, _ = run(capsys)
+        rows = out.splitlines()
+        assert code == 0 and max(map(len, rows)) <= int(columns)
+        assert {"turn", "prompt", "cached", "TTFT", "agent", "state"} <= set(rows[0].split())
 
 
 def test_the_table_dates_whatever_is_not_of_today() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diff_sheets import UNIT, big, of, sheet, sheets
-from kvtop.triage.sheet import Sheet
+from kvtop.triage.sheet import Hunk, Sheet
 from kvtop.ui.diff.blocks import What
 from kvtop.ui.diff.document import CHUNK, LONG, Document
 from kvtop.ui.diff.layout import Layout
@@ -75,6 +75,29 @@ def test_every_piece_of_both_sides_is_in_some_row(made: Sheet, view: View) -> No
         assert Counter(char for row in layout.rows(n) for char in text(row) if letter(char)) == wanted
 
 
+def test_what_was_appended_is_no_change() -> None:
+    def changed(*hunks: Hunk) -> int:
+        old, new = hunks[-1].old.stop, hunks[-1].new.stop
+        made = replace(sheet(), old=["a"] * old, new=["b"] * new, hunks=hunks, sections=())
+        return Document(made).changed
+
+    same, other = Hunk(range(0, 5), range(0, 5), True), Hunk(range(5, 7), range(5, 8), False)
+    rest = Hunk(range(7, 9), range(8, 10), True)
+    assert changed(same, other, rest, Hunk(range(9, 9), range(10, 14), False)) == 1
+    assert changed(same, other, rest) == 1
+    assert changed(same, other) == 1
+    assert changed(same, Hunk(range(5, 5), range(5, 9), False)) == 0
+    assert changed(same, other, rest, Hunk(range(9, 10), range(10, 14), False)) == 2
+    end = Hunk(range(9, 11), range(14, 16), True)
+    at_end = replace(
+        sheet(), hunks=(same, other, rest, Hunk(range(9, 9), range(10, 14), False), end), sections=(),
+        old=[*"aaaaaxxaa", "<end>", "<start>"], new=[*"aaaaayyyaa", "<end>", "<start>", *"yy", "<end>", "<start>"],
+    )  # fmt: skip
+    assert Document(at_end).changed == 1, "it was appended behind the end that every prompt has"
+    put_in = replace(at_end, new=[*"aaaaayyyaa", "<start>", *"yyy", "<end>", "<start>"])
+    assert Document(put_in).changed == 2
+
+
 def letter(char: str) -> bool:
     """None that stands in the numbers and marks beside the text."""
     return char not in "0123456789,-+ \u258f\u23ce"
@@ -96,6 +119,8 @@ def test_moving_about(made: Sheet, view: View, other: View, h: int, data: st.Dat
         if seen:
             found = another.find(seen[0])
             assert another.seen(found, 1)
+    if doc.places.changes:
+        assert layout.opening(h) <= layout.change(0), "what is said of the first difference is read from its start"
     for n in range(len(doc.places.changes)):
         at = layout.change(n)
         assert layout.change_at(at) == n

@@ -78,6 +78,9 @@ def test_a_stack_fills_its_width_and_no_part_that_is_something_is_nothing(parts:
 def test_parts_are_told_apart_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     assert draw.stack([(2, "a"), (1, "b"), (1, "c")], 8) == [("████", "a"), ("▓▓", "b"), ("▒▒", "c")]
+    assert draw.stack([(0, "a"), (2, "b"), (2, "c")], 8) == [("▓▓▓▓", "b"), ("▒▒▒▒", "c")]
+    assert draw.meter([(0.0, "a"), (0.9, "b")], 8) == [("▓" * 7, "b"), ("─", "f")]
+    assert draw.meter([(0.5, "a"), (0.4, "b")], 10) == [("━" * 5, "a"), ("▓" * 4, "b"), ("─", "f")]
 
 
 def test_a_meter_of_something_is_never_empty_and_of_nothing_never_full() -> None:

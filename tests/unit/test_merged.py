@@ -71,13 +71,15 @@ def test_what_a_replay_asked_is_named_and_what_others_asked_went_past_the_tap() 
     rows = [row(3, 30.2, prompt=900, out=1), row(2, 20.2, prompt=77), row(1, 10.2, prompt=500, out=1)]
     made = merge([tap(7, 5.0)], rows, 0.5, [own(10.0, 500), own(30.0, 900, 512), own(40.0, 900)])
     assert [(t.name, t.agent, t.past_tap, t.prompt_tokens) for t in made] == [
-        ("m3", "kvtop replay", False, 900),
+        ("r3", "kvtop replay", False, 900),
+        ("r2", "kvtop replay", False, 900),
         ("m2", None, True, 77),
-        ("m1", "kvtop replay", False, 500),
+        ("r1", "kvtop replay", False, 500),
         ("7", None, False, 1000),
     ]
-    assert (made[0].cached_tokens, made[0].queue_s, made[0].source) == (512, 0.25, "metrics")
-    assert len({t.key for t in made}) == 4
+    assert (made[1].cached_tokens, made[1].queue_s, made[1].source) == (512, None, "metrics")
+    assert (made[0].cached_tokens, made[0].ttft_s) == (0, 2.0), "as it was noted, whether it was counted yet or not"
+    assert len({t.key for t in made}) == 5
     broken_off = merge([tap(7, 5.0)], [row(1, 10.2, prompt=500, out=1)], 0.5, [own(10.0, None)])
     assert [t.agent for t in broken_off] == [None, None], "it could be any row"
 
@@ -87,14 +89,46 @@ def test_of_requests_that_were_counted_together_each_of_a_replay_is_a_row_and_th
     made = merge([tap(7, 5.0)], [group], 0.5, [own(11.0, 1_000), own(11.8, 2_000, 1_984)])
     assert [(t.name, t.agent, t.n, t.past_tap) for t in made] == [
         ("m4", None, 1, True),
-        ("m4", "kvtop replay", 1, False),
-        ("m4", "kvtop replay", 1, False),
+        ("r2", "kvtop replay", 1, False),
+        ("r1", "kvtop replay", 1, False),
         ("7", None, 1, False),
     ]
     assert [t.cached_tokens for t in made[1:3]] == [1_984, 0]
     assert len({t.key for t in made}) == 4
     alone = merge([], [row(4, 12.0, prompt=1_500, out=1, n=2)], None, [own(11.0, 1_000), own(11.8, 2_000)])
-    assert [(t.name, t.agent) for t in alone] == [("4", "kvtop replay")] * 2
+    assert [(t.name, t.agent, t.ttft_s) for t in alone] == [("r2", "kvtop replay", 2.0), ("r1", "kvtop replay", 2.0)]
+
+
+def test_the_requests_of_a_replay_never_share_a_number() -> None:
+    """One prompt twice, the first read whole, the second from the cache: each keeps its own TTFT and its own share."""
+    cold, warm = own(10.0, 6_000, 0, took=3.9), own(10.4, 6_000, 5_984, took=0.3)
+    first = replace(row(14, 10.1, prompt=6_000, out=1), cached_tokens=0, ttft_s=3.6)
+    second = replace(row(15, 10.6, prompt=6_000, out=1), cached_tokens=5_984, ttft_s=0.2)
+    for rows in ([], [first], [second, first], [row(14, 10.6, prompt=6_000, out=1, n=2)]):
+        made = merge([], rows, None, [cold, warm])
+        assert [(t.name, t.cached_tokens, t.ttft_s) for t in made] == [
+            ("r2", 5_984, pytest.approx(0.3)),
+            ("r1", 0, pytest.approx(3.9)),
+        ]
+
+
+def test_a_row_of_a_replay_whose_cached_tokens_were_told_otherwise_is_no_row_of_somebody_else() -> None:
+    made = merge([], [row(1, 10.1, prompt=900, out=1)], None, [own(10.0, 900, None)])
+    assert [t.name for t in made] == ["r1"]
+    made = merge([], [row(1, 10.1, prompt=900, out=1)], None, [own(10.0, 900, 512)])
+    assert [(t.name, t.cached_tokens) for t in made] == [("r1", 512)]
+
+
+def test_only_what_may_have_ended_since_a_server_is_watched_has_a_row() -> None:
+    before, flying, after = own(10.0, 500), own(9.0, None, None, None), own(20.0, 500)
+    assert replays.since([before, flying, after], 12.0) == (flying, after)
+    assert replays.since([before, flying, after], 20.0 + replays.OPEN_S) == ()
+    assert replays.since([before, after], None) == (before, after)
+
+
+def test_what_was_counted_is_held_back_until_the_note_of_it_is_read() -> None:
+    assert replays.lately([own(10.0, None)], 12.0, 3.0) and not replays.lately([own(10.0, 500)], 13.5, 3.0)
+    assert replays.lately([own(10.0, None, None, None)], 60.0, 3.0)
 
 
 def test_a_replay_in_flight_is_named_where_nothing_else_runs() -> None:

@@ -498,6 +498,20 @@ def test_slow_holds_for_the_window_and_until_somebody_looked() -> None:
     assert said(view, replace(AROUND, opened=frozenset({(UP.url, ("counted", 812))}))).chip == "OK"
 
 
+def test_who_has_looked_at_a_slow_turn_is_not_told_of_an_older_one() -> None:
+    view = turn(ttft_s=30.0)
+    (second,) = view.turns
+    first = replace(second, id=811, ended_at=(second.ended_at or 0) - 10, ttft_s=92.0)
+    third = replace(second, id=813, ended_at=(second.ended_at or 0) + 1, ttft_s=11.0)
+    both, looked = replace(view, turns=(second, first)), frozenset({(UP.url, ("counted", 812))})
+    assert plain(said(both)).startswith("turn 811 waited 92 s")
+    assert said(both, replace(AROUND, opened=looked)).chip == "OK"
+    newer = replace(view, turns=(third, second, first))
+    assert plain(said(newer, replace(AROUND, opened=looked))).startswith("turn 813 waited 11 s")
+    oldest = frozenset({(UP.url, ("counted", 811))})
+    assert plain(said(both, replace(AROUND, opened=oldest))).startswith("turn 812 waited 30 s")
+
+
 def test_a_long_wait_is_told_even_where_the_counters_expect_it() -> None:
     assert said(turn(ttft_s=10.0, slow=False)).chip == "SLOW"
     assert said(turn(ttft_s=9.9, slow=False, waited=False)).chip == "OK"

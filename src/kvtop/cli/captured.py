@@ -36,6 +36,8 @@ COLUMNS = (
     "turn", "time", "prompt", "cached", "new", "out", "queue", "TTFT", "took", "tok/s",
     "conversation", "agent", "state",
 )  # fmt: skip
+SPARE = ("tok/s", "took", "out", "queue", "new", "conversation", "time")
+"""Where a line has no room for all: these go, in this order."""
 
 
 def show(*, last: int | None, conversation: str | None, slow: bool, as_json: bool) -> int:
@@ -237,7 +239,7 @@ def _table(
     if not rows:
         print(_none(store, conversation, slow=slow))
         return
-    table.show([COLUMNS, *(_cells(row, bool(slow), now) for row, slow in rows)], left=3)
+    table.show([COLUMNS, *(_cells(row, bool(slow), now) for row, slow in rows)], left=3, w=table.room(), spare=SPARE)
     if last is None and next(chosen, None) is not None:
         # how many of some there are, is not known without reading all
         rest = "shown, the newest" if conversation or slow else f"of {_turns(store.count())}, the newest"

@@ -18,6 +18,8 @@ from kvtop.readings import Scrape
 from kvtop.sources.exposition import Reader
 
 COLUMNS = ("turn", "n", "prompt", "cached", "new", "out", "queue", "prefill", "decode", "TTFT", "ended", "verdict")
+SPARE = ("decode", "prefill", "out", "queue", "new", "ended")
+"""Where a line has no room for all: these go, in this order."""
 
 VERDICTS = {"no_fault": "ok", "new_tokens": "long input", "queued": "queued"}
 """In words, as the dashboard's rows say it."""
@@ -31,7 +33,7 @@ def main(folder: str, as_json: bool) -> int:
     if as_json:
         print(json.dumps([document.turn(row) for row in rows], allow_nan=False))
     elif rows:
-        table.show([COLUMNS, *(_cells(row) for row in rows)], left=2)
+        table.show([COLUMNS, *(_cells(row) for row in rows)], left=2, w=table.room(), spare=SPARE)
     else:
         print("no request finished between two of these texts")
     return 0

@@ -18,7 +18,8 @@ def main(argv: Sequence[str]) -> int:
         "       %(prog)s --from-metrics DIR [--json]",
         description="Requests that went through kvtop tap, or were imported, newest first. Unknown is null (–). A "
         "share of cached tokens that the counters tell, since the server does not, is marked ~; so is the TTFT of an "
-        "answer in one piece: queue and prefill. The time is that of its end; in flight, of its begin.",
+        "answer in one piece: queue and prefill. The time is that of its end; in flight, of its begin. Columns that a "
+        "terminal has no room for are left out.",
     )
     parser.add_argument(
         "--last", metavar="N", type=_count, help="how many (default: what the terminal holds, else 20; --json: all)"

@@ -11,7 +11,8 @@ from kvtop.live.replays import Replays
 from kvtop.live.taps import Taps
 from kvtop.model import own
 from kvtop.model.judge import Thresholds
-from kvtop.model.merged import EDGE_S, Ended, in_flight, numbered_apart, tokens_of
+from kvtop.model.merged import EDGE_S, LATE_S, Ended, in_flight, numbered_apart, tokens_of
+from kvtop.model.others import of_others
 from kvtop.model.own import OwnRequest
 from kvtop.model.view import ServerView, TapView, Turn
 
@@ -85,17 +86,17 @@ class Joined:
         )
         captured = self._captures.in_flight(url, moment)
         counted = [turn for turn in view.turns if turn.state != "in_flight"]
-        running = own.in_flight(asked, now)
-        if captured or running:
+        running, recent = own.in_flight(asked, now), own.since(asked, view.watched_since)
+        if captured or own.lately(recent, now, LATE_S):
             counted = [turn for turn in counted if (turn.ended_at or 0.0) <= now - UNTOLD_S]
         beside = tap.captured > 0
         flying = in_flight(captured, view.turns, beside, running)
         merged = self._ended.setdefault(view.url, Ended())
-        turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since, beside, asked))
+        turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since, beside, recent))
         share, passed_by = self._certain((view.url, view.window_key), now, *_through(view, turns, since, asked))
         tap = replace(tap, share=share, passed_by_tokens=passed_by)
         tap = replace(tap, no_details=self._captures.no_details(url), no_usage=self._captures.no_usage(url))
-        return replace(view, turns=turns, tap=tap)
+        return of_others(replace(view, turns=turns, tap=tap), asked)
 
     def _certain(
         self, of: tuple[str, str], now: float, share: float | None, passed_by: int | None

@@ -48,8 +48,6 @@ KEPT = 64
 WORK_S = ALL_S + 30.0
 """A thread that takes longer is left alone."""
 NEWS = 8
-APART_S = 5.0
-"""Slow turns are told one by one so long apart; what comes sooner stands in the table alone."""
 LATE = "working it out takes too long"
 
 Key = tuple[int, float]
@@ -123,7 +121,6 @@ class Verdicts:
         self._left: OrderedDict[Key, None] = OrderedDict()
         """Those that no verdict is promised on."""
         self._told: OrderedDict[Key, None] = OrderedDict()
-        self._told_at = -APART_S
         self._news: deque[News] = deque(maxlen=NEWS)
         captures.judged_by(self._awaits)
 
@@ -299,7 +296,7 @@ class Verdicts:
             waits.set_exception(KvtopError(printable(wrong)))
 
     def _tell(self, key: Key, turn: Captured, why: Why) -> None:
-        """A slow turn that ended while kvtop ran is told once."""
+        """The user's command is told once of a slow turn that ended while kvtop ran; the screen has the sentence."""
         row = self._captures.row(turn.id)
         if row is None or not row.slow or key in self._told or (turn.ended_at or 0.0) < self._began:
             return
@@ -308,9 +305,6 @@ class Verdicts:
         from kvtop.triage import document
 
         self._on_slow(json.dumps(document.why(why), allow_nan=False).encode())
-        if self._clock.mono() - self._told_at >= APART_S:
-            self._told_at = self._clock.mono()
-            self.say(News(printable(why.sentence, 400)))
 
 
 def _worth(row: Turn) -> bool:

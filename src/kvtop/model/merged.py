@@ -2,7 +2,8 @@
 
 The counters count every request; a tap sees those that go through it, and sees them exactly. So a counted row whose
 requests were all captured is left out, and what it alone knows (queue, prefill, decode) goes to its captured turn. What
-kvtop's own replays asked is told apart the same way, and named. What is left of the counted rows went past the tap.
+kvtop's own replays asked stands by itself, as they noted it, and never with a number of the counters. What is left of
+the counted rows went past the tap.
 """
 
 from __future__ import annotations
@@ -115,13 +116,14 @@ def _merged(
         ended = sorted([*ended, *replays.as_turns(own)], key=_end, reverse=True)
     pairs = _Pairs(ended)
     left = [row for row in counted if row.n > 1 or not pairs.exactly(row)]
+    left = [row for row in left if row.n > 1 or not pairs.own(row)]
     left = [row for row in left if row.n == 1 or not pairs.exactly(row)]
     left = [row for row in left if row.n > 1 or not pairs.by_time(row)]
     left = pairs.in_part(left)
     if tapped_since is not None:
         left = [_past(row, tapped_since) for row in left]
     if own:
-        left += replays.told(turn for turn in ended if turn.own)
+        left += (turn for turn in ended if turn.own)
         ended = [turn for turn in ended if not turn.own]
     left = list(numbered_apart(left, beside))
     return tuple(sorted([*ended, *left], key=_end, reverse=True)) if left else tuple(ended)
@@ -157,6 +159,11 @@ class _Pairs:
             total = round(row.prompt_tokens * row.n)
             found = next((g for g in _some(near, row.n) if self._tokens(g, "prompt_tokens") == total), ())
         return self._take(row, found)
+
+    def own(self, row: Turn) -> bool:
+        """A request of kvtop's own with this row's prompt stands for it, though the server told other cached tokens."""
+        near = self._near(row.ended_at, LATE_S) if row.ended_at is not None else []
+        return self._take(row, [i for i in near if self._ended[i].own and _same_prompt(self._ended[i], row)][-1:])
 
     def by_time(self, row: Turn) -> bool:
         """A captured turn that told no tokens, ended just before and took as long stands for this row of one."""
@@ -231,6 +238,8 @@ class _Pairs:
         places = list(places)
         self._taken.update(places)
         for i in places:
+            if self._ended[i].own:
+                continue  # its note knows it all; a row with the same prompt may be of the request before it
             self._ended[i] = _filled(self._ended[i], row) if row.n == 1 else replace(self._ended[i], counted=row.id)
         return bool(places)
 
@@ -243,6 +252,14 @@ def _some(places: Sequence[int], n: int) -> Iterator[Sequence[int]]:
 
 
 def _equal(turn: Turn, row: Turn) -> bool:
+    """A replay sends one prompt twice in a row: of its requests the cached tokens are asked for as well."""
+    told = None not in (turn.cached_tokens, row.cached_tokens)
+    if turn.own and told and turn.cached_tokens != row.cached_tokens:
+        return False
+    return _same_prompt(turn, row)
+
+
+def _same_prompt(turn: Turn, row: Turn) -> bool:
     out = turn.completion_tokens
     return turn.prompt_tokens == row.prompt_tokens and (out is None or out == row.completion_tokens)
 

@@ -34,6 +34,11 @@ class OwnRequest:
         return self.id.partition("-")[0]
 
     @property
+    def step(self) -> str:
+        """Which of its requests it is, in words: cold, warm, new, new fixed; empty where that was not noted."""
+        return self.id.partition("-")[2].replace("_", " ")
+
+    @property
     def new_tokens(self) -> int | None:
         """Computed at prefill, so that they took room in the KV cache; None: not known."""
         if self.prompt_tokens is None or self.cached_tokens is None:
@@ -52,12 +57,28 @@ def in_flight(requests: Iterable[OwnRequest], now: float) -> int:
     return sum(one.ended_at is None and 0 <= now - one.began_at < OPEN_S for one in requests)
 
 
+def lately(requests: Iterable[OwnRequest], now: float, within_s: float) -> bool:
+    """One is in flight, or ended so short a time ago: what it was may not be noted yet."""
+    return any(
+        0 <= now - one.began_at < OPEN_S if one.ended_at is None else now - one.ended_at < within_s for one in requests
+    )
+
+
+def since(requests: Iterable[OwnRequest], began: float | None) -> tuple[OwnRequest, ...]:
+    """Those that may have ended since then, in their order; None: all of them."""
+    if began is None:
+        return tuple(requests)
+    return tuple(
+        one for one in requests if (one.began_at > began - OPEN_S if one.ended_at is None else one.ended_at >= began)
+    )
+
+
 def as_turns(requests: Iterable[OwnRequest]) -> list[Turn]:
-    """Those that ended and whose tokens are known, as turns that rows of the counters can be held against. One that was
-    broken off could be any row."""
+    """Those that ended and whose tokens are known, as rows: each its own numbers, counted from 1 in their order. One
+    that was broken off could be any row of the counters, and has none."""
     return [
         Turn(
-            id=0,
+            id=n,
             ended_at=one.ended_at,
             started_at=one.began_at,
             state="done",
@@ -65,19 +86,15 @@ def as_turns(requests: Iterable[OwnRequest]) -> list[Turn]:
             cached_tokens=one.cached_tokens,
             new_tokens=one.new_tokens,
             completion_tokens=1,
+            ttft_s=max(0.0, one.ended_at - one.began_at),
             duration_s=max(0.0, one.ended_at - one.began_at),
             agent=NAME,
             own=round(one.began_at * 1000),
+            step=one.step,
         )
-        for one in requests
+        for n, one in enumerate(requests, start=1)
         if one.ended_at is not None and one.prompt_tokens is not None
     ]
-
-
-def told(turns: Iterable[Turn]) -> list[Turn]:
-    """Of those turns the ones that the counters told of as well, as rows. `counted` is the row of the counters: what it
-    is called by."""
-    return [replace(one, id=one.counted, counted=None, worked_out=()) for one in turns if one.counted is not None]
 
 
 def flying(rows: Sequence[Turn], n: int) -> Iterable[Turn]:

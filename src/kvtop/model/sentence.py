@@ -12,6 +12,7 @@ from itertools import takewhile
 from kvtop.errors import printable
 from kvtop.model.box import Quantile, Window
 from kvtop.model.downs import BRIEF, DOWNS, Around, Wording, label_of, together
+from kvtop.model.own_part import OwnPart, less
 from kvtop.model.view import Sentence, ServerView, seconds_of
 from kvtop.model.waits import NEWS_FOR_S, Made, slow, slow_now, told, unsure
 from kvtop.model.words import exact, flow, hms, lasted, nb, pct, secs, span, tok
@@ -112,7 +113,7 @@ def _restarted(view: ServerView, around: Around) -> Made | None:
     seen = view.reset_seen_at if view.reset_seen_at is not None else view.reset_at
     if around.now - seen > min(seconds_of(view.window_key) or NEWS_FOR_S, NEWS_FOR_S):
         return None
-    if around.now - seen > RESTART_ALONE_S and (view.window.all.cached.share is not None or _n(view.window)):
+    if around.now - seen > RESTART_ALONE_S and (view.window.all.cached.share is not None or _n(view.window, view.own)):
         return None
     ago = around.now - view.reset_at
     return "warn", [(f"counters began again {nb(lasted(ago))} ago,", "the window counts from there")]
@@ -136,23 +137,31 @@ def _low(view: ServerView, around: Around) -> Made | None:
     cached, prefill, seconds = view.window.all.cached, view.window.all.latency.prefill, view.window.window_s
     if cached.share is None or cached.share >= around.share_poor or cached.prompt_tokens is None or not seconds:
         return None
-    if prefill.mean_s is None or (prefill.n or 0) < LOW_NEEDS_N:
+    if prefill.mean_s is None or (less(prefill.n, view.own) or 0) < LOW_NEEDS_N:
         return None
-    cost = prefill.mean_s * (prefill.n or 0)
+    cost = max(0.0, prefill.mean_s * (prefill.n or 0) - view.own.took_s)  # of others, at least
     if cost < LOW_NEEDS_COST * seconds:
         return None
-    n = _n(view.window)
-    first = f"{nb(pct(cached.share))} cached ({f'n={n} ' if n else ''}{_over(view)}):"
-    prompt, spent = exact(cached.prompt_tokens), f", {nb(secs(cost))} of prefill"
+    n = _n(view.window, view.own)
+    share, over = nb(pct(cached.share)), f"{f'n={n} ' if n else ''}{_over(view)}"
+    firsts = [f"{share} cached ({over}{said}):" for said in own_words(view.own.left)] or [f"{share} cached ({over}):"]
+    prompt, spent = exact(cached.prompt_tokens), "" if view.own.taken else f", {nb(secs(cost))} of prefill"
     new = cached.by_source.computed
     if new is None:
         new = cached.prompt_tokens - (cached.cached_tokens or 0)
     read = f"{exact(new)} of {prompt}"
-    return "warn", [
-        (first, f"{read} prompt tokens read anew{spent}"),
-        (first, f"{read} tokens read anew{spent}"),
-        (first, f"{exact(new)} tokens read anew"),
+    rests = [
+        f"{read} prompt tokens read anew{spent}",
+        f"{read} tokens read anew{spent}",
+        f"{exact(new)} tokens read anew",
     ]
+    return "warn", [(first, rest) for first in firsts for rest in rests]
+
+
+def own_words(n: int) -> list[str]:
+    """That so many requests of kvtop's own are among those that are told of, longest first; empty: none is."""
+    many = f"{n} request{'' if n == 1 else 's'}"
+    return [f", with {many} of kvtop's own replay", f", {n} of a kvtop replay"] if n else []
 
 
 def _first_look(view: ServerView, around: Around) -> Made | None:
@@ -175,7 +184,7 @@ def _unsure(view: ServerView, around: Around) -> Made | None:
 
 
 def _turns_known(window: Window) -> bool:
-    return window.all.cached.prompt_tokens is not None or _n(window) is not None
+    return window.all.cached.prompt_tokens is not None or _n(window, OwnPart()) is not None
 
 
 def _idle(view: ServerView, around: Around) -> Made | None:
@@ -189,7 +198,7 @@ def _idle(view: ServerView, around: Around) -> Made | None:
     first = f"nobody asked anything for {nb(span(around.now - since))};"
     last = view.last_traffic
     if last is not None and last.all.cached.share is not None:
-        n = _n(last)
+        n = _n(last, view.own_of_last)
         count = f" (n={n})" if n else ""
         return "dim", [
             (first, f"the last {nb(span(last.window_s))} with traffic: {nb(pct(last.all.cached.share))} cached{count}")
@@ -203,14 +212,15 @@ def _idle(view: ServerView, around: Around) -> Made | None:
 def _ok(view: ServerView, around: Around) -> Made | None:
     window, everything = view.window, view.window.all
     over = _over(view)
-    n, share = _n(window), everything.cached.share
+    n, share = _n(window, view.own), everything.cached.share
     parts: list[str] = []
     if share is not None:
         first = f"{nb(pct(share))} cached"
-        lead = f"(n={n} {over})" if n else f"({over})"
+        with_own = f", {view.own.left} of a kvtop replay" if view.own.left else ""
+        lead = f"(n={n} {over}{with_own})" if n else f"({over})"
         p50 = everything.latency.ttft.p50
-        if p50 is not None and (p50.value_s is not None or p50.up_to_s is None):
-            parts.append(f"TTFT p50 {nb(_quantile(p50))}")
+        if p50 is not None and (p50.value_s is not None or p50.up_to_s is None) and not view.own.taken:
+            parts.append(f"TTFT p50 {nb(_quantile(p50))}")  # with kvtop's own in it, it is not of those n
     else:
         running = everything.requests.running
         life = view.life.all.cached.lifetime_share
@@ -250,9 +260,10 @@ def _over(view: ServerView) -> str:
     return "since start" if seconds_of(view.window_key) is None else f"in {nb(view.window_words)}"
 
 
-def _n(window: Window) -> int | None:
+def _n(window: Window, own: OwnPart) -> int | None:
+    """Requests of the window, without kvtop's own where they were taken out of its tokens."""
     n = window.all.latency.ttft.n
-    return n if n is not None else window.all.requests.finished.total
+    return less(n if n is not None else window.all.requests.finished.total, own)
 
 
 def _quantile(q: Quantile) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from kvtop.model.box import Config, Window
 from kvtop.model.finding import Finding
+from kvtop.model.own_part import OwnPart, less
 from kvtop.model.starting import Starting
 from kvtop.model.words import DASH, span
 from kvtop.readings import Discovery, GpuReading, HostReading, Model, State
@@ -138,7 +139,10 @@ class Turn:
     past_tap: bool = False
     """Of a counted one: a tap ran all the while, and did not see it."""
     own: int = 0
-    """Of a counted one: kvtop's own replay asked it, 1 in flight, then a number of its own; 0: somebody else did."""
+    """kvtop's own replay asked it, 1 in flight, then a number of its own: every figure is from the note that the replay
+    left; 0: somebody else did."""
+    step: str = ""
+    """Of kvtop's own: which request of its replay."""
     reread: bool = False
     """Of a captured one: it continues a turn, and got less than half of what that one had from the cache."""
     lost: bool | None = None
@@ -162,9 +166,12 @@ class Turn:
 
     @property
     def name(self) -> str:
-        """Its number as it is shown: `m15` (from metrics) where a captured turn may be called 15; – for none."""
+        """Its number as it is shown: `m15` (from metrics) where a captured turn may be called 15, `r3` of kvtop's own
+        replays; – for none."""
         if not self.numbered:
             return DASH
+        if self.own > 1:
+            return f"r{self.id}"
         return f"m{self.id}" if self.beside else str(self.id)
 
     @property
@@ -365,6 +372,10 @@ class ServerView:
     """It was ended on purpose: who asked for that, `a switch to qwen27`; empty where nobody did, or it is not known."""
     last_traffic: Window | None = None
     """While nobody asks anything: the last 5 minutes in which somebody did."""
+    own: OwnPart = OwnPart()
+    """What kvtop's own replays are of `window`."""
+    own_of_last: OwnPart = OwnPart()
+    own_of_hour: OwnPart = OwnPart()
 
     @property
     def window_words(self) -> str:
@@ -373,6 +384,11 @@ class ServerView:
         if asked is not None and seen is not None and seen < asked * WHOLE:
             return span(seen)
         return next((words for key, _, words in WINDOWS if key == self.window_key), self.window_key)
+
+    @property
+    def asked_n(self) -> int | None:
+        """First tokens of the window: of others alone, as far as `own` was taken out."""
+        return less(self.window.all.latency.ttft.n, self.own)
 
     @property
     def stale(self) -> bool:

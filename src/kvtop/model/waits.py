@@ -48,7 +48,7 @@ Made = tuple[str, list[tuple[str, str]]]
 
 
 def slow_turn(view: ServerView, around: Around) -> Turn | None:
-    """The turn that waited longest, among the slow ones of the chosen window that nobody has looked at.
+    """The turn that waited longest, among the slow ones of the chosen window newer than any that was looked at.
 
     Slow is what the counters call slow, and any wait that is long whatever the reason. One with nothing to mend comes
     after the others, and is news for a minute at most, however long the window.
@@ -60,8 +60,10 @@ def slow_turn(view: ServerView, around: Around) -> Turn | None:
             continue
         if seconds is not None and around.now - turn.ended_at > seconds:
             break  # those that ended are in the order of their ends
-        if not turn.waited or turn.own or turn.ttft_s is None or (view.url, turn.key) in around.opened:
+        if not turn.waited or turn.own or turn.ttft_s is None:
             continue
+        if (view.url, turn.key) in around.opened:
+            break  # who has looked at one need not be told of what was before it
         told_s = seconds
         if turn.new_input and (turn.captured or not turn.slow):
             told_s = min(seconds or NEW_INPUT_S, NEW_INPUT_S)

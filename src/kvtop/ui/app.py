@@ -68,11 +68,12 @@ class KvtopApp(App[str]):
     """The screens of kvtop over one collector."""
 
     TITLE = "kvtop"
+    # A line that is said lies over the footer, and over nothing that was opened to be read.
     # The rack's scrollbar, which nobody sees, would take cells that its height is worked out without: lines get lost.
     CSS = """
     Screen { background: $background; }
-    Toast { width: auto; max-width: 90%; padding: 0 1; }
-    ToastRack { overflow-y: hidden; }
+    Toast { width: auto; max-width: 90%; padding: 0 1; margin-top: 0; }
+    ToastRack { overflow-y: hidden; margin-bottom: 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *keys.bindings(None),

@@ -116,7 +116,7 @@ def _time(turn: Turn, detail: Detail | None, w: int) -> Block:
         bar = stack([(turn.queue_s, "queue"), (turn.prefill_s, "prefill"), (writing, "decode")], w)
         parts = [("queue ", "queue", turn.queue_s), ("prefill ", "prefill-text", turn.prefill_s)]
     else:
-        bar = stack([(turn.ttft_s, "prefill"), (writing, "decode")], w)
+        bar = stack([(None, "queue"), (turn.ttft_s, "prefill"), (writing, "decode")], w)
         parts = [("queue and prefill ", "prefill-text", turn.ttft_s)]
     parts.append(("decode ", "decode-text", writing))
     legend: Line = []

@@ -231,11 +231,12 @@ def _split(line: Line, w: int) -> tuple[Line, Line]:
 def meter(parts: Sequence[tuple[float | None, str]], w: int, track: str = "f") -> Line:
     """A thin bar: how much of one whole. parts = (share, style); the rest is the track; None draws nothing.
 
-    Full only where it is all of it, empty only where it is nothing.
+    Full only where it is all of it, empty only where it is nothing. With NO_COLOR a second part has a texture.
     """
     out: Line = []
+    glyphs = f"━{TEXTURES[1:]}" if _mono() else "━"
     used, total = 0, 0.0
-    for share, style in parts:
+    for i, (share, style) in enumerate(parts):
         if share is None or not share > 0:
             continue
         total += share
@@ -243,11 +244,16 @@ def meter(parts: Sequence[tuple[float | None, str]], w: int, track: str = "f") -
         if end == used and used < (w if total >= 1 else w - 1):
             end = used + 1  # something is never nothing
         if end > used:
-            out.append(("━" * (end - used), style))
+            out.append((glyphs[i % len(glyphs)] * (end - used), style))
             used = end
     if used < w:
         out.append(("─" * (w - used), track))
     return out
+
+
+def _mono() -> bool:
+    """There is no colour to tell parts apart."""
+    return bool(os.environ.get("NO_COLOR"))
 
 
 def _filled(share: float, w: int) -> int:
@@ -279,7 +285,7 @@ def stack(parts: Sequence[tuple[float | None, str]], w: int) -> Line:
         count[i] += 1
     while sum(count) > w:
         count[count.index(max(count))] -= 1
-    mono = bool(os.environ.get("NO_COLOR"))
+    mono = _mono()
     return [
         ((TEXTURES[i % len(TEXTURES)] if mono else BAR) * n, style)
         for n, (i, _, style) in zip(count, known, strict=True)

@@ -29,7 +29,7 @@ CHIPS: tuple[tuple[str, str], ...] = (
     ("DOWN, STALE", "the server's numbers cannot be read; the sentence says why and since when. So do DEAD, NO HOST, "
                     "TLS, UNAUTHORIZED, NO STATS, NOT VLLM, TOO LARGE, HTTP ERROR"),
     ("LOADING", "its process runs and does not listen: it will when the model is loaded"),
-    ("SLOW", "a turn waited long: for how long and what for; until it is opened, or is older than the window"),
+    ("SLOW", "a turn waited long, and what for; until it or a newer one is opened, or it is older than the window"),
     ("QUEUE", "requests have waited for over 2 s, and what for"),
     ("RESTARTED", "the counters began again; the window counts from there"),
     ("SLEEPING", "its weights are off the GPU until /wake_up"),
@@ -152,6 +152,7 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
                 "from metrics: a row that the counters alone tell of, where turns were captured. 15 is the captured "
                 "one, which `kvtop turns` knows",
             ),
+            ("r3", "a request of kvtop's own replay, with what the replay noted of it"),
             (
                 "agent",
                 "who asked, from its user-agent; ↳ before it: a subagent's turn, or a side call's; past tap: a tap "

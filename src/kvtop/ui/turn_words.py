@@ -60,9 +60,9 @@ def read_again(turn: Turn) -> float | None:
 
 
 def waited_for(turn: Turn) -> str:
-    """Its TTFT: exact where a tap saw the first token, else worked out and marked."""
+    """Its TTFT: exact where a tap or kvtop's own replay saw the first token, else worked out and marked."""
     text = short(turn.ttft_s)
-    exactly = turn.captured and "ttft_s" not in turn.worked_out
+    exactly = turn.own > 1 or (turn.captured and "ttft_s" not in turn.worked_out)
     return text if exactly or text == DASH else f"~{text}"
 
 
@@ -94,8 +94,7 @@ def speed(turn: Turn) -> float | None:
 
 
 def tokens_bar(turn: Turn, w: int) -> Line:
-    parts = [(turn.cached_tokens, "cached-device"), (again(turn) or 0, "lost"), (needed(turn), "computed")]
-    return stack([part for part in parts if part[0] != 0], w)
+    return stack([(turn.cached_tokens, "cached-device"), (again(turn), "lost"), (needed(turn), "computed")], w)
 
 
 def phases_bar(turn: Turn, w: int) -> Line:
@@ -184,11 +183,12 @@ def table(turn: Turn, server: ServerView | None, w: int) -> list[Line]:
 def ttft(turn: Turn, w: int) -> Line:
     """What it waited for its first token."""
     told: Line = [("TTFT ", "d"), (waited_for(turn), "t")]
-    whence = (
-        ("as its client saw it", "at the tap")
-        if turn.captured and "ttft_s" not in turn.worked_out
-        else ("queue and prefill together", "queue + prefill")
-    )
+    if turn.own > 1:
+        whence = ("all that its one token took, as the replay saw it", "as the replay saw it")
+    elif turn.captured and "ttft_s" not in turn.worked_out:
+        whence = ("as its client saw it", "at the tap")
+    else:
+        whence = ("queue and prefill together", "queue + prefill")
     return pick_line([[*told, (f": {words}", "d")] for words in whence], w)
 
 
@@ -261,6 +261,5 @@ def origin(turn: Turn, server: ServerView | None, at: float, w: int) -> str:
         )
     model = f" · {clip(safe(server.models[0].id), 40)}" if server and server.models else ""
     who = f"{own.NAME} · " if turn.own else ""
-    return pick(
-        [f"{who}{when}{engine}{model}{finish} · from the counters", f"{who}{when}{finish} · from the counters", when], w
-    )
+    whence = "from its note" if turn.own > 1 else "from the counters"
+    return pick([f"{who}{when}{engine}{model}{finish} · {whence}", f"{who}{when}{finish} · {whence}", when], w)

@@ -47,7 +47,6 @@ Verdict = tuple[str, str, list[str]]
 """Mark, style, wordings longest first."""
 LOOKING: Verdict = "┄", "d", ["being worked out", "in work", "soon"]
 """Of one that will be judged: what its numbers say by themselves may be wrong."""
-_GIVEN_UP = ("error", "abort")
 _TONES = {"bad": ("×", "bad"), "warn": ("!", "warn"), "ok": ("·", "t"), "unsure": ("?", "warn")}
 """Mark and style of what was found out."""
 
@@ -56,8 +55,9 @@ def verdict(turn: Turn, server: ServerView | None) -> Verdict:
     """Of a row of the table; a captured one knows more of its end."""
     if turn.state == "in_flight":
         return "›", "bright", _doing(turn, server)
-    if turn.own and turn.finish_reason not in _GIVEN_UP:
-        return "·", "d", [NAME, "replay"]
+    if turn.own:
+        step = safe(turn.step)
+        return "·", "d", [*([f"{NAME}: {step}", f"replay: {step}"] if step else []), NAME, "replay"]
     ended = _ended(turn) if turn.captured else None
     mark, style, words = ended or _found(turn) or (LOOKING if turn.judging else _counted(turn))
     if turn.record == "truncated" and turn.state is not None:

@@ -116,8 +116,8 @@ def _table(turn: Turn, why: Why, server: ServerView | None, speed: float | None,
         head,
         row("read before", parts.before, False, *_blocks(parts.before, unit)),
         *law,
-        row("got", parts.cached, False, *_blocks(parts.cached, unit)),
-        row("re-read", parts.reread, True, *_blame(parts)),
+        row("cached", parts.cached, False, *_blocks(parts.cached, unit)),
+        row("lost", parts.reread, True, *_blame(parts)),
         row("new", parts.new, True, "needed anyway"),
     ]
 

@@ -48,6 +48,17 @@ class Document:
         return at(diff.cached_tokens), at(diff.tokens.reusable)
 
     @property
+    def changed(self) -> int:
+        """Changes but for what was appended at the end of the new prompt."""
+        changes = self.places.changes
+        if not changes:
+            return 0
+        last, sheet = self.sheet.hunks[changes[-1]], self.sheet
+        rest = list(sheet.old[last.old.start :])  # what ends every prompt stands behind what was appended before it
+        appended = not last.old and list(sheet.new[last.new.start : last.new.start + len(rest)]) == rest
+        return len(changes) - appended
+
+    @property
     def shaded(self) -> int:
         """Pieces that came from the cache, or would have."""
         return next((n for n in (self.cached, self.reusable) if n is not None), 0)

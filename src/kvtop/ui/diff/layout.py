@@ -89,8 +89,8 @@ class Layout:
         return self.settled(self._above(n, min(ABOVE, max(0, h - 2)), h), h)
 
     def opening(self, h: int) -> Place:
-        """From where on to look first: the first difference in view on both sides, and where the cached part ends if
-        there is room for it."""
+        """From where on to look first: what is said of the first difference from its start, its text on both sides, and
+        where the cached part ends if there is room for it."""
         if not self.doc.places.changes:
             return 0, 0
         start = self.change(0)
@@ -103,7 +103,7 @@ class Layout:
                 break
             if place == (0, 0):
                 break
-        return self.settled(self._above(0, above, h), h)
+        return self.settled(self.moved(start, -above), h)
 
     def _said(self, n: int) -> int:
         """Rows of what is said of a change, before its text."""
@@ -112,8 +112,10 @@ class Layout:
         return sum(len(self.rows(at)) for at in range(start, text))
 
     def _above(self, n: int, rows: int, h: int) -> Place:
-        """So many rows above a change; fewer, or below what is said of it, where its text would not be seen."""
-        return self.moved(self.change(n), max(-rows, self._said(n) + min(OF_THE_CHANGE, h) - h))
+        """So many rows above a change; fewer where its text would not be seen. What is said of it is read from its
+        start, unless none of its text would be seen then."""
+        place = max(-rows, self._said(n) + min(OF_THE_CHANGE, h) - h)
+        return self.moved(self.change(n), min(place, 0) if self._said(n) < h else place)
 
     def change_at(self, place: Place) -> int:
         """The last change that begins there or above; -1: none does."""

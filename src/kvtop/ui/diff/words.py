@@ -116,7 +116,8 @@ def bar(sheet: Sheet, where: Places, w: int) -> list[Line]:
         parts, share = _weights(sheet, common), common / len(sheet.new)
     else:  # by the length of the text: of its tokens nothing is known
         whole, head = sum(map(len, sheet.new)), sum(map(len, sheet.new[:common]))
-        parts = [(head, "gauge"), (whole - head, "computed" if where.appended else "lost")]
+        new = whole - head
+        parts = [(head, "gauge"), (0 if where.appended else new, "lost"), (new if where.appended else 0, "computed")]
         share = head / whole if whole else 0.0
     return [stack(parts, w), _mark(sheet, where, common, share, w)]
 

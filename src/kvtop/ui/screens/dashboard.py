@@ -222,9 +222,13 @@ class Dashboard(Screen[None]):
             from kvtop.ui.screens.turn import TurnScreen
 
             self.cursor = turn.key
-            if self.made and self.made.server:
-                self.watch_box.opened(self.made.server.url, turn.key)
+            self.looked_at(turn.key)
             self.app.push_screen(TurnScreen(self.keymap, self, self.now))
+
+    def looked_at(self, turn: TurnKey | None) -> None:
+        """Its page, or its diff, was opened: the sentence need not tell of it any more."""
+        if turn is not None and self.made and self.made.server:
+            self.watch_box.opened(self.made.server.url, turn)
 
     def action_diff(self) -> None:
         self.open(self.pages.diff, self.made.turn if self.made else None)
@@ -236,6 +240,7 @@ class Dashboard(Screen[None]):
         """One of `pages` of this turn; the cursor stays with it."""
         if page(cast("App[str]", self.app), turn) and turn is not None:
             self.cursor = turn.key
+            self.looked_at(turn.key)
 
     def on_turns_panel_chosen(self, message: TurnsPanel.Chosen) -> None:
         if message.again:

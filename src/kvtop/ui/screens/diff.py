@@ -178,15 +178,22 @@ class DiffScreen(Page):
         return words.titles(doc.sheet, layout.view, where, self._ahead(doc, layout))
 
     def _ahead(self, doc: Document, layout: Layout) -> list[str]:
-        """Where the next change is that is not in view."""
-        changes = doc.places.changes
+        """Which change is looked at, and where the next one is; what was appended at the end is none of them."""
+        changes = doc.places.changes[: doc.changed]
         if not self._seen or not changes:
             return []
-        last = layout.change_of(self._seen[-1])
-        n = f"change {max(1, self._now(layout) + 1)} of {exact(len(changes))}, " if len(changes) > 1 else ""
-        if last + 1 >= len(changes):
-            return [f"{n}none further down" if n else "the only change", "no change below"]
-        piece = doc.sheet.hunks[changes[last + 1]].new.start
+        now, many = max(0, self._now(layout)), len(changes)
+        if now >= many:
+            return [
+                f"appended, behind {f'{exact(many)} changes' if many > 1 else 'the only change'}",
+                "no change below",
+            ]
+        if many == 1:
+            return ["the only change", "no change below"]
+        n = f"change {now + 1} of {exact(many)}, "
+        if now + 1 == many:
+            return [f"{n}none further down", "no change below"]
+        piece = doc.sheet.hunks[changes[now + 1]].new.start
         if doc.sheet.tokens:
             at = exact(doc.number(piece, new=True) if piece < len(doc.sheet.new) else doc.sheet.diff.tokens.new)
             return [f"{n}next at {at}", f"next change at {at}", f"next {at}"]

@@ -52,6 +52,8 @@ class ReplayScreen(Page):
         """When that began, or the request that is sent just now."""
         self._kind: Kind | None = None
         """Without which both are sent, too."""
+        self._hasty = False
+        """A key was pressed for what can be done only when the cost is known."""
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -72,7 +74,7 @@ class ReplayScreen(Page):
 
     # ---- working
     def _begin(self, working: str) -> None:
-        self.working, self._since, self.said = working, self.now(), None
+        self.working, self._since, self.said, self._hasty = working, self.now(), None, False
         self.set_foot()
         self.redraw()
 
@@ -131,7 +133,7 @@ class ReplayScreen(Page):
 
     def action_send(self) -> None:
         """Send it; where it cannot be sent, or was, look what it would cost now."""
-        if self.working:
+        if self._too_soon():
             return
         if not self.ready or self.offer is None:
             self._plan()
@@ -139,9 +141,16 @@ class ReplayScreen(Page):
         self._begin("sends")
         self.run_worker(self._sent(self.offer), name="replay", group="replay", exclusive=True, exit_on_error=False)
 
+    def _too_soon(self) -> bool:
+        """Something is done already; a key that has to be pressed again is told of."""
+        if self.working == "plans":
+            self._hasty = True
+            self.redraw()
+        return bool(self.working)
+
     def action_with_fix(self) -> None:
         """Also without the next cause that can be repaired; behind the last one without none."""
-        if self.working or self.offer is None or not self.offer.pair.kinds:
+        if self._too_soon() or self.offer is None or not self.offer.pair.kinds:
             return
         order: list[Kind | None] = [None, *self.offer.pair.kinds]
         at = order.index(self._kind) if self._kind in order else 0
@@ -160,6 +169,8 @@ class ReplayScreen(Page):
     def _doing(self) -> tuple[str, str]:
         """Tone, and what is done or was."""
         key, waited = self.keymap.shown("send"), self.now() - self._since
+        if self.working == "plans" and self._hasty:
+            return "warn", "still working out what it would cost: nothing is sent, press the key again then."
         if self.working == "plans":
             return "dim", "works out what it would cost" + (
                 f", for {secs(waited)} now" if waited >= SAID_AFTER_S else ""

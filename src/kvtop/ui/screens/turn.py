@@ -193,6 +193,7 @@ class TurnScreen(Page):
 
     def _moved(self) -> None:
         self._key = self.dashboard.cursor
+        self.dashboard.looked_at(self._key)
         self.offset_lines = 0
         self._ask()
         self.set_foot()
@@ -268,7 +269,7 @@ class TurnScreen(Page):
         )
         block(
             "Reuse and writing",
-            ["exact, from the counters", "exact"] if turn.n == 1 else ["means"],
+            ["means"] if turn.n > 1 else [f"exact, from {'its note' if turn.own > 1 else 'the counters'}", "exact"],
             [*table(turn, server, room), saved(turn, server, room)],
         )
         says: list[Line] = []
@@ -277,7 +278,10 @@ class TurnScreen(Page):
         if turn.ended_at is not None:
             at = scene.view.at
             when = f"began {hms(turn.started_at, at)}, " if turn.started_at is not None else ""
-            says += wrap([(f"{when}seen to end {hms(turn.ended_at, at)}, between two reads of /metrics.", "t")], room)
+            ended = f"ended {hms(turn.ended_at, at)}, as the replay noted it."
+            if turn.own <= 1:
+                ended = f"seen to end {hms(turn.ended_at, at)}, between two reads of /metrics."
+            says += wrap([(f"{when}{ended}", "t")], room)
         block("Evidence", [], [*says, *wrap([(OWN if turn.own else UNTOLD, "d")], room)])
         return out
 

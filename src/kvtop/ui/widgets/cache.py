@@ -93,21 +93,32 @@ class CachePanel(BoxPanel):
         marked = self._marked()
         slow = (marked.id, int(self.at - (marked.ended_at or 0)) // 5) if marked is not None else None
         chart, savings = (server.share_chart, server.savings) if server else (None, None)
-        return *self.state(), now.cached, now.latency.ttft.n, self._lifetime(), savings, chart, slow
+        return (
+            *self.state(),
+            now.cached,
+            now.latency.ttft.n,
+            server.own if server else None,
+            self._lifetime(),
+            savings,
+            chart,
+            slow,
+        )
 
     def context(self, w: int) -> Line:
         server = self.server
         assert server is not None
         if server.config.prefix_caching is False:
             return [(pick(["prefix caching is off on this server", "prefix caching is off", "off"], w), "warn")]
-        n, prompt = self.now.latency.ttft.n, self.now.cached.prompt_tokens
+        n, prompt = server.asked_n, self.now.cached.prompt_tokens
         span = server.window_words
         last = span if span.startswith("since") else f"last {span}"
         count = DASH if n is None else exact(n)
+        mixed = [f"{span}, n={count}, {server.own.left} of a kvtop replay"] if server.own.left else []
         return [
             (
                 pick(
                     [
+                        *mixed,
                         f"{last}, n={count}, {tok(prompt)} prompt tokens",
                         f"{span}, n={count}, {tok(prompt)} tokens",
                         f"{span}, n={count}",

@@ -13,8 +13,15 @@ from kvtop.ui.widgets.box import BoxPanel
 COLUMNS = ((7, 0), (6, 0), (9, 0), (8, 0), (7, 44), (7, 37))
 """(cells, from which width on) of span, p50, bucket, p95, mean and n: each a cell wider than its longest text."""
 P95_NEEDS = 20
+LONGEST = 6
+"""Cells of a mean: 655 ms, 10.6 h."""
 BAR_AT_LEAST = 8
 """Cells of the bar, whatever stands beside it."""
+
+
+def incl(n: int) -> str:
+    """That so many of what was observed are kvtop's own requests; empty: none is."""
+    return f"incl. {exact(n)} of a kvtop replay" if n else ""
 
 
 def value(q: Quantile | None) -> str:
@@ -44,13 +51,23 @@ class TtftPanel(BoxPanel):
     NUMBER, NAME, FED_BY_METRICS = 4, "TTFT", True
 
     def depends(self) -> object:
-        return *self.state(), self.now.latency, second_row(self.server)[1].latency.ttft, self.now.spec_decode
+        own = (self.server.own, self.server.own_of_hour) if self.server else None
+        return *self.state(), self.now.latency, second_row(self.server)[1].latency.ttft, self.now.spec_decode, own
 
     def context(self, w: int) -> Line:
         server = self.server
         assert server is not None
         span, n = server.window_words, exact(self.now.latency.ttft.n)
-        return [(pick([f"time to first token, {span}, n={n}", f"{span}, n={n}", f"n={n}"], w), "d")]
+        mixed = incl(server.own.n)
+        told = [f"{said}, {mixed}" for said in (f"time to first token, {span}, n={n}", f"{span}, n={n}", f"n={n}")]
+        if mixed:
+            told += [f"n={n}, {mixed.removeprefix('incl. ').replace('a kvtop', 'a')}"]
+        return [
+            (
+                pick([*(told if mixed else []), f"time to first token, {span}, n={n}", f"{span}, n={n}", f"n={n}"], w),
+                "d",
+            )
+        ]
 
     def body(self, w: int, h: int) -> list[Line]:
         return (self._small(w) if h <= 3 else self._large(w, h))[:h]
@@ -89,20 +106,21 @@ class TtftPanel(BoxPanel):
         latency = self.now.latency
         phases = ((latency.queue, "queue"), (latency.prefill, "prefill"), (latency.decode, "decode"))
         words = [short(phase.mean_s) for phase, _ in phases]
-        if sum(len(word) for word in words) and all(word.endswith(" s") for word in words):
-            brief = [word.removesuffix(" s") for word in words[:2]] + words[2:]
-        else:
-            brief = words
-        options = [_row_of_phases(words, field, gap) for field, gap in ((6, 3), (6, 1), (5, 1))]
-        options.append(_row_of_phases(brief, 4, 2))
-        options += [_row_of_phases(brief, 0, 1), _row_of_phases(words, 0, 1, "dec")]
+        # by the width alone: a value that grows changes no word beside it
+        for decode, gap in (("decode", 3), ("decode", 2), ("decode", 1), ("dec", 1)):
+            if cells(f"queue prefill {decode} ") + 3 * LONGEST + 2 * gap <= w:
+                return _row_of_phases(words, LONGEST, gap, decode)
         # decode goes first: it is no part of what was waited for
-        return pick_line([*options, _row_of_phases(words[:2], 0, 1), _row_of_phases(words[:1], 0, 1)], w)
+        n = 2 if cells("queue prefill ") + 2 * LONGEST + 1 <= w else 1
+        return _row_of_phases(words[:n], LONGEST, 1)
 
     def _large(self, w: int, h: int) -> list[Line]:
         server = self.server
         span = server.window_words if server else "5 min"
-        rows = [self._columns(w), self._row(span, self.now, w), self._row(*second_row(server), w)]
+        name, longer = second_row(server)
+        of_hour = server.own_of_hour.n if server and longer is server.hour.all else 0
+        own = server.own.n if server else 0
+        rows = [self._columns(w), self._row(span, self.now, w, own), self._row(name, longer, w, of_hour)]
         if h >= 8:
             rows.append([])
         rows += [self._bar(w), self._phases(w), self._writing(w)]
@@ -123,7 +141,8 @@ class TtftPanel(BoxPanel):
     def _columns(self, w: int) -> Line:
         return self._cells(w, (("", "d"), ("p50", "d"), ("bucket", "d"), ("p95", "d"), ("mean", "d"), ("n", "d")))
 
-    def _row(self, name: str, window: EngineWindow, w: int) -> Line:
+    def _row(self, name: str, window: EngineWindow, w: int, own: int) -> Line:
+        """`own`: so many of it are kvtop's own."""
         ttft = window.latency.ttft
         line = self._cells(
             w,
@@ -136,8 +155,9 @@ class TtftPanel(BoxPanel):
                 (exact(ttft.n) if ttft.n is None or ttft.n < 100_000 else tok(ttft.n), "t"),
             ),
         )
-        about = _about(ttft)
-        return [*line, (about, "d")] if width(line) + cells(about) <= w else line
+        about = [f"   {incl(own)}"] if own else []
+        said = pick([*about, _about(ttft), ""], w - width(line))
+        return [*line, (said, "d")] if said else line
 
     @staticmethod
     def _cells(w: int, texts: Sequence[tuple[str, str]]) -> Line:
@@ -173,7 +193,7 @@ def _row_of_phases(words: list[str], field: int, gap: int, decode: str = "decode
         last = i == len(words) - 1
         line += [
             (f"{decode if name == 'decode' else name} ", name if name == "queue" else f"{name}-text"),
-            *lj(word, max(field - 1 if last else field, len(word))),
+            *lj(word, len(word) if last else max(field, len(word))),
         ]
         if not last:
             line.append((" " * gap, "t"))
