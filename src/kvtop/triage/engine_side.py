@@ -167,7 +167,7 @@ def _did_not_fit(seen: Seen, source: Captured, touched: Touched, pool: int) -> s
     expected = seen.expected.tokens if seen.expected else 0
     much = f"{exact(computed_between(seen, source))} tokens were {_came(seen)}"
     if touched.found:
-        much = f"{exact(touched.tokens)} tokens of others were read or found in the cache"
+        much = f"at least {exact(touched.tokens)} tokens of others were read, or found in the cache,"
     if touched.tokens >= pool:
         return f"{much} since turn {source.id}, the pool holds {exact(pool)}"
     over = expected + touched.tokens - pool

@@ -71,6 +71,7 @@ def finding(why: Why, turn: Captured) -> Finding:
         reason=why.reason,
         fix=printable(why.fix or "", SENTENCE),
         reread_tokens=why.split.reread or why.reread_tokens,
+        guessed=why.split.guessed,
     )
 
 
@@ -90,7 +91,8 @@ def _new_tokens(why: Why, turn: Captured) -> _Said:
 
 
 def _diverged(why: Why, turn: Captured) -> _Said:
-    again = f", {tok(why.reread_tokens)} re-read" if why.reread_tokens is not None else ""
+    about = "~" if why.split.guessed else ""
+    again = f", {about}{tok(why.reread_tokens)} re-read" if why.reread_tokens is not None else ""
     first = _first(why)
     if first is not None and first.kind in _OTHER:
         other = _OTHER[first.kind]
