@@ -113,7 +113,7 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
     came = _came(seen)
     touched, computed = touched_least(seen, source), computed_between(seen, source)
     alone = seen.server.engines in (None, 1)
-    if pool is not None and touched is not None and (alone or not touched.found):
+    if pool is not None and touched is not None and alone:  # of several engines each has a share of the pool
         says = _did_not_fit(seen, source, touched, pool)
         if says:
             return Finding(reason, True, says, clause)
@@ -134,7 +134,7 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
         return Finding(reason, None)  # they contradict each other
     if most == 0:
         return Finding(reason, False, f"eviction: nothing was computed since turn {source.id}")
-    full = seen.server.layers is Layers.FULL  # on others its blocks may be taken while the pool has room
+    full = alone and seen.server.layers is Layers.FULL  # on others its blocks may be taken while the pool has room
     room = touched_most(seen, source) if full else None
     if most is not None and room is not None and pool is not None and room + expected <= pool:
         says = f"eviction: no more than {exact(most)} tokens were {came} since turn {source.id}"
@@ -171,7 +171,7 @@ def _did_not_fit(seen: Seen, source: Captured, touched: Touched, pool: int) -> s
     if touched.tokens >= pool:
         return f"{much} since turn {source.id}, the pool holds {exact(pool)}"
     over = expected + touched.tokens - pool
-    if over <= 0 or seen.server.engines not in (None, 1) or not _explained(seen, source, over):
+    if over <= 0 or not _explained(seen, source, over):
         return ""
     return f"{much} since turn {source.id}: the pool of {exact(pool)} could not hold these {exact(expected)} as well"
 
