@@ -15,8 +15,8 @@ from kvtop.model.words import secs
 from kvtop.triage.cost import cost_s, priced, reading_s
 from kvtop.triage.in_a_row import finding
 from kvtop.triage.kinds import Kind, Verdict, Who
-from kvtop.triage.result import Cause
-from kvtop.triage.seen import Gone, KvFacts
+from kvtop.triage.result import Cause, Tokens
+from kvtop.triage.seen import Gone, KvFacts, Server
 from kvtop.triage.verdict import why
 
 READ = with_(NEW, prompt_tokens=101_036, cached_tokens=6_016, sent_at=T, prefill_s=None, queue_s=None, alone=None)
@@ -117,3 +117,11 @@ def test_without_a_server_each_estimate_is_marked() -> None:
     assert found.verdict is Verdict.PROMPT_DIVERGED and found.split.guessed
     assert "~2,944 tokens were read again, ~" in found.sentence and "about" not in found.sentence
     assert tokens(found.split) == "21,016: 5,248 cached, ~2,944 read again (behind a change), ~12,824 new"
+
+
+def test_without_a_server_nobody_knows_its_unit_and_nothing_is_rounded_to_one() -> None:
+    """The old prompt had 20,016 tokens, of which 5,248 came from the cache."""
+    bare = replace(diff(cause(None)), method="text", exact=False, tokens=Tokens(old=20_016, new=21_016))
+    turn = with_(NEW, cached_tokens=5_248, changed=["messages"])
+    found = why(scene(diff=bare, expected=None, turn=turn, server=Server()))
+    assert tokens(found.split) == "21,016: 5,248 cached, ~14,768 read again (behind a change), ~1,000 new"

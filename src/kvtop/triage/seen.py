@@ -147,11 +147,11 @@ class Seen:
 
     @property
     def most(self) -> int | None:
-        """What it could have had of the prompt that it is compared with, in whole units."""
+        """What it could have had of the prompt that it is compared with, in whole units where they are known."""
         told, old = self.diff.tokens.old if self.diff is not None else None, self.baseline
         before = told if told is not None or old is None else old.prompt_tokens
-        prompt = self.turn.prompt_tokens
-        return None if before is None or prompt is None else max(0, min(before, prompt - 1)) // self.unit * self.unit
+        prompt, unit = self.turn.prompt_tokens, self.server.unit or 1
+        return None if before is None or prompt is None else max(0, min(before, prompt - 1)) // unit * unit
 
     @property
     def should_s(self) -> float | None:
