@@ -54,14 +54,14 @@ WHY = Why(
               "the server reports 11,792 cached, 11 whole units: prompt and counter agree"),
     rules_out=("a restart or a cache reset: the process start is unchanged since 02:27:04",),
     expected_cached_tokens=11_792, cached_tokens=11_792, phases=Phases(0.4, 91.6, 11.0), diff=DIFF, fix=FOUND.fix,
-    reread_tokens=107_200, split=Split(123_180, 11_792, changed=107_200, lost=0),
+    reread_tokens=107_200, split=Split(123_180, 11_792, changed=107_200, lost=0, read_s=91.6),
 )  # fmt: skip
 LOST = Why(
     "812", Verdict.ENGINE_LOST_CACHE, "Turn 812 waited 92 s: the engine lost 107,200 tokens, evicted by turns 795–802",
     reason="evicted", evidence=("11,792 of 118,992 tokens came from the cache that should have",),
     rules_out=("a restart: no counter fell since turn 811",), expected_cached_tokens=118_992, cached_tokens=11_792,
     diff=replace(DIFF, causes=(), first=None, append_only=True), fix="More room for KV.", reread_tokens=107_200,
-    split=Split(123_180, 11_792, lost=107_200),
+    split=Split(123_180, 11_792, lost=107_200, read_s=91.6),
 )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ async def test_80_by_24_says_it_all() -> None:
             " Prompt ────────────────────── 123,180 tokens, in the order the model reads them",
             "▴ token 12,622: tools[4].function.parameters",
             " cached 11,792    lost 107,200    new 4,188",
-            "prefill speed of this server: 1,216 tok/s",
+            "prefill speed of this turn: 1,216 tok/s",
             "                tokens    share    time",
             " read before   118,992   96.6 %           111 blocks of 1,072 tokens",
             " expected       11,792    9.6 %           of this prompt, as it is",

@@ -19,7 +19,7 @@ from kvtop.triage.casebook import Casebook, Known, NotFound
 from kvtop.triage.engine import Engine
 from kvtop.triage.kinds import Kind, Verdict
 from kvtop.triage.prompt import Prompt
-from kvtop.triage.seen import KvFacts
+from kvtop.triage.seen import KvFacts, Server
 
 pytestmark = pytest.mark.asyncio
 
@@ -140,3 +140,41 @@ async def test_a_cause_is_told_with_how_often_the_agent_had_it(shop: Shop) -> No
     cases = book(shop)
     (cause,) = (await cases.diff(cases.turn(parent))).diff.causes
     assert cause.kind is Kind.TOOL_KEY_ORDER and cause.seen == "in each of the last 6 turns of this agent"
+
+
+async def test_what_a_turn_cost_stays_whatever_comes_later(shop: Shop) -> None:
+    """Whether its own prefill was timed, or only that of turns before it."""
+    for talk, prefill in (("c1", 0.9), ("c2", None)):
+        timed: dict[str, Any] = {"prompt_tokens": 2_000, "cached_tokens": 1_000, "queue_s": None, "prefill_s": 0.5}
+        timed |= {"talk": talk}
+        first = shop.turn(["one"], **timed)
+        broke = shop.turn(["one", "yes", "two"], TURNED, parent=first, **timed | {"prefill_s": prefill})
+        told = []
+        for rate in (500.0, 9_000.0):
+            cases = Casebook(shop.store, WordServer(), Known(engine=Engine(block=16), rate=rate))
+            found, diff = await cases.why(cases.turn(broke)), (await cases.diff(cases.turn(broke))).diff
+            told.append((found.sentence, found.split, found.diff and found.diff.causes, diff.causes))
+            shop.turn(["later"], **timed | {"prefill_s": 4.0, "talk": f"later {talk} {rate}"})
+        assert told[0] == told[1]
+        causes = told[0][2]
+        assert causes and 0 < sum(cause.lost_s or 0.0 for cause in causes) <= 1.0, "it waited 1 s"
+
+
+async def test_of_what_was_lost_those_in_between_are_asked_for_their_tokens(shop: Shop) -> None:
+    talk = {"prompt_tokens": 1_200, "cached_tokens": 0}
+    first = shop.turn(["one"], **talk)
+    shop.turn(["other"], talk="c9", prompt_tokens=900, cached_tokens=800)
+    second = shop.turn(["one", "yes", "two"], parent=first, **talk)
+    asked: list[int] = []
+
+    class Book(Casebook):
+        async def _ids(self, turn: Captured) -> bytes:
+            asked.append(turn.id)
+            return await super()._ids(turn)
+
+    for pool, n in ((None, 0), (5_000, 3)):
+        asked.clear()
+        known = Known(engine=Engine(block=16), server=Server(unit=16, pool_tokens=pool))
+        cases = Book(shop.store, WordServer(), known)
+        await cases.why(cases.turn(second))
+        assert len(asked) == n

@@ -602,3 +602,25 @@ def test_what_has_what_was_expected_is_never_a_loss(seen: Seen) -> None:
     had = replace(seen, turn=with_(seen.turn, cached_tokens=seen.expected.at_most))
     found = why(had)
     assert found.verdict is not Verdict.ENGINE_LOST_CACHE and not found.candidates
+
+
+def test_a_restart_explains_all_and_no_count_goes_on_beyond_it() -> None:
+    """What ran before it, and what ran after it, is no reason beside it."""
+    busy = before(started_at=T + 30, kv_cache_usage_share=0.96, preempted=3)
+    found = why(scene(turn=busy, others=FILLERS))
+    assert found.reason == Reason.RESTART
+    assert found.evidence == (
+        "0 of 20,000 tokens came from the cache that should have",
+        "the server's process began 30 s before, after turn 10 had ended",
+    )
+    assert not any("eviction" in line or "reset" in line for line in found.rules_out)
+
+
+def test_a_turn_itself_leaves_its_prefix_room() -> None:
+    """A look after it came: it is the request that runs."""
+    for at, named in ((59.9, True), (60.5, False)):
+        look = sample(at, computed=1_008, cached=19_008, generated=300, kv_cache_usage_share=0.96)
+        found = why(scene(turn=with_(NEW, samples=[look, NEW.samples[1]])))
+        assert any("there was no room left" in line for line in found.evidence) is named
+    idle = sample(59.9, computed=1_008, cached=19_008, generated=300, kv_cache_usage_share=0.96, running=0)
+    assert not any("no room" in line for line in why(scene(turn=with_(NEW, samples=[idle, NEW.samples[1]]))).evidence)

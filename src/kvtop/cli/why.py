@@ -74,10 +74,11 @@ def tokens(split: Split) -> str:
     """What became of the prompt, by the numbers of the dashboard; empty where too little is known."""
     if split.prompt is None or split.cached is None:
         return ""
-    parts = [f"{exact(split.cached)} cached"]
+    parts, about = [f"{exact(split.cached)} cached"], "~" if split.guessed else ""
     shares = [(split.changed, "behind a change"), (split.lost, "lost"), (split.unsaved, "not saved")]
-    parts += [f"{exact(n)} read again ({how})" for n, how in shares if n]
-    return f"{exact(split.prompt)}: {', '.join(parts)}, {exact(split.new)} {'read' if split.reread is None else 'new'}"
+    parts += [f"{about}{exact(n)} read again ({how})" for n, how in shares if n]
+    parts.append(f"{about}{exact(split.new)} {'read' if split.reread is None else 'new'}")
+    return f"{exact(split.prompt)}: {', '.join(parts)}"
 
 
 def lines(found: Why) -> Iterator[str]:

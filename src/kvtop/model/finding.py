@@ -27,6 +27,8 @@ class Finding:
     """What to do about it."""
     reread_tokens: int | None = None
     """Tokens of its prompt that were read before and computed again, for whatever reason."""
+    guessed: bool = False
+    """That number is an estimate: no server counted tokens."""
 
     @property
     def tells(self) -> bool:

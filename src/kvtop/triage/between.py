@@ -94,25 +94,45 @@ def counted_between(seen: Seen, source: Captured) -> float | None:
     return _computed(a, kept[-1])
 
 
-def most_between(seen: Seen, source: Captured) -> float | None:
-    """Tokens that the server computed or loaded in between, no more: what its counters grew by from before the
-    source's first token to after this turn's, less these two turns' own. None: they do not tell, or a prompt that was
-    being read at the end of it is not in them yet."""
+def requests_between(seen: Seen, source: Captured) -> float:
+    """Requests that ended or are known to have been read in between, as many as either tells."""
+    known = len(turns_between(seen, source)) + len(replays_between(seen, source))
+    finished = [one.finished for one in samples_between(seen, source) if one.finished is not None]
+    return max(float(known), finished[-1] - finished[0] if finished else 0.0)
+
+
+def spanned(seen: Seen, source: Captured) -> tuple[Sample, Sample] | None:
+    """The last look before the source's first token and the first one after this turn's, by one process: all that was
+    computed in between is in their difference. None: they are missing, or a prompt that was being read at the end is
+    not in them yet."""
     turn, read = seen.turn, seen.turn.first_token_at or seen.turn.ended_at
     first = source.first_token_at
     if source.upstream != turn.upstream or first is None or read is None:
         return None
     a = max((one for one in source.samples if one.at < first), key=lambda one: one.at, default=None)
     b = min((one for one in turn.samples if one.at > read), key=lambda one: one.at, default=None)
-    if a is None or b is None or _unread_at(seen, source, b):
+    if a is None or b is None or _unread_at(seen, source, b) or not _one_process(a, b):
         return None
-    grown = _computed(a, b)
-    own = [_own(source, source.ended_at is not None and source.ended_at < b.at)]
-    own.append(_own(turn, turn.ended_at is not None and turn.ended_at < b.at))
     told = (a.prompt_tokens, b.prompt_tokens, source.prompt_tokens, turn.prompt_tokens)
-    if grown is None or None in told or b.prompt_tokens - a.prompt_tokens < source.prompt_tokens + turn.prompt_tokens:  # type: ignore[operator]
+    if None in told or b.prompt_tokens - a.prompt_tokens < source.prompt_tokens + turn.prompt_tokens:  # type: ignore[operator]
         return None  # one of the two is not in it
-    return max(0.0, grown - sum(own))
+    return a, b
+
+
+def most_between(seen: Seen, source: Captured) -> float | None:
+    """Tokens that the server computed or loaded in between, no more: what its counters grew by, less these two turns'
+    own. None: they do not tell."""
+    span, turn = spanned(seen, source), seen.turn
+    if span is None:
+        return None
+    grown = _computed(*span)
+    own = [_own(one, one.ended_at is not None and one.ended_at < span[1].at) for one in (source, turn)]
+    return None if grown is None else max(0.0, grown - sum(own))
+
+
+def _one_process(a: Sample, b: Sample) -> bool:
+    """As far as the two looks tell."""
+    return a.started_at is None or b.started_at is None or a.started_at == b.started_at
 
 
 def _own(turn: Captured, ended: bool) -> float:
@@ -139,7 +159,9 @@ def _unread_at(seen: Seen, source: Captured, b: Sample) -> bool:
 
 def _computed(a: Sample, b: Sample) -> float | None:
     """Tokens that took room in the pool from one sample to another, since they were computed or loaded from a tier;
-    None where the samples do not tell, or began again in between."""
+    None where the samples do not tell, or are of two processes."""
+    if not _one_process(a, b):
+        return None
     if a.prompt_tokens is None or a.cached_tokens is None or a.generation_tokens is None:
         return None
     if b.prompt_tokens is None or b.cached_tokens is None or b.generation_tokens is None:

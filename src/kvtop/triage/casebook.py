@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from kvtop.capture.slow import prefill_rates
 from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.errors import KvtopError
 from kvtop.model.judge import Thresholds
@@ -15,10 +16,12 @@ from kvtop.model.own import OwnRequest, of_server
 from kvtop.model.view import CONTINUES
 from kvtop.triage import baseline, seen
 from kvtop.triage.apart import two_conversations
+from kvtop.triage.cost import priced
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
 from kvtop.triage.engine import Engine, Layers
 from kvtop.triage.judge import read
 from kvtop.triage.kv_facts import Told
+from kvtop.triage.overlap import shared
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.recurrence import Step, seen_before
 from kvtop.triage.result import Cause, Why
@@ -38,6 +41,8 @@ NEAREST = 4
 """Of a model that keeps all of its past only the prompts that are most alike decide; of others each may."""
 AROUND = 64
 """Turns before and after one that may have taken something from it."""
+RATED = 100
+"""Turns up to one that tell how fast its server reads."""
 TALK = 60
 """Turns of an agent in which a cause is looked for again."""
 _PROXIES = ("via", "x-forwarded-for", "x-litellm-", "x-bifrost-", "x-portkey-", "x-openrouter-", "cf-ray")
@@ -102,6 +107,7 @@ class Casebook:
         self._events, self._replays = events, replays
         self._sent: OrderedDict[int, Sent] = OrderedDict()
         self._counted: OrderedDict[int, Counted] = OrderedDict()
+        self._rates: dict[int, float | None] = {}
 
     @property
     def version(self) -> str | None:
@@ -291,12 +297,23 @@ class Casebook:
             expected=expected,
             diff=None if found is None else found.diff,
             server=self._known.server,
-            rate=self._known.rate,
+            rate=self._rate(turn),
             limits=self._limits,
             exact=found is None or found.diff.exact,
             replays=of_server(self._replays, turn.upstream),
         )
-        return judged(replace(scene, events=await self._told(turn, scene.source)))
+        scene = replace(scene, shared=await shared(scene, self._ids), events=await self._told(turn, scene.source))
+        return judged(scene)
+
+    async def _ids(self, turn: Captured) -> bytes:
+        return (await self.counted(turn)).ids
+
+    def _rate(self, turn: Captured) -> float | None:
+        """Prompt tokens a second by the turns up to this one, whenever it is asked; else of the server now."""
+        if (known := self._rates.get(turn.id)) is None:
+            rows = self._store.turns(last=RATED, before_id=turn.id + 1)
+            known = self._rates[turn.id] = prefill_rates(rows).get((turn.upstream, turn.model)) or self._known.rate
+        return known
 
     def _around(self, turn: Captured, base: Captured | None, expected: Expected | None) -> list[Captured]:
         """Others of its upstream by number; those from before the turns that it goes back to on with their samples."""
@@ -324,12 +341,12 @@ class Casebook:
             causes = seen_before(causes, told, same_pair=before == base.id)
         if new.relation in APART and base.conversation != new.conversation:
             causes = two_conversations(causes, made.comparison)
+        causes = priced(causes, new, self._rate(new))
         return replace(made, diff=replace(made.diff, causes=causes))
 
     def cache(self, turn: Captured, expected: Expected | None) -> Cache:
         return Cache(
             unit=self._known.unit,
-            rate=seen.pace(turn, self._known.rate),
             expected=None if expected is None else expected.tokens,
             expected_exact=expected is not None and expected.exact,
         )

@@ -17,12 +17,14 @@ from kvtop.triage.between import (
     last_look,
     most_between,
     replays_between,
+    requests_between,
     samples_between,
     turns_between,
 )
 from kvtop.triage.engine import Layers
 from kvtop.triage.finding import Finding, names_of
 from kvtop.triage.kinds import Reason
+from kvtop.triage.room import Touched, touched_least, touched_most
 from kvtop.triage.seen import Seen
 
 STEP_S = 0.5
@@ -52,6 +54,9 @@ def lost_by(seen: Seen, source: Captured | None) -> list[Finding]:
     if source is None:
         return [Finding(reason, None) for reason in (Reason.CACHE_RESET, Reason.EVICTED)]
     restart = restarted(seen, source)
+    if restart.shown:  # it explains all, and no count goes on from one process to the next
+        told = [restart, _aborted(seen, source), _replica(seen, source), _hash_seed(seen, source, restart)]
+        return [one for one in told if one is not None]
     evicted = _evicted(seen, source)
     found = [
         restart,
@@ -105,34 +110,33 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
         blocks = "1 block" if len(gone) == 1 else f"{len(gone)} blocks"
         says = f"KV events: {blocks} of this prefix left the device since turn {source.id}"
         return Finding(reason, True, says, clause)
-    computed, came = computed_between(seen, source), "loaded or computed" if seen.server.offload else "computed"
-    if pool is not None and computed is not None and computed >= pool:
-        says = f"{exact(computed)} tokens were {came} since turn {source.id}, the pool holds {exact(pool)}"
-        return Finding(reason, True, says, clause)
-    kept = samples_between(seen, source)
-    over = expected + computed - pool if pool is not None and computed is not None else 0.0
-    if over > 0 and seen.server.engines in (None, 1) and _explained(seen, source, over):
-        says = f"{exact(computed)} tokens were {came} since turn {source.id}: the pool of {exact(pool)} could not hold"
-        return Finding(reason, True, f"{says} these {exact(expected)} as well", clause)
-    preempted = [one.preempted for one in kept if one.preempted is not None]
+    came = _came(seen)
+    touched, computed = touched_least(seen, source), computed_between(seen, source)
     alone = seen.server.engines in (None, 1)
+    if pool is not None and touched is not None and alone:  # of several engines each has a share of the pool
+        says = _did_not_fit(seen, source, touched, pool)
+        if says:
+            return Finding(reason, True, says, clause)
+    kept = samples_between(seen, source)
+    preempted = [one.preempted for one in kept if one.preempted is not None]
     if alone and len(preempted) > 1 and preempted[-1] > preempted[0]:
         n = preempted[-1] - preempted[0]
         says = f"the pool was full since turn {source.id}: {exact(n)} requests were preempted"
         return Finding(reason, True, says, clause)
-    usage = [one.kv_cache_usage_share for one in kept if one.at > since and one.kv_cache_usage_share is not None]
-    if pool is not None and usage and (1 - min(1.0, max(usage))) * pool < expected - seen.unit:
-        says = f"running requests held {max(usage):.0%} of the pool since turn {source.id}".replace("%", " %")
+    held = _held_by_others(seen, kept, since)
+    if pool is not None and held is not None and (1 - min(1.0, held)) * pool < expected - seen.unit:
+        says = f"running requests held {held:.0%} of the pool since turn {source.id}".replace("%", " %")
         return Finding(reason, True, f"{says}: there was no room left for this prefix", clause)
     if events is not None and events.complete and not gone and events.held >= expected:
         return Finding(reason, False, "eviction: by the KV events none of its blocks left the device")
     most = most_between(seen, source)
     if most is not None and most < (computed or 0.0):
-        most = None  # they contradict each other
+        return Finding(reason, None)  # they contradict each other
     if most == 0:
         return Finding(reason, False, f"eviction: nothing was computed since turn {source.id}")
-    full = seen.server.layers is Layers.FULL  # on others its blocks may be taken while the pool has room
-    if full and most is not None and pool is not None and usage and most + max(usage) * pool + expected <= pool:
+    full = alone and seen.server.layers is Layers.FULL  # on others its blocks may be taken while the pool has room
+    room = touched_most(seen, source) if full else None
+    if most is not None and room is not None and pool is not None and room + expected <= pool:
         says = f"eviction: no more than {exact(most)} tokens were {came} since turn {source.id}"
         return Finding(reason, False, f"{says}, and the pool of {exact(pool)} had room")
     return Finding(reason, None, f"{exact(computed)} tokens were {came} in between" if computed else "")
@@ -154,15 +158,37 @@ def _evicted_by(seen: Seen, source: Captured) -> str:
     return f"evicted by {' and '.join(by)}" if by else "evicted"
 
 
+def _came(seen: Seen) -> str:
+    return "loaded or computed" if seen.server.offload else "computed"
+
+
+def _did_not_fit(seen: Seen, source: Captured, touched: Touched, pool: int) -> str:
+    """What shows that this prefix, its tail first, had to make room; empty: it may have fitted."""
+    expected = seen.expected.tokens if seen.expected else 0
+    much = f"{exact(computed_between(seen, source))} tokens were {_came(seen)}"
+    if touched.found:
+        much = f"at least {exact(touched.tokens)} tokens of others were read, or found in the cache,"
+    if touched.tokens >= pool:
+        return f"{much} since turn {source.id}, the pool holds {exact(pool)}"
+    over = expected + touched.tokens - pool
+    if over <= 0 or not _explained(seen, source, over):
+        return ""
+    return f"{much} since turn {source.id}: the pool of {exact(pool)} could not hold these {exact(expected)} as well"
+
+
 def _explained(seen: Seen, source: Captured, over: float) -> bool:
     """Whether so many tokens too many for the pool explain the loss. Blocks of full attention leave one by one, the
     last ones of a prompt first; each request also takes a block that it does not fill."""
     if seen.server.layers is not Layers.FULL:
         return True
-    finished = [one.finished for one in samples_between(seen, source) if one.finished is not None]
-    known = len(turns_between(seen, source)) + len(replays_between(seen, source))
-    requests = max(known, finished[-1] - finished[0] if finished else 0.0)
-    return seen.lost <= over + seen.unit * (requests + 3)
+    return seen.lost <= over + seen.unit * (2 * requests_between(seen, source) + 3)
+
+
+def _held_by_others(seen: Seen, kept: list[Sample], since: float) -> float | None:
+    """The largest share of the pool that requests held between the source's end and this turn's begin, as far as
+    something ran then; None: not known. What is looked at later holds this turn as well."""
+    told = [one for one in kept if since < one.at <= seen.arrived and one.running]
+    return max((one.kv_cache_usage_share for one in told if one.kv_cache_usage_share is not None), default=None)
 
 
 def _aborted(seen: Seen, source: Captured) -> Finding | None:

@@ -71,6 +71,7 @@ def finding(why: Why, turn: Captured) -> Finding:
         reason=why.reason,
         fix=printable(why.fix or "", SENTENCE),
         reread_tokens=why.split.reread or why.reread_tokens,
+        guessed=why.split.guessed,
     )
 
 
@@ -90,7 +91,8 @@ def _new_tokens(why: Why, turn: Captured) -> _Said:
 
 
 def _diverged(why: Why, turn: Captured) -> _Said:
-    again = f", {tok(why.reread_tokens)} re-read" if why.reread_tokens is not None else ""
+    about = "~" if why.split.guessed else ""
+    again = f", {about}{tok(why.reread_tokens)} re-read" if why.reread_tokens is not None else ""
     first = _first(why)
     if first is not None and first.kind in _OTHER:
         other = _OTHER[first.kind]
@@ -128,9 +130,25 @@ def _lost(why: Why, turn: Captured) -> _Said:
         return _Said((f"not cached: {long}", short), (f"{missing} not in the cache: {how}", f"not cached: {long}"))
     cells = (f"engine lost it: {long}", short)
     lost = "the engine lost it"
-    told = [f"{lost}, {printable(why.how)}"] if why.how else []
+    how = f", {printable(why.how)}" if why.how else ""
+    told = [f"{lost}{how}"] if how else []
+    if much := _a_part(why):
+        few = [f"the engine lost {words}{how or f': {long}'}" for words in much]
+        left = [f"{few[0]}; {printable(why.rest)}"] if why.rest else []
+        return _Said((f"engine lost {much[-1]}: {long}", *cells), _once([*left, *few, *told, lost]))
     same = [f"{words}; the prompt is unchanged" for words in told if why.diff is None or why.diff.append_only]
     return _Said(cells, _once([*same, *(words + again for words in told), *told, f"{lost}: {long}{again}", lost]))
+
+
+def _a_part(why: Why) -> list[str]:
+    """How much of it, longest first, where that was not nearly all of the prefix, or does not explain most of the
+    wait."""
+    lost, expected = why.reread_tokens, why.expected_cached_tokens
+    if lost is None or not expected or (lost * 10 >= expected * 9 and not why.rest):
+        return []
+    seconds = why.split.seconds(lost)
+    took = f", {secs(seconds)}" if seconds is not None else ""
+    return [f"{exact(lost)} of {exact(expected)} tokens{took}", f"{tok(lost)} of {tok(expected)}{took}", tok(lost)]
 
 
 def _queued(why: Why, turn: Captured) -> _Said:
@@ -153,11 +171,12 @@ def _slow_decode(why: Why, turn: Captured) -> _Said:
 def _unknown(why: Why, turn: Captured) -> _Said:
     """Without anything that fits nothing is said that its row does not say."""
     fits = [_LOST[reason][1] for reason in why.candidates]
-    if not fits:
+    if not fits and why.reread_tokens is None:
         return _Said(tone="unsure")
-    told = f"{', '.join(fits[:-1])} or {fits[-1]}" if len(fits) > 1 else f"perhaps {fits[0]}"
+    alone = f"perhaps {fits[0]}" if fits else "not known how"
+    told = f"{', '.join(fits[:-1])} or {fits[-1]}" if len(fits) > 1 else alone
     less = f"{tok(why.reread_tokens)} less than expected" if why.reread_tokens is not None else "less than expected"
-    cells = [f"{less}: {told}", told, less, "cause not certain"]
+    cells = [f"{less}: {told}", *([told] if fits else []), less, "cause not certain"]
     clauses = [f"it got {less}: {printable(why.how)}"] if why.how else []
     return _Said(tuple(cells), (*clauses, f"it got {less}: {told}", f"it got {less}"), "unsure")
 

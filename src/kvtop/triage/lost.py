@@ -12,7 +12,7 @@ from kvtop.triage.kinds import Reason, Verdict
 from kvtop.triage.result import Why
 from kvtop.triage.seen import Seen
 from kvtop.triage.split import by_change
-from kvtop.triage.words import FIXES, because, named, waited
+from kvtop.triage.words import FIXES, because, named, rest, waited
 
 OWN_COPY = (
     "send this conversation in one form: another cache_salt, system prompt or other tools make a second copy of it, "
@@ -37,24 +37,26 @@ def engine(seen: Seen) -> Why | None:
 def _told(seen: Seen, expected: int, found: Sequence[Finding], *, had: bool = True) -> Why:
     """`had`: the cache had held it; else it would have, if the turn before had been read to its end."""
     missing = expected - (seen.cached or 0)
-    cost = f", {secs(missing / seen.rate)}" if seen.rate else ""
+    cost_s = seen.cost_s(missing)
+    cost = f", {secs(cost_s)}" if cost_s is not None else ""
+    left = rest(seen, missing, by_change(seen, missing))
     shown, name = decided(found), named(seen)
     lines = (
         f"{exact(seen.cached)} of {exact(expected)} tokens came from the cache that should have",
-        *(one.says for one in found if one.shown),
+        *(one.says for one in shown),
     )
     if seen.events is not None and seen.events.short and not any("KV events" in line for line in lines):
         lines = (*lines, seen.events.short)
     out = (*(one.says for one in found if one.shown is False and one.says), *_same_prompt(seen, had=had))
     id = str(seen.turn.id)
     if len(shown) == 1:
-        tokens = f"{exact(missing)} tokens"
+        tokens = f"{exact(missing)} {f'of {exact(expected)} ' if missing < expected else ''}tokens"
         lost = f"the engine lost {tokens}{cost}, " if had else f"{tokens} were missing{cost}: "
-        sentence = f"{name} {waited(seen)}: {lost}{shown[0].clause}"
+        sentence = f"{name} {waited(seen)}: {lost}{shown[0].clause}{left}"
         return Why(
             id, Verdict.ENGINE_LOST_CACHE, sentence, reason=shown[0].reason, evidence=lines, rules_out=out,
             expected_cached_tokens=expected, fix=_fix(seen, shown[0].reason), reread_tokens=missing,
-            how=shown[0].clause,
+            how=shown[0].clause, rest=left.removeprefix("; "),
         )  # fmt: skip
     fits = [one for one in shown or found if one.shown is not False]
     told = because([one.reason for one in fits])
@@ -63,10 +65,10 @@ def _told(seen: Seen, expected: int, found: Sequence[Finding], *, had: bool = Tr
     else:
         said = f"nothing shows how; {told} would fit" if told else "nothing shows how"
         lines = (*lines, *(one.says for one in fits if one.says))
-    sentence = f"{name} {waited(seen)}: it got {exact(missing)} tokens less than expected{cost}: {said}"
+    sentence = f"{name} {waited(seen)}: it got {exact(missing)} tokens less than expected{cost}: {said}{left}"
     return Why(
         id, Verdict.UNKNOWN, sentence, candidates=tuple(one.reason for one in fits), evidence=lines, rules_out=out,
-        expected_cached_tokens=expected, reread_tokens=missing, how=said,
+        expected_cached_tokens=expected, reread_tokens=missing, how=said, rest=left.removeprefix("; "),
     )  # fmt: skip
 
 

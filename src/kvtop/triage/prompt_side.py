@@ -10,7 +10,7 @@ from kvtop.triage.broken import blamed, reread
 from kvtop.triage.kinds import KEYS, Because, Kind, Verdict, Who
 from kvtop.triage.result import Cause, Why
 from kvtop.triage.seen import Seen
-from kvtop.triage.words import cause, named, section, waited
+from kvtop.triage.words import cause, named, rest, section, waited
 
 ANOTHER_KEY = {
     Kind.CACHE_SALT_CHANGED: "it was sent with another cache salt than the turn before",
@@ -29,10 +29,11 @@ def prompt(seen: Seen) -> Why | None:
     if anew is None or not seen.counts(anew):
         return None
     first = _first(seen, broken)
-    cost = f", {secs(anew / seen.pace)}" if seen.pace else ""
+    cost_s = seen.cost_s(anew)
+    about = "~" if seen.diff is not None and seen.diff.method == "text" else ""
+    cost = f", {about}{secs(cost_s)}" if cost_s is not None else ""
     name, at = f"{named(seen)} {waited(seen)}", _where(seen, first)
-    about = "about " if seen.diff is not None and seen.diff.method == "text" else ""
-    again = f"{about}{exact(anew)} tokens were read again{cost}"
+    again = f"{about}{exact(anew)} tokens were read again{cost}{rest(seen, anew, seen.lost)}"
     if first is not None and first.kind in KEYS:
         sentence = f"{name}: {ANOTHER_KEY[first.kind]}; {again}"
     elif first is not None and first.who is Who.NOBODY:

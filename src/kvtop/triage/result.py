@@ -109,6 +109,15 @@ class Split:
     """Read again, since the engine had them no more, or not yet; None: what it should have had is not known."""
     unsaved: int = 0
     """Read again, since the model goes on from saved states alone, and none was there."""
+    read_s: float | None = None
+    """Seconds in which it read all that did not come from the cache, no more than its wait."""
+    guessed: bool = False
+    """No server counted tokens: what was read again and what was new are estimates by its text."""
+
+    def seconds(self, tokens: float | None) -> float | None:
+        """That so many of those took; None: not known."""
+        left = None if self.prompt is None or self.cached is None else self.prompt - self.cached
+        return None if tokens is None or self.read_s is None or not left else self.read_s * min(1.0, tokens / left)
 
     @property
     def reread(self) -> int | None:
@@ -152,5 +161,7 @@ class Why:
     split: Split = field(default_factory=Split)
     how: str = ""
     """How the engine lost them, in a clause: 'evicted by turns 795–802'; of an unknown verdict what would fit."""
+    rest: str = ""
+    """What most of its wait went into besides, in a clause; empty: it went into what the sentence names."""
     behind: int | None = None
     """Of a queued one: the turn that it waited for."""

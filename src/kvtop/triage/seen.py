@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvtop.capture.slow import LOST_TOKENS, UNIT_TOKENS, expected_s
@@ -10,28 +11,10 @@ from kvtop.model.judge import Thresholds
 from kvtop.model.own import OwnRequest
 from kvtop.model.timing import waited_s
 from kvtop.model.view import CONTINUES
+from kvtop.triage.cost import cost_s
 from kvtop.triage.engine import Layers
 from kvtop.triage.result import Diff
 from kvtop.triage.reuse import Expected
-
-OWN_TOKENS = 512
-"""So many new tokens at least tell a turn's own pace."""
-
-
-def pace(turn: Captured, rate: float | None) -> float | None:
-    """Prompt tokens a second that a turn was read at, where it read enough; else `rate`, the server's, which is also
-    taken where it may have waited in a queue that nobody timed: unless it was read faster than that, queue and all."""
-    ttft, new = waited_s(turn), turn.new_tokens
-    if new is None or new < OWN_TOKENS:
-        return rate
-    if turn.prefill_s:
-        return new / turn.prefill_s
-    read_s = None if ttft is None else ttft - (turn.queue_s or 0.0)
-    if read_s is None or read_s <= 0:
-        return rate
-    if turn.queue_s is None:
-        return None if rate is None else max(rate, new / read_s)
-    return new / read_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +91,13 @@ class Seen:
     """The ids are those that the server used; else they are allowed to be wrong by one unit."""
     replays: tuple[OwnRequest, ...] = ()
     """What kvtop's own replays asked of its server, oldest first."""
+    shared: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """Of two turns (the smaller number first): tokens that both begin with, no fewer than there are. Not listed: not
+    known."""
 
-    @property
-    def pace(self) -> float | None:
-        """Prompt tokens a second: this turn's own, where its time tells; else the server's."""
-        return pace(self.turn, self.rate)
+    def cost_s(self, tokens: int | None) -> float | None:
+        """Seconds of its wait that so many of its new tokens took to read; None: not known."""
+        return cost_s(self.turn, tokens, self.rate)
 
     @property
     def cached(self) -> int | None:
@@ -162,11 +147,11 @@ class Seen:
 
     @property
     def most(self) -> int | None:
-        """What it could have had of the prompt that it is compared with, in whole units."""
+        """What it could have had of the prompt that it is compared with, in whole units where they are known."""
         told, old = self.diff.tokens.old if self.diff is not None else None, self.baseline
         before = told if told is not None or old is None else old.prompt_tokens
-        prompt = self.turn.prompt_tokens
-        return None if before is None or prompt is None else max(0, min(before, prompt - 1)) // self.unit * self.unit
+        prompt, unit = self.turn.prompt_tokens, self.server.unit or 1
+        return None if before is None or prompt is None else max(0, min(before, prompt - 1)) // unit * unit
 
     @property
     def should_s(self) -> float | None:
@@ -184,6 +169,12 @@ class Seen:
     def waited_long(self) -> bool:
         """Someone noticed."""
         return self.ttft is not None and (self.ttft >= self.limits.no_rate_s or self.slow is True)
+
+    def in_common(self, one: Captured, other: Captured) -> int:
+        """Tokens that two turns begin with, at most."""
+        most = [turn.prompt_tokens for turn in (one, other) if turn.prompt_tokens is not None]
+        told = self.shared.get((min(one.id, other.id), max(one.id, other.id)))
+        return min([*most, *([] if told is None else [told])], default=1 << 40)
 
     def counts(self, tokens: int) -> bool:
         """So many that were read anew are worth a word."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvtop.triage.broken import blamed, reread
+from kvtop.triage.cost import reading_s
 from kvtop.triage.kinds import Because, Verdict
 from kvtop.triage.result import Split, Why
 from kvtop.triage.seen import Seen
@@ -23,7 +24,12 @@ def split(seen: Seen, found: Why) -> Split:
     if lost is not None:
         lost = min(lost, left)
     changed = min(changed, left - (lost or 0))
-    return Split(prompt, cached, changed, lost, min(_unsaved(seen), left - (lost or 0) - changed))
+    unsaved = min(_unsaved(seen), left - (lost or 0) - changed)
+    return Split(prompt, cached, changed, lost, unsaved, reading_s(seen.turn, seen.rate), _guessed(seen, changed))
+
+
+def _guessed(seen: Seen, changed: int) -> bool:
+    return changed > 0 and seen.diff is not None and seen.diff.method == "text"
 
 
 def by_change(seen: Seen, named: int | None = None) -> int:

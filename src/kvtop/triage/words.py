@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvtop.errors import printable
-from kvtop.model.words import secs
+from kvtop.model.waits import SMALL
+from kvtop.model.words import exact, secs
 from kvtop.triage.kinds import Because, Kind, Reason
 from kvtop.triage.seen import Seen
 
@@ -61,6 +62,22 @@ def named(seen: Seen) -> str:
 def waited(seen: Seen) -> str:
     """`waited 92 s`."""
     return f"waited {secs(seen.ttft)}" if seen.ttft is not None else "came"
+
+
+def rest(seen: Seen, tokens: int, besides: int = 0) -> str:
+    """What the wait went into, where most of it did not go into the `tokens` that a sentence tells; else nothing.
+    `besides`: tokens that were read again for another reason."""
+    ttft, cost = seen.ttft, seen.cost_s(tokens)
+    if ttft is None or cost is None or cost * 2 >= ttft:
+        return ""
+    left, queue = ttft - cost, seen.turn.queue_s or 0.0
+    new = max(0, (seen.turn.new_tokens or 0) - tokens - besides)
+    parts = [f"{secs(queue)} in the queue"] if queue >= SMALL * left else []
+    parts += [f"{exact(besides)} more tokens read again"] if besides else []
+    parts += [f"{exact(new)} new tokens"] if new else []
+    if (queue + (seen.cost_s(new + besides) or 0.0)) * 2 < left:
+        parts.append("other requests ran" if seen.turn.alone is False else "what else is not known")
+    return f"; the rest, {secs(left)}: {' and '.join([', '.join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)}"
 
 
 def because(all_: Iterable[Because | Reason]) -> str:

@@ -194,7 +194,7 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("lost", "what would be reusable had nothing changed, less what is"),
             ("block", "the server's match unit: only whole ones are found again"),
             ("cached up to", "as the server answered; reusable up to: what it should have had"),
-            ("a cause's tokens", "how much longer both are the same when it is put back; seconds by prefill speed"),
+            ("a cause's tokens", "how much longer both are the same when it is put back; seconds by its own prefill"),
             ("-, +", "only in the old, in the new prompt; shaded blue: from cache"),
             ("▏, ⏎", "ends of tokens, newlines; \\u200d: a character that has no cell, where prompts differ"),
         ),

@@ -93,6 +93,11 @@ def speed(turn: Turn) -> float | None:
     return tokens_per_s(turn.completion_tokens, turn.decode_s)
 
 
+def estimate(turn: Turn) -> str:
+    """~ before what was read again, and what was new, where no server counted tokens."""
+    return "~" if turn.finding is not None and turn.finding.guessed else ""
+
+
 def tokens_bar(turn: Turn, w: int) -> Line:
     return stack([(turn.cached_tokens, "cached-device"), (again(turn), "lost"), (needed(turn), "computed")], w)
 
@@ -121,11 +126,13 @@ def headline(turn: Turn, server: ServerView | None) -> tuple[str, str, str]:
 def legend_of_tokens(turn: Turn, exactly: bool, w: int) -> Line:
     """The parts of the prompt in words, in the longest wording that fits."""
 
+    about = estimate(turn)
+
     def line(gap: str, *of: str, say: Callable[[float | None], str] = exact if exactly else tok) -> Line:
-        lost: Line = [(f"{gap}lost ", "lost"), (say(again(turn)), "t")] if again(turn) else []
+        lost: Line = [(f"{gap}lost ", "lost"), (about + say(again(turn)), "t")] if again(turn) else []
         return [
             ("cached ", "cached-device"), (say(turn.cached_tokens), "t"), *lost,
-            (f"{gap}{'read' if turn.judging else 'new'} ", "computed-text"), (say(needed(turn)), "t"),
+            (f"{gap}{'read' if turn.judging else 'new'} ", "computed-text"), (about + say(needed(turn)), "t"),
             (f"{gap}of {say(turn.prompt_tokens)}{''.join(of)}" if of else "", "d"),
         ]  # fmt: skip
 
@@ -157,12 +164,12 @@ def table(turn: Turn, server: ServerView | None, w: int) -> list[Line]:
 
     def row(name: str, tokens: float | None, share: str, seconds: float | None, *say: str) -> Line:
         numbers: Line = [
-            (name.ljust(9), "d"), *rj(exact(tokens), 10), *rj(share, 9),
+            (name.ljust(9), "d"), *rj((about if name in ("lost", "new") else "") + exact(tokens), 10), *rj(share, 9),
             *rj(short(seconds) if seconds is not None else "", 8),
         ]  # fmt: skip
         return pick_line([*([*numbers, (f"   {words}", "d")] for words in say if words), numbers], w)
 
-    share, lost = turn.cached_share, again(turn)
+    share, lost, about = turn.cached_share, again(turn), estimate(turn)
     read = f"at {tok(turn.new_tokens / turn.prefill_s)} tok/s" if turn.new_tokens and turn.prefill_s else ""
     unit = server.config.match_unit_tokens if server else None
     units = ""

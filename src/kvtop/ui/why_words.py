@@ -63,11 +63,13 @@ def broke_at(turn: Turn, why: Why, w: int) -> Line:
 
 
 def _legend(parts: Split, w: int) -> Line:
+    about = "~" if parts.guessed else ""
+
     def line(gap: str) -> Line:
         out: Line = [("cached ", "cached-device"), (exact(parts.cached), "t")]
         if parts.reread:
-            out += [(f"{gap}lost ", "lost"), (exact(parts.reread), "t")]
-        return [*out, (f"{gap}new ", "computed-text"), (exact(parts.new), "t")]
+            out += [(f"{gap}lost ", "lost"), (about + exact(parts.reread), "t")]
+        return [*out, (f"{gap}new ", "computed-text"), (about + exact(parts.new), "t")]
 
     return pick_line([line("    "), line("   "), line(" ")], w)
 
@@ -79,11 +81,12 @@ def _broke(why: Why) -> bool:
 # ---------------------------------------------------------------- tokens and time
 def spent(turn: Turn, why: Why, server: ServerView | None, time: Sequence[Line], w: int) -> Block:
     """The table of its tokens; with room its time stands beside it."""
-    speed = server.savings.prefill_tokens_per_s if server is not None else None
+    parts = why.split
     notes = []
-    if speed:
-        notes = [f"prefill speed of this server: {exact(speed)} tok/s", f"{exact(speed)} tok/s"]
-    rows = _table(turn, why, server, speed, min(w, TABLE) if w >= BESIDE else w)
+    if parts.read_s and parts.prompt is not None and parts.cached is not None:
+        speed = (parts.prompt - parts.cached) / parts.read_s
+        notes = [f"prefill speed of this turn: {exact(speed)} tok/s", f"{exact(speed)} tok/s"]
+    rows = _table(turn, why, server, min(w, TABLE) if w >= BESIDE else w)
     if w < BESIDE:
         return "Reuse", notes, rows
     n = max(len(rows), len(time))
@@ -96,15 +99,16 @@ def beside(w: int) -> int:
     return w - TABLE - 2 if w >= BESIDE else 0
 
 
-def _table(turn: Turn, why: Why, server: ServerView | None, speed: float | None, w: int) -> list[Line]:
+def _table(turn: Turn, why: Why, server: ServerView | None, w: int) -> list[Line]:
     parts = why.split
     unit = why.diff.match_unit_tokens if why.diff is not None else None
     unit = unit or (server.config.match_unit_tokens if server is not None else None)
 
     def row(name: str, tokens: float | None, read: bool, *say: str) -> Line:
         share = tokens / parts.prompt if tokens is not None and parts.prompt else None
-        seconds = tokens / speed if read and tokens is not None and speed else None
-        line: Line = [(name.ljust(NAME), "d"), *rj(exact(tokens), 10), *rj(pct(share, 1), 9)]
+        seconds = parts.seconds(tokens) if read else None
+        about = "~" if parts.guessed and read and tokens is not None else ""
+        line: Line = [(name.ljust(NAME), "d"), *rj(about + exact(tokens), 10), *rj(pct(share, 1), 9)]
         line += rj(short(seconds) if read else "", 8)
         return pick_line([*([*line, (f"   {words}", "d")] for words in say if words), line], w)
 
