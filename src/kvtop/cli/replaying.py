@@ -33,7 +33,7 @@ async def prepared(which: Sequence[str], *, url: str | None, fix: Sequence[str],
     if files:
         pair, place = of_requests(request_of(which[0]), request_of(which[1]), kinds), url or ""
     else:
-        pair, rate, place = await _captured([int(id) for id in which], url, kinds)
+        pair, rate, place = await _captured([int(id) for id in which], url, kinds, remote=remote)
     if not place:
         raise UsageError("which server the requests went to is not known", "name it: --url http://127.0.0.1:8000")
     allowed(place, remote=remote)
@@ -45,10 +45,14 @@ async def prepared(which: Sequence[str], *, url: str | None, fix: Sequence[str],
         await server.aclose()
 
 
-async def _captured(ids: Sequence[int], url: str | None, kinds: Sequence[Kind]) -> tuple[Pair, float | None, str]:
+async def _captured(
+    ids: Sequence[int], url: str | None, kinds: Sequence[Kind], *, remote: bool
+) -> tuple[Pair, float | None, str]:
     with Store.open(paths.turns_file()) as store:
         turn = store.turn(ids[-1]) if ids else newest(store)
-        async with book(store, turn, url) as cases:
+        if url is None and turn is not None and turn.upstream:
+            allowed(turn.upstream, remote=remote)  # before a prompt goes there to be counted
+        async with book(store, turn, url, remote=remote) as cases:
             new = cases.turn(ids[-1]) if ids else cases.latest()
             old = cases.turn(ids[0]) if len(ids) == 2 else None
             return await of_turns(cases, new, old, kinds), rate_of(store, new), url or new.upstream

@@ -13,14 +13,14 @@ from kvtop.capture.store.store import Store, StoreError
 from kvtop.capture.turn import Captured
 from kvtop.cli.once import PATIENCE_S, host_now, source
 from kvtop.cli.stdio import tell
-from kvtop.cli.target import Target, key_for, settings
+from kvtop.cli.target import Target, all_named, key_for, settings
 from kvtop.config import Settings
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.live.kv_past import past
 from kvtop.model.here import is_local, server_of
 from kvtop.model.judge import Thresholds
 from kvtop.model.own import OwnRequest
-from kvtop.sources.url import discreet, normalise
+from kvtop.sources.url import discreet, normalise, same_place
 from kvtop.triage import replay_notes
 from kvtop.triage.asked import Asked
 from kvtop.triage.casebook import Casebook, Known, NotFound
@@ -64,14 +64,14 @@ async def answered(
 ) -> T:
     """What `work` finds, with the server that may be asked. One that was not named and does not count tokens is said
     on stderr, and texts are compared; so is it said when this takes long."""
-    place = url or (turn.upstream if turn is not None else "")
-    waits = f"waits for {discreet(place)}" if place else "is at work"
-    late = threading.Timer(LATE_S, lambda: tell(f"kvtop: {waits} …"))
+    doing = _Doing(discreet(url or (turn.upstream if turn is not None else "")))
+    late = threading.Timer(LATE_S, lambda: tell(f"kvtop: {doing.words()} …"))
     late.daemon = True
     late.start()
     try:
         try:
             async with book(store, turn, url, events=events) as cases:
+                doing.asks = cases.server
                 return await work(cases)
         except (NotFound, StoreError):
             raise
@@ -79,9 +79,24 @@ async def answered(
             if url is not None:
                 raise
             tell(f"kvtop: {error.what}: texts are compared, and no tokens are counted")
+        doing.asks = None
         return await work(Casebook(store, limits=limits(settings()), replays=own()))
     finally:
         late.cancel()
+
+
+class _Doing:
+    """What takes so long."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self.asks: object = self
+        """Who is asked for tokens; None: nobody. This itself: that is not known yet."""
+
+    def words(self) -> str:
+        """Read from another thread."""
+        waits = self.asks is self or getattr(self.asks, "waits", False)
+        return f"waits for {self._place}" if self._place and waits else "compares the two requests"
 
 
 def newest(store: Store) -> Captured | None:
@@ -94,16 +109,22 @@ def newest(store: Store) -> Captured | None:
 
 @asynccontextmanager
 async def book(
-    store: Store, turn: Captured | None, url: str | None, *, events: bool = False
+    store: Store, turn: Captured | None, url: str | None, *, events: bool = False, remote: bool = False
 ) -> AsyncIterator[Casebook]:
     """The captured turns, with the server that they went to, or that is named. One that was not named and does not
-    answer is said on stderr, and texts are compared. `events`: also what it still has of its KV events."""
+    answer, or may not be asked, is said on stderr, and texts are compared. `events`: also what it still has of its KV
+    events. `remote`: also a server that nobody named, of another machine."""
     have = settings()
     place = url or (turn.upstream if turn is not None else "")
     if not place:
         yield Casebook(store, limits=limits(have), replays=own())
         return
     to = target(place, have)
+    if url is None and not remote and not may_be_asked(to.shown, have):
+        shown = to.shown.partition("://")[2]
+        tell(f"kvtop: {shown} is not this machine and not in config.toml: compared as text; --url asks it")
+        yield Casebook(store, limits=limits(have), replays=own())
+        return
     try:
         known, told = await _looked(to, have, rate_of(store, turn), events=events)
     except KvtopError as error:
@@ -114,6 +135,12 @@ async def book(
         return
     async with tokens_of(to) as server:
         yield Casebook(store, server, known, limits(have), told, replays=own())
+
+
+def may_be_asked(shown: str, have: Settings) -> bool:
+    """A prompt goes to a server of this machine or of config.toml. Which server a turn went to may be the word of a
+    file that was imported. `shown`: as `normalise` makes it."""
+    return is_local(shown) or any(same_place(one.shown) == same_place(shown) for one in all_named([], have))
 
 
 @asynccontextmanager

@@ -13,6 +13,8 @@ from kvtop.triage.windows import common_head, common_tail, meetings
 
 MOST_PAIRS = 40_000
 """Of two stretches with more pairs of elements to be weighed, only what stands at the same place is looked at."""
+MOST_WEIGHED = 120_000
+"""So of all stretches of two lists together: what is left then is looked at in the same way."""
 ALIKE = 0.3
 """From this share of likeness on two elements are taken to be one that was edited."""
 
@@ -41,9 +43,12 @@ def align(old: Sequence[T], new: Sequence[T], key: Callable[[T], str], likeness:
     one, other = a[head:end_a], b[head:end_b]
     if meetings(one, other) > MOST_PAIRS * 10:  # one and the same element over and over
         one, other = [f"{i} {key}" for i, key in enumerate(one)], [f"{i} {key}" for i, key in enumerate(other)]
+    left = MOST_WEIGHED
     for at, to, size in (*_runs(one, other), (len(one), len(other), 0)):
         to_a, to_b = head + at, head + to
-        alike += _pairs(old, new, range(i, to_a), range(j, to_b), likeness, between=bool(size or tail))
+        ours, theirs = range(i, to_a), range(j, to_b)
+        alike += _pairs(old, new, ours, theirs, likeness, between=bool(size or tail), most=min(left, MOST_PAIRS))
+        left -= min(left, len(ours) * len(theirs))
         equal += [(to_a + n, to_b + n) for n in range(size)]
         i, j = to_a + size, to_b + size
     equal += [(end_a + n, end_b + n) for n in range(tail)]
@@ -104,14 +109,16 @@ def _pairs(
     likeness: Callable[[T, T], float],
     *,
     between: bool,
+    most: int,
 ) -> list[tuple[int, int]]:
     """The pairs of two stretches without an equal element that are most alike in sum, without crossings. `between`:
-    equal ones follow, so that one in the place of one is that one, edited, if they are alike at all."""
+    equal ones follow, so that one in the place of one is that one, edited, if they are alike at all. `most`: pairs that
+    are weighed; of more only what stands at the same place is."""
     if not ours or not theirs:
         return []
     if between and len(ours) == len(theirs) == 1 and likeness(old[ours[0]], new[theirs[0]]) > 0:
         return [(ours[0], theirs[0])]
-    if len(ours) * len(theirs) > MOST_PAIRS:
+    if len(ours) * len(theirs) > most:
         return [(i, j) for i, j in zip(ours, theirs, strict=False) if likeness(old[i], new[j]) >= ALIKE]
     rows, columns = len(ours), len(theirs)
     score = [[likeness(old[i], new[j]) for j in theirs] for i in ours]

@@ -32,6 +32,11 @@ class Asked:
         return self._tokenizer.url
 
     @property
+    def waits(self) -> bool:
+        """A request is on its way."""
+        return self._tokenizer.waits
+
+    @property
     def calls(self) -> int:
         """Requests made so far."""
         return self._tokenizer.calls

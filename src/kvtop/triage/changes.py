@@ -215,7 +215,8 @@ class _Maker:
         removed, inserted = list(found.removed), list(found.inserted)
         head = common_head(sorted(found.equal), [(i, i) for i in range(len(old.messages))])
         if head == len(found.equal) and another_way(old.messages, new.messages, head, found.alike):
-            pairs = [pair for pair in pairs if pair in found.equal or role(old.messages[pair[0]]) in SYSTEM]
+            equal = set(found.equal)
+            pairs = [pair for pair in pairs if pair in equal or role(old.messages[pair[0]]) in SYSTEM]
             removed = sorted(set(range(len(old.messages))) - {i for i, _ in pairs})
             inserted = sorted(set(range(len(new.messages))) - {j for _, j in pairs})
         last = len(old.messages) - 1
@@ -230,6 +231,7 @@ class _Maker:
         tail = [i for i in removed if i > kept]
         # What follows the last message that both have is appended; in the place of others it is put in.
         appended = [j for j in inserted if j > end] if not tail or new.route is not Route.COMPLETIONS else []
+        behind = set(appended)
         items: list[Item] = []
         for i, j in pairs:
             one, other = old.messages[i], new.messages[j]
@@ -245,7 +247,7 @@ class _Maker:
         ]
         more = [
             Inserted(
-                None if j in appended else self._add(What.MESSAGE_INSERTED, ("messages", j), new=new.messages[j]),
+                None if j in behind else self._add(What.MESSAGE_INSERTED, ("messages", j), new=new.messages[j]),
                 j,
                 new.messages[j],
             )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
 from kvtop.capture.api.canonical import canonical, decode
 from kvtop.capture.turn import Route
 from kvtop.triage.causes import RULES, Board
@@ -43,7 +47,29 @@ def causes_of(comparison: Comparison, *, gateway: bool = False) -> tuple[Cause, 
     board = Board(comparison, gateway)
     for rule in RULES:
         rule(board)
-    return tuple(sorted(board.causes, key=board.order))
+    return tuple(_few(sorted(board.causes, key=board.order)))
+
+
+MOST_ALIKE = 50
+"""Causes of one kind that are told one by one; of more, those behind are told as one."""
+
+
+def _few(causes: Sequence[Cause]) -> Iterator[Cause]:
+    seen = Counter(cause.kind for cause in causes)
+    many = {kind for kind, n in seen.items() if n > MOST_ALIKE}
+    told: Counter[Kind] = Counter()
+    for cause in causes:
+        told[cause.kind] += 1
+        if cause.kind not in many or told[cause.kind] < MOST_ALIKE:
+            yield cause
+        elif told[cause.kind] == MOST_ALIKE:
+            rest = [one for one in causes if one.kind is cause.kind][MOST_ALIKE - 1 :]
+            yield replace(
+                cause,
+                says=f"and {len(rest):,} more of this kind from here on, of which this is the first: {cause.says}",
+                values=tuple(sorted({value for one in rest for value in one.values})),
+                changes=frozenset().union(*(one.changes for one in rest)),
+            )
 
 
 def first_difference(comparison: Comparison, causes: tuple[Cause, ...]) -> FirstDifference | None:

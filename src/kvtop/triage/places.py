@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kvtop.triage.kinds import KEYS
@@ -55,7 +56,10 @@ def places(sheet: Sheet) -> Places:
     texts = [cause for cause in sheet.diff.causes if cause.kind not in KEYS]
     appended = not texts and all(not sheet.hunks[n].old for n in changes) and len(changes) <= 1
     starts = tuple(piece for piece, _ in sheet.sections)
-    at_cause = tuple(_place(sheet, cause, changes) for cause in sheet.diff.causes)
+    named: dict[str, int] = {}
+    for n, (_, name) in enumerate(sheet.sections):
+        named.setdefault(name, n)
+    at_cause = tuple(_place(sheet, cause, changes, named) for cause in sheet.diff.causes)
     return Places(sheet, changes, at_cause, appended, starts)
 
 
@@ -76,23 +80,22 @@ def _kind(name: str) -> str:
     return name.partition("[")[0]
 
 
-def _place(sheet: Sheet, cause: Cause, changes: tuple[int, ...]) -> int | None:
-    """The first change in the section of the new prompt that the cause names."""
-    best = -1
-    for n, (_, name) in enumerate(sheet.sections):
-        if _within(cause.section, name) and (best < 0 or len(name) > len(sheet.sections[best][1])):
-            best = n
-    if best < 0:
+def _place(sheet: Sheet, cause: Cause, changes: tuple[int, ...], named: Mapping[str, int]) -> int | None:
+    """The first change in the section of the new prompt that the cause names. `named`: the first section of a name."""
+    best = next((named[name] for name in _holders(cause.section) if name in named), None)
+    if best is None:
         return 0 if changes and len(sheet.diff.causes) == 1 and not sheet.sections else None
     start = sheet.sections[best][0]
     end = sheet.sections[best + 1][0] if best + 1 < len(sheet.sections) else len(sheet.new)
-    for n, at in enumerate(changes):
-        new = sheet.hunks[at].new
+    for n in range(bisect_left(changes, start, key=lambda at: sheet.hunks[at].new.stop), len(changes)):
+        new = sheet.hunks[changes[n]].new
         if (new.start < end and new.stop > start) if new else start <= new.start <= end:
             return n
+        if new.start > end:
+            return None
     return None
 
 
-def _within(section: str, name: str) -> bool:
-    """tools[3].function.parameters is within tools[3], not within tools[33] or tools[3]x."""
-    return bool(name) and section.startswith(name) and section[len(name) :][:1] in ("", ".", "[", " ")
+def _holders(section: str) -> Iterator[str]:
+    """What a section is within, itself first: tools[3].function is within tools[3] and tools, not within tools[33]."""
+    yield from (section[:at] for at in range(len(section), 0, -1) if section[at : at + 1] in ("", ".", "[", " "))

@@ -25,6 +25,10 @@ MOST_ROWS = 60
 """Rows of one side of a change; of a longer one its end is told in a count."""
 ESCAPE = 10
 """Characters that the escape of one character takes at most."""
+MOST_CHANGES = 100
+"""Changes that are shown; how many more there are is told in a count."""
+MOST_LINES = 1_000
+"""After so many lines of changes no further one is begun."""
 PIECES_A_ROW = 200
 """So many pieces fill a row in any case: of more than these nothing is laid out for the rows around a change."""
 
@@ -47,9 +51,18 @@ def lines(sheet: Sheet, width: int | None, around: int = 3) -> Iterator[str]:
         yield ""
         yield from _cause(cause, cause_number, w)
     yield from chain.from_iterable(_wrapped([f"note: {_safe(note)}"], w) for note in sheet.diff.notes)
+    shown = rows = 0
     for group in _groups(sheet, where, w - 2, around):
+        if rows > MOST_LINES:
+            break
         yield ""
-        yield from _change(sheet, where, group, w, around)
+        for line in _change(sheet, where, group, w, around):
+            yield line
+            rows += 1
+        shown += len(group)
+    if (left := len(where.changes) - shown) > 0:
+        yield ""
+        yield from _wrapped([f"[and {exact(left)} more change{'' if left == 1 else 's'}]"], w)
 
 
 # ---------------------------------------------------------------- the head
@@ -114,7 +127,7 @@ def _wrapped(texts: list[str], w: int, indent: str = "") -> Iterator[str]:
 def _groups(sheet: Sheet, where: Places, w: int, around: int) -> Iterator[list[int]]:
     """Changes that belong into one paragraph: between them is no more than what is shown around both."""
     group: list[int] = []
-    for n in where.changes:
+    for n in where.changes[:MOST_CHANGES]:
         if group and n - group[-1] == 2:
             between = sheet.hunks[n - 1].new
             short = len(between) <= 2 * around * PIECES_A_ROW

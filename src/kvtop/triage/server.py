@@ -66,6 +66,8 @@ class Server:
         self.url = self._endpoint.url
         self.calls = 0
         """Requests made so far."""
+        self.waits = False
+        """One is on its way."""
 
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
@@ -74,11 +76,14 @@ class Server:
         """The answer, whatever its status. `repeatable`: sent again where a kept connection had ended. Raises
         KvtopError where there is none."""
         self.calls += 1
+        self.waits = True
         try:
             headers = authorization(self._endpoint, self._key())
             return await self._http.post(path, body, headers, repeatable=repeatable)
         except HttpFailure as failure:
             raise self._down(failure) from None
+        finally:
+            self.waits = False
 
     async def version(self) -> str | None:
         """What it says of itself; None where it does not. Raises KvtopError where it does not answer."""

@@ -77,6 +77,11 @@ class Tokenizer:
         """Requests made so far."""
         return self._server.calls
 
+    @property
+    def waits(self) -> bool:
+        """A request is on its way."""
+        return self._server.waits
+
     async def aclose(self) -> None:
         await self._server.aclose()
 

@@ -318,7 +318,8 @@ def _same_json(old: Any, new: Any) -> bool:
 
 
 def _is_picture(block: Any) -> bool:
-    return isinstance(block, dict) and block.get("type") in _PICTURES
+    kind = block.get("type") if isinstance(block, dict) else None
+    return isinstance(kind, str) and kind in _PICTURES
 
 
 def _in_picture(board: Board, change: Change) -> bool:

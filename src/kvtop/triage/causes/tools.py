@@ -197,16 +197,13 @@ def _ids(old: str, new: str) -> tuple[Varies, ...]:
 def _moved_group(old: list[Any], new: list[Any]) -> str:
     """The MCP server whose tools alone went to the end, in their order; empty: that is not what happened."""
     old, new = [str(name) for name in old], [str(name) for name in new]
-    common = [name for name in old if name in set(new)]
-    now = [name for name in new if name in set(old)]
-    if Counter(common) != Counter(now):
+    ours, theirs = set(old), set(new)
+    common, now = [name for name in old if name in theirs], [name for name in new if name in ours]
+    if Counter(common) != Counter(now) or not now or (last := _MCP.match(now[-1])) is None:
         return ""
-    servers = {found[1] for name in now if (found := _MCP.match(str(name)))}
-    for server in sorted(servers):
-        group = [name for name in common if (found := _MCP.match(str(name))) and found[1] == server]
-        if [name for name in common if name not in group] + group == now:
-            return server
-    return ""
+    group = [name for name in common if (found := _MCP.match(name)) and found[1] == last[1]]
+    moved = set(group)
+    return last[1] if [name for name in common if name not in moved] + group == now else ""
 
 
 RULES = (
