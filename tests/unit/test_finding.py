@@ -51,12 +51,12 @@ CASES: dict[str, tuple[Why, str, tuple[str, ...], str, str]] = {
     # verdict -> tone, cells, the longest clause, chip
     "broke": (
         BROKE, "bad",
-        ("prefix broke at 12,622 in tools[4]: key order", "broke at 12,622, tools[4]", "broke in tools[4]", "broke"),
+        ("prefix broke at 12,622 in tools[4]: key order", "key order in tools[4]", "broke in tools[4]", "key order", "broke"),
         "prefix broke at token 12,622 in tools[4] (key order), 107k re-read", "SLOW",
     ),
     "broke, no tokens": (
         dataclasses.replace(BROKE, diff=diff(cause(), token=None), reread_tokens=None), "bad",
-        ("prefix broke in tools[4]: key order", "broke in tools[4]: key order", "broke in tools[4]", "broke"),
+        ("prefix broke in tools[4]: key order", "key order in tools[4]", "broke in tools[4]", "key order", "broke"),
         "prefix broke in tools[4] (key order)", "SLOW",
     ),
     "broke, nobody knows where": (
@@ -82,7 +82,7 @@ CASES: dict[str, tuple[Why, str, tuple[str, ...], str, str]] = {
             BROKE, reason="tool_key_order",
             diff=diff(cause(Kind.ROLLED_BACK, Who.NOBODY), cause(), section="messages[9].content"),
         ),
-        "bad", ("prefix broke in tools[4]: key order", "broke in tools[4]: key order", "broke in tools[4]", "broke"),
+        "bad", ("prefix broke in tools[4]: key order", "key order in tools[4]", "broke in tools[4]", "key order", "broke"),
         "prefix broke in tools[4] (key order), 107k re-read", "SLOW",
     ),
     "still running": (

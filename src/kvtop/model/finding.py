@@ -27,6 +27,8 @@ class Finding:
     """What to do about it."""
     reread_tokens: int | None = None
     """Tokens of its prompt that were read before and computed again, for whatever reason."""
+    new_tokens: int | None = None
+    """The rest of what was computed: read for the first time. None: not known."""
 
     @property
     def tells(self) -> bool:

@@ -13,12 +13,14 @@ from kvtop.errors import KvtopError
 from kvtop.model.judge import Thresholds
 from kvtop.model.own import OwnRequest, of_server
 from kvtop.model.view import CONTINUES
-from kvtop.triage import baseline, seen
+from kvtop.triage import baseline, gone_back, seen
 from kvtop.triage.apart import two_conversations
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
 from kvtop.triage.engine import Engine, Layers
 from kvtop.triage.judge import read
+from kvtop.triage.kinds import Kind
 from kvtop.triage.kv_facts import Told
+from kvtop.triage.pricing import charged
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.recurrence import Step, seen_before
 from kvtop.triage.result import Cause, Why
@@ -296,7 +298,11 @@ class Casebook:
             exact=found is None or found.diff.exact,
             replays=of_server(self._replays, turn.upstream),
         )
-        return judged(replace(scene, events=await self._told(turn, scene.source)))
+        made = judged(replace(scene, events=await self._told(turn, scene.source)))
+        if made.diff is None or made.split.reread is None:
+            return made
+        causes = charged(made.diff.causes, made.split.changed)
+        return replace(made, diff=replace(made.diff, causes=causes))
 
     def _around(self, turn: Captured, base: Captured | None, expected: Expected | None) -> list[Captured]:
         """Others of its upstream by number; those from before the turns that it goes back to on with their samples."""
@@ -324,6 +330,8 @@ class Casebook:
             causes = seen_before(causes, told, same_pair=before == base.id)
         if new.relation in APART and base.conversation != new.conversation:
             causes = two_conversations(causes, made.comparison)
+        if any(cause.kind is Kind.ROLLED_BACK for cause in causes):
+            causes = gone_back.named(causes, new, self.before(new))
         return replace(made, diff=replace(made.diff, causes=causes))
 
     def cache(self, turn: Captured, expected: Expected | None) -> Cache:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvtop.triage.align import ALIKE, text_likeness
-from kvtop.triage.causes import text, tools
+from kvtop.triage.causes import text
 from kvtop.triage.causes.board import Board
 from kvtop.triage.changes import Change, Comparison, What, in_system
 from kvtop.triage.kinds import Kind, Who
@@ -100,8 +100,8 @@ def _line(text: str, at: int, part: str) -> str:
     line = text[start : len(text) if end < 0 else end]
     if len(line) <= ROLE_CHARS:
         return line
-    dot = text.find(". ", at + len(part))
-    return text[max(start, text.rfind(". ", start, at) + 2) if ". " in text[start:at] else start : dot if dot >= 0 else end]
+    before, behind = line[: at - start].rpartition(". ")[2], line[at - start + len(part) :].partition(". ")[0]
+    return before + part + behind
 
 
 def _apart(board: Board) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from kvtop.capture.api.markers import marker
 from kvtop.triage.causes import moves
-from kvtop.triage.causes.conversations import other_conversation
 from kvtop.triage.causes.board import Board
+from kvtop.triage.causes.conversations import other_conversation
 from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.prompt import Path

@@ -1,0 +1,29 @@
+"""A conversation that went back: to which turn. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from kvtop.capture.turn import Captured, Part
+from kvtop.triage.baseline import prompt_parts
+from kvtop.triage.kinds import Kind
+from kvtop.triage.result import Cause
+
+
+def named(causes: Sequence[Cause], turn: Captured, before: Iterable[Captured]) -> tuple[Cause, ...]:
+    """The causes of a turn; where it went back, with the last one of its conversation before it (oldest first) whose
+    whole prompt it begins with."""
+    if not any(cause.kind is Kind.ROLLED_BACK for cause in causes):
+        return tuple(causes)
+    mine = _digests(turn.outline)
+    for one in reversed(list(before)):
+        parts = _digests(one.outline)
+        if one.conversation == turn.conversation and parts and mine[: len(parts)] == parts:
+            says = f"the conversation went back to turn {one.id}, and on from there"
+            return tuple(replace(cause, says=says) if cause.kind is Kind.ROLLED_BACK else cause for cause in causes)
+    return tuple(causes)
+
+
+def _digests(outline: Sequence[Part]) -> list[tuple[str, str, str]]:
+    return [(part.kind, part.role, part.digest) for part in prompt_parts(outline)]
