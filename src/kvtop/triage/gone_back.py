@@ -12,8 +12,8 @@ from kvtop.triage.result import Cause
 
 
 def named(causes: Sequence[Cause], turn: Captured, before: Iterable[Captured]) -> tuple[Cause, ...]:
-    """The causes of a turn; where it went back, with the last one of its conversation before it (oldest first) whose
-    whole prompt it begins with."""
+    """The causes of a turn; where it went back, with the last one of its conversation before it (oldest first) all of
+    whose messages it begins with, whatever tools either had."""
     if not any(cause.kind is Kind.ROLLED_BACK for cause in causes):
         return tuple(causes)
     mine = _digests(turn.outline)
@@ -26,4 +26,4 @@ def named(causes: Sequence[Cause], turn: Captured, before: Iterable[Captured]) -
 
 
 def _digests(outline: Sequence[Part]) -> list[tuple[str, str, str]]:
-    return [(part.kind, part.role, part.digest) for part in prompt_parts(outline)]
+    return [(part.kind, part.role, part.digest) for part in prompt_parts(outline) if part.kind != "tool"]
