@@ -6,7 +6,7 @@ from captured_turns import FULL
 from msgspec.structs import replace
 
 from kvtop.capture.turn import Captured, Part
-from kvtop.triage.gone_back import named
+from kvtop.triage.gone_back import named, said
 from kvtop.triage.kinds import Kind
 from kvtop.triage.result import Cause
 
@@ -32,3 +32,11 @@ def test_the_last_turn_whose_whole_prompt_it_begins_with() -> None:
 def test_where_none_is_kept_it_is_not_guessed() -> None:
     assert named((BACK,), turn(5, "a", "x"), [turn(3, "a", "b"), turn(4, "b")]) == (BACK,)
     assert named((CLOCK,), turn(5, "a"), [turn(3, "a")]) == (CLOCK,)
+
+
+def test_it_is_told_as_what_costs_nothing() -> None:
+    made = named((CLOCK, BACK), turn(5, "a", "b", "x"), [turn(2, "a", "b")])
+    assert said(made) == [
+        "the conversation went back to turn 2, and on from there: nothing of this prompt is lost by that"
+    ]
+    assert said([CLOCK]) == []

@@ -79,7 +79,7 @@ async def test_the_message_that_a_talk_went_back_to_has_one_number() -> None:
     assert where.first is not None and made.diff.causes[0].section == "messages[4]"
     assert where.section(where.first.new.start) == "messages[4]"
     said = list(lines(made, 120))
-    assert "1  rolled_back  messages[4], nothing of this prompt was lost, nobody" in said
+    assert "1  rolled_back  messages[4], nothing of this prompt is lost by that, nobody" in said
 
 
 async def test_there_are_as_many_as_were_sent_whether_they_are_found_or_not() -> None:

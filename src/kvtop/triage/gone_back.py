@@ -9,6 +9,7 @@ from kvtop.capture.turn import Captured, Part
 from kvtop.triage.baseline import prompt_parts
 from kvtop.triage.kinds import Kind
 from kvtop.triage.result import Cause
+from kvtop.triage.words import nothing_lost
 
 
 def named(causes: Sequence[Cause], turn: Captured, before: Iterable[Captured]) -> tuple[Cause, ...]:
@@ -23,6 +24,11 @@ def named(causes: Sequence[Cause], turn: Captured, before: Iterable[Captured]) -
             says = f"the conversation went back to turn {one.id}, and on from there"
             return tuple(replace(cause, says=says) if cause.kind is Kind.ROLLED_BACK else cause for cause in causes)
     return tuple(causes)
+
+
+def said(causes: Iterable[Cause]) -> list[str]:
+    """A line of evidence: that it went back, which costs nothing."""
+    return [f"{cause.says}: {nothing_lost(cause)}" for cause in causes if cause.kind is Kind.ROLLED_BACK]
 
 
 def _digests(outline: Sequence[Part]) -> list[tuple[str, str, str]]:
