@@ -31,6 +31,7 @@ def test_the_last_turn_whose_whole_prompt_it_begins_with() -> None:
 
 def test_where_none_is_kept_it_is_not_guessed() -> None:
     assert named((BACK,), turn(5, "a", "x"), [turn(3, "a", "b"), turn(4, "b")]) == (BACK,)
+    assert named((BACK,), turn(5, "a", "b", "c", "d", "x"), [turn(2, "a", "b")]) == (BACK,), "too long ago"
     assert named((CLOCK,), turn(5, "a"), [turn(3, "a")]) == (CLOCK,)
 
 
