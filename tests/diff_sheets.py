@@ -98,7 +98,8 @@ def sheet(messages: int = 40, *, words: bool = False, appended: bool = False) ->
             made, method="text", exact=False, tokens=Tokens(), match_unit_tokens=None, cached_tokens=None,
             expected_cached_tokens=None, notes=("No server was asked: words are compared, not tokens.",),
         )  # fmt: skip
-    return Sheet(made, old, new, hunks, not words, tuple(sections), "turn 811", "turn 812")
+    counts = (("tools", sum(name.startswith("tools[") for _, name in sections)),)
+    return Sheet(made, old, new, hunks, not words, tuple(sections), "turn 811", "turn 812", counts)
 
 
 def of(old: list[str], new: list[str], *causes: Cause, tokens: bool = True, **changes: object) -> Sheet:

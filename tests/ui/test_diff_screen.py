@@ -303,7 +303,7 @@ async def test_scrolling_and_both_ends() -> None:
         assert at(shown(app), "<|im_start|>system") == 8
         await pilot.press("end")
         await pilot.pause()
-        assert shown(app)[22] == "  8,030   <|im_end|>"
+        assert shown(app)[22] == "  8,023 +  limits find folder search it a most<|im_end|>"
         assert "appended, behind 3 changes" in shown(app)[7]
         last = shown(app)[8:23]
         await pilot.press("down", "pagedown", "end")

@@ -53,9 +53,9 @@ def test_a_real_one() -> None:
 
 
 def test_sections_in_words() -> None:
-    found = places(replace(of([str(n) for n in range(60)], ["x"] * 60), sections=SECTIONS))
-    assert found.sections(0, 25) == "tools[0] to tools[10] of 3"
-    assert found.sections(12, 13) == "tools[1] of 3"
+    found = places(replace(of([str(n) for n in range(60)], ["x"] * 60), sections=SECTIONS, counts=(("tools", 14),)))
+    assert found.sections(0, 25) == "tools[0] to tools[10] of 14"
+    assert found.sections(12, 13) == "tools[1] of 14"
     assert found.sections(12, 45) == "tools[1] to messages[1]"
     assert found.sections(31, 32) == "system"
     assert places(of([], [])).sections(0, 0) == ""

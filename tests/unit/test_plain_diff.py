@@ -34,8 +34,9 @@ def test_head_causes_and_changes() -> None:
     head, first, second, *changes = paragraphs(sheet())
     assert head == [
         "turn 811 and turn 812: they part in tools[4].function.parameters",
-        "7,883 and 8,034 tokens, the same up to token 795, reusable 512 (blocks of 512),",
-        "lost 7,168 of 7,680, the server had 512",
+        "7,883 and 8,034 tokens, the same up to token 795",
+        "the prompts allow 512 of 7,680 tokens to be reused (blocks of 512); the server",
+        "had 512",
         "rendered by the server, exact",
     ]
     assert first[0] == "1  tool_key_order  tools[4].function.parameters, 4,944 tokens, 86 s, gateway"

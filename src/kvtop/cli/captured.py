@@ -33,7 +33,7 @@ LAST = 20
 BROKEN_OFF = {"abort": "aborted by the server", "error": "failed: the engine gave up"}
 """By finish reason, of a stream that the server ended in order."""
 COLUMNS = (
-    "turn", "time", "prompt", "cached", "new", "out", "queue", "TTFT", "took", "tok/s",
+    "turn", "time", "prompt", "cached", "computed", "out", "queue", "TTFT", "took", "tok/s",
     "conversation", "agent", "state",
 )  # fmt: skip
 SPARE = ("tok/s", "took", "out", "queue", "new", "conversation", "time")

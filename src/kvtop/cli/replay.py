@@ -111,10 +111,9 @@ def _tell(line: str) -> None:
 def _row(run: Run) -> str:
     from kvtop.model.words import exact, pct, secs
 
+    name = run.name.value.replace("_", " ")
     took = "–" if run.ttft_s is None else secs(run.ttft_s)
-    return (
-        f"{run.name.value}: {exact(run.cached_tokens)} of {exact(run.prompt_tokens)} cached ({pct(run.share)}), {took}"
-    )
+    return f"{name}: {exact(run.cached_tokens)} of {exact(run.prompt_tokens)} cached ({pct(run.share)}), {took}"
 
 
 def _show(found: Replayed, *, as_json: bool) -> None:

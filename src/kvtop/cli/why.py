@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from kvtop.cli.args import Parser
 from kvtop.errors import printable
 from kvtop.model.words import exact, secs
+from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import in_words
 from kvtop.triage.result import Cause, Split, Why
 
@@ -58,9 +59,12 @@ async def _why(wanted: int | None, url: str | None, *, as_json: bool) -> int:
 
 
 def causes(found: Sequence[Cause], main: str | None) -> Iterator[str]:
-    """One line each: kind, place, price, who can mend it, how often; and its fix, if it is not `main`, told below."""
+    """One line each: kind, place, price, who can mend it, how often; and its fix, if it is not `main`, told below. That
+    two conversations say two things is no news."""
     for cause in found:
-        price = [] if cause.lost_tokens is None else [f"{exact(cause.lost_tokens)} tokens"]
+        if cause.kind is Kind.OTHER_CONVERSATION:
+            continue
+        price = [] if cause.told_tokens is None else [f"{exact(cause.told_tokens)} tokens"]
         price += [] if cause.lost_s is None else [secs(cause.lost_s)]
         values = f" ({', '.join(value.value for value in cause.values)})" if cause.values else ""
         moved = f" -> {in_words(cause.pointer_new)}" if cause.pointer_new is not None else ""

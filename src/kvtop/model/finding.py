@@ -29,6 +29,8 @@ class Finding:
     """Tokens of its prompt that were read before and computed again, for whatever reason."""
     guessed: bool = False
     """That number is an estimate: no server counted tokens."""
+    new_tokens: int | None = None
+    """The rest of what was computed: read for the first time. None: not known."""
 
     @property
     def tells(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kvtop.triage.causes.conversations import one_agent
 from kvtop.triage.causes.template import HANDFUL
 from kvtop.triage.changes import Comparison, in_system
 from kvtop.triage.kinds import Kind, Who
@@ -13,11 +14,12 @@ from kvtop.triage.result import Cause
 
 
 def two_conversations(causes: Sequence[Cause], comparison: Comparison) -> tuple[Cause, ...]:
-    """The same causes, with all those of the messages as one: what is said in another conversation is another thing.
-    Nothing else that costs a handful of tokens is told."""
-    talk = [one for one in causes if _of_talk(one, comparison)]
+    """The same causes, with all those of the messages as one: what is said in another conversation is another thing,
+    and what another agent is told. Nothing else that costs a handful of tokens is told."""
+    same = one_agent(comparison)
+    talk = [one for one in causes if _of_talk(one, comparison) or (not same and one.kind is Kind.TEXT_EDITED)]
     if not talk:
-        return tuple(causes)
+        return tuple(map(_of_head, causes))
     lost = [one.lost_tokens for one in talk if one.lost_tokens is not None]
     seconds = [one.lost_s for one in talk if one.lost_s is not None]
     other = replace(
@@ -31,15 +33,32 @@ def two_conversations(causes: Sequence[Cause], comparison: Comparison) -> tuple[
         changes=frozenset().union(*(one.changes for one in talk)),
         lost_tokens=sum(lost) if lost else None,
         lost_s=sum(seconds) if seconds else None,
+        reread_tokens=None,
+        of_system=False,
         seen=None,
     )
     first = list(causes).index(talk[0])
     found = [
-        other if i == first else one
+        other if i == first else _of_head(one)
         for i, one in enumerate(causes)
         if i == first or (one not in talk and (one.lost_tokens is None or one.lost_tokens > HANDFUL))
     ]
     return dearest_first(found)
+
+
+_OWN = "say what is a conversation's own in its first message, behind what all of them share"
+_FIXES = {
+    Kind.VOLATILE_TEXT: _OWN,
+    Kind.PATH_CHANGED: _OWN,
+    Kind.LIVE_STATUS: _OWN,
+    Kind.MEMORY_TEXT: _OWN,
+    Kind.TEXT_EDITED: f"an edit that was meant costs this once; else {_OWN}",
+}
+
+
+def _of_head(cause: Cause) -> Cause:
+    """What two conversations of one agent can do about it: neither goes on with the other's messages."""
+    return replace(cause, fix=_FIXES[cause.kind]) if cause.kind in _FIXES else cause
 
 
 def _of_talk(cause: Cause, comparison: Comparison) -> bool:

@@ -16,6 +16,8 @@ _OF_ITSELF = frozenset(
     }
 )  # fmt: skip
 """What two conversations should have had in common, written in two ways. All else may well differ between them."""
+_OF_ONE_AGENT = (Kind.PATH_CHANGED, Kind.LIVE_STATUS, Kind.MEMORY_TEXT, Kind.TEXT_EDITED)
+"""So should these, in the system prompt of one agent; what another agent is told is no cause (`apart.py`)."""
 
 
 def blamed(seen: Seen) -> list[Cause]:
@@ -25,9 +27,15 @@ def blamed(seen: Seen) -> list[Cause]:
     causes = [one for one in diff.causes if one.kind is not Kind.OTHER_CONVERSATION] if diff else []
     if diff is None or not seen.elsewhere or len(causes) == len(diff.causes):
         return causes
-    causes = [one for one in causes if one.kind in _OF_ITSELF]
+    causes = [one for one in causes if _is_shared(one)]
     parts = diff.first.section if diff.first is not None else None
     return causes if any(one.section == parts for one in causes) else []
+
+
+def _is_shared(cause: Cause) -> bool:
+    if cause.kind is Kind.TOOL_TEXT_CHANGED:
+        return bool(cause.values)
+    return cause.kind in _OF_ITSELF or (cause.of_system and cause.kind in _OF_ONE_AGENT)
 
 
 def reread(seen: Seen, broken: Sequence[Cause]) -> int | None:
@@ -46,7 +54,7 @@ def _changed(seen: Seen, broken: Sequence[Cause]) -> int | None:
     if diff is not None and (diff.append_only or (not broken and (diff.causes or not seen.goes_on))):
         return None
     if seen.elsewhere and diff is not None and len(broken) < len(diff.causes):
-        known = [one.lost_tokens for one in broken if one.lost_tokens is not None]
+        known = [one.told_tokens for one in broken if one.told_tokens is not None]
         if known or not broken:
             return sum(known) // seen.unit * seen.unit
     if any(one.kind in KEYS for one in broken):

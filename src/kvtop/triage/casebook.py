@@ -14,14 +14,16 @@ from kvtop.errors import KvtopError
 from kvtop.model.judge import Thresholds
 from kvtop.model.own import OwnRequest, of_server
 from kvtop.model.view import CONTINUES
-from kvtop.triage import baseline, seen
+from kvtop.triage import baseline, gone_back, seen
 from kvtop.triage.apart import two_conversations
 from kvtop.triage.cost import priced
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
 from kvtop.triage.engine import Engine, Layers
 from kvtop.triage.judge import read
+from kvtop.triage.kinds import Kind
 from kvtop.triage.kv_facts import Told
 from kvtop.triage.overlap import shared
+from kvtop.triage.pricing import charged
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.recurrence import Step, seen_before
 from kvtop.triage.result import Cause, Why
@@ -303,7 +305,13 @@ class Casebook:
             replays=of_server(self._replays, turn.upstream),
         )
         scene = replace(scene, shared=await shared(scene, self._ids), events=await self._told(turn, scene.source))
-        return judged(scene)
+        made = judged(scene)
+        if made.diff is None:
+            return made
+        causes = made.diff.causes if made.split.reread is None else charged(made.diff.causes, made.split.changed)
+        causes = priced(causes, turn, scene.rate)
+        said = (*made.evidence, *gone_back.said(causes))
+        return replace(made, diff=replace(made.diff, causes=causes), evidence=said)
 
     async def _ids(self, turn: Captured) -> bytes:
         return (await self.counted(turn)).ids
@@ -341,6 +349,8 @@ class Casebook:
             causes = seen_before(causes, told, same_pair=before == base.id)
         if new.relation in APART and base.conversation != new.conversation:
             causes = two_conversations(causes, made.comparison)
+        if any(cause.kind is Kind.ROLLED_BACK for cause in causes):
+            causes = gone_back.named(causes, new, self.before(new))
         causes = priced(causes, new, self._rate(new))
         return replace(made, diff=replace(made.diff, causes=causes))
 

@@ -39,11 +39,9 @@ def cost_s(turn: Captured, tokens: int | None, rate: float | None) -> float | No
 
 
 def priced(causes: Sequence[Cause], turn: Captured, rate: float | None) -> tuple[Cause, ...]:
-    """Each cause with its seconds, as far as they are known: together no more than the turn took to read."""
+    """Each cause with the seconds of the tokens that are told of it: together no more than the turn took to read."""
     whole, new = reading_s(turn, rate), turn.new_tokens
-    all_ = max(new or 0, sum(one.lost_tokens or 0 for one in causes))
+    all_ = max(new or 0, sum(one.told_tokens or 0 for one in causes))
     if whole is None or not all_:
         return tuple(replace(one, lost_s=None) for one in causes)
-    return tuple(
-        replace(one, lost_s=None if one.lost_tokens is None else whole * one.lost_tokens / all_) for one in causes
-    )
+    return tuple(replace(one, lost_s=whole * one.told_tokens / all_ if one.told_tokens else None) for one in causes)

@@ -12,7 +12,7 @@ from kvtop.triage.changes import Comparison, compare
 from kvtop.triage.ids import common, count
 from kvtop.triage.judge import causes_of, first_difference
 from kvtop.triage.kinds import KEYS, Kind, Who
-from kvtop.triage.pricing import dearest_first, in_seconds, price
+from kvtop.triage.pricing import dearest_first, in_blocks, price
 from kvtop.triage.prompt import Prompt, in_words
 from kvtop.triage.render import AROUND
 from kvtop.triage.result import Cause, Diff, FirstDifference, Tokens
@@ -79,8 +79,6 @@ class Cache:
 
     unit: int | None = None
     """Tokens of a prefix are matched in multiples of it."""
-    rate: float | None = None
-    """Prompt tokens computed in a second."""
     expected: int | None = None
     """Cached tokens that the new turn should have had, from all earlier ones."""
     expected_exact: bool = False
@@ -126,16 +124,18 @@ async def diverge(
         return Divergence(replace(made, first=first_difference(comparison, causes)), comparison, (old, new))
     one, other = await server.counted(old), await server.counted(new)
     pair = _Pair(comparison, server, one.ids, other.ids, new)
-    found, notes, calls = await pair.causes(causes, cache.unit)
+    found, notes, calls, rest = await pair.causes(causes, cache.unit)
     if (unread := await _unread(new, other, server)) is not None:
         found.append(unread)
     tokens = pair.tokens(cache.unit, apart=any(cause.kind in KEYS for cause in found))
+    found, tokens = in_blocks(found, tokens, cache.unit, rest)
+    found = [replace(one, lost_tokens=0) if one.kind is Kind.OTHER_CONVERSATION else one for one in found]
     made = replace(
         made,
         method=one.method if one.method == other.method else "server_tokens",
         exact=one.exact and other.exact and (cache.expected is None or cache.expected_exact),
         tokens=tokens,
-        causes=in_seconds(dearest_first(found), cache.rate),
+        causes=dearest_first(found),
         first=await pair.first(found),
         append_only=not found and (tokens.lost or 0) <= HANDFUL,
         notes=tuple(dict.fromkeys([*made.notes, *one.notes, *other.notes, *notes])),
@@ -187,15 +187,17 @@ class _Pair:
             reread = max(0, min(n, m - 1) // unit * unit - reusable)
         return Tokens(old=n, new=m, common=shared, reusable=reusable, lost=n - shared, reread=reread)
 
-    async def causes(self, guessed: Sequence[Cause], unit: int | None) -> tuple[list[Cause], list[str], int]:
-        """Those that cost something, in the order in which the prompt meets them; notes; the calls made."""
+    async def causes(self, guessed: Sequence[Cause], unit: int | None) -> tuple[list[Cause], list[str], int, int]:
+        """Those that cost something, in the order in which the prompt meets them; notes; the calls made; and tokens of
+        the old prompt that none of them explains."""
         keys = [cause for cause in guessed if cause.kind in KEYS]
         told = [cause for cause in guessed if cause.kind not in KEYS]
         mine, theirs, notes = await self._rebuilt() if told else (self.old, self.new, [])
         priced = await price(self.comparison, told, mine, theirs, self.server.of)
         found = [await self._as_printed(cause) for cause in priced.causes]
-        found = [replace(one, lost_tokens=0) if one.kind is Kind.OTHER_CONVERSATION else one for one in found]
+        rest = priced.unexplained
         if priced.unasked:
+            rest = count(self.old) - priced.reached
             found += priced.unasked
             notes.append(
                 f"{len(priced.unasked)} causes have no price: the first {priced.calls} prompts were enough asked"
@@ -205,6 +207,7 @@ class _Pair:
             left = await self._leftover(priced.reached, restored)
             if cause := explain(self.comparison, left, unit) or await self._nondeterministic(left):
                 found.append(cause)
+                rest = 0
             elif priced.unexplained > max(HANDFUL, unit or 0):
                 notes.append(
                     f"{priced.unexplained:,} tokens are lost to the chat template or the server: "
@@ -212,7 +215,7 @@ class _Pair:
                 )
         # A key that is no token costs all that was cached under the other one.
         found += [replace(cause, lost_tokens=count(self.old)) for cause in keys]
-        return found, notes, priced.calls
+        return found, notes, priced.calls, rest
 
     async def _as_printed(self, cause: Cause) -> Cause:
         """A change of the template's inputs, named by what it did to the prompt."""

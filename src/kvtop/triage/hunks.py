@@ -32,7 +32,8 @@ def hunks(old_ids: bytes, new_ids: bytes) -> tuple[Hunk, ...]:
     for packed in (old_ids, new_ids):
         if len(packed) % WIDTH:
             raise ValueError(f"not packed token ids: {len(packed)} bytes")
-    return tuple(_filled(_runs(old_ids, new_ids), count(old_ids), count(new_ids)))
+    runs = _late(_runs(old_ids, new_ids), old_ids, new_ids)
+    return tuple(_filled(runs, count(old_ids), count(new_ids)))
 
 
 def hunks_of(old: Sequence[str], new: Sequence[str]) -> tuple[Hunk, ...]:
@@ -93,6 +94,24 @@ def _runs(old: bytes, new: bytes) -> list[_Run]:
         rest.append(((i_end - tail, j_end - tail, tail), 0, 0, 0, 0, 0))
         todo += reversed(rest)
     return found
+
+
+def _late(runs: Sequence[_Run], old: bytes, new: bytes) -> list[_Run]:
+    """The same, with what only one side holds as late as it can stand: of `a.` and `a. b.` the new text is ` b.` behind
+    all of the old one, not `. b` before its last sign."""
+    out: list[_Run] = []
+    for at, to, size in runs:
+        moved = 0
+        if out:
+            x, y = out[-1][0] + out[-1][2], out[-1][1] + out[-1][2]
+            if at == x:
+                moved = min(size, _forward(new, y, new, to))
+            elif to == y:
+                moved = min(size, _forward(old, x, old, at))
+            if moved:
+                _add(out, (x, y, moved))
+        _add(out, (at + moved, to + moved, size - moved))
+    return out
 
 
 def _add(found: list[_Run], run: _Run) -> None:

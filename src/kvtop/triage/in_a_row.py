@@ -11,7 +11,7 @@ from kvtop.model.finding import Finding
 from kvtop.model.words import exact, nb, secs, tok
 from kvtop.triage.kinds import Because, Kind, Reason, Verdict, Who
 from kvtop.triage.result import Cause, Diff, Why
-from kvtop.triage.words import cause, section
+from kvtop.triage.words import cause, place, section
 
 SENTENCE = 400
 """Characters of a verdict's sentence: what an error body says stands in it too."""
@@ -72,6 +72,7 @@ def finding(why: Why, turn: Captured) -> Finding:
         fix=printable(why.fix or "", SENTENCE),
         reread_tokens=why.split.reread or why.reread_tokens,
         guessed=why.split.guessed,
+        new_tokens=why.split.new,
     )
 
 
@@ -100,16 +101,17 @@ def _diverged(why: Why, turn: Captured) -> _Said:
         clause = f"it was sent with another {other}"
         return _Said(short, (f"{clause} than the turn before{again}", f"{clause}{again}", clause))
     if first is not None and first.who is Who.NOBODY:
-        name = _BY_DESIGN.get(first.kind, cause(first.kind))
-        clause = f"{cause(first.kind)}, by design"
+        name = _BY_DESIGN.get(first.kind, cause(first))
+        clause = f"{cause(first)}, by design"
         return _Said((f"{name}, by design{again}", f"{name}{again}", name), (f"{clause}{again}", clause), "ok")
-    kind = cause(first.kind) if first is not None else ""
+    kind = cause(first) if first is not None else ""
     where, token = _place(why.diff, first)
     at = f" at {token}" if token else ""
     into = f" in {where}" if where else ""
     cells = [f"prefix broke{at}{into}: {kind}"] if kind else []
-    cells += [f"broke at {token}, {where}"] if where and token else [f"broke{at}{into}: {kind}"] if kind else []
-    cells += [f"broke{into}" if where else f"broke{at}", "broke"]
+    cells += [f"{kind}{into}"] if kind and where else [f"broke{at}: {kind}"] if kind else []
+    cells += [f"broke at {token}, {where}"] if where and token and not kind else []
+    cells += [f"broke{into}" if where else f"broke{at}", *([kind] if kind else []), "broke"]
     at = f" at {nb(f'token {token}')}" if token else ""
     of = f" ({kind})" if kind else ""
     clauses = [f"prefix broke{at}{into}{of}{again}", f"prefix broke{into}{of}{again}", f"prefix broke{into}{again}"]
@@ -212,8 +214,9 @@ def _place(diff: Diff | None, named: Cause | None) -> tuple[str, str]:
     if first is None:
         return "", ""
     if named is not None and named.section and named.section != first.section:
-        return printable(section(named.section), NAME), ""
-    where = printable(section(first.section), NAME)
+        return printable(place(named), NAME), ""
+    of = place(named) if named is not None and named.section else section(first.section)
+    where = printable(of, NAME)
     return where, exact(first.token) if first.token is not None else ""
 
 

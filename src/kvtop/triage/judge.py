@@ -9,7 +9,7 @@ from dataclasses import replace
 from kvtop.capture.api.canonical import canonical, decode
 from kvtop.capture.turn import Route
 from kvtop.triage.causes import RULES, Board
-from kvtop.triage.changes import Comparison, What
+from kvtop.triage.changes import Comparison, What, in_system
 from kvtop.triage.convert import convert, render_inputs
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt, from_chat, pointer
@@ -47,7 +47,9 @@ def causes_of(comparison: Comparison, *, gateway: bool = False) -> tuple[Cause, 
     board = Board(comparison, gateway)
     for rule in RULES:
         rule(board)
-    return tuple(_few(sorted(board.causes, key=board.order)))
+    heads = {change.id for change in comparison.changes if in_system(comparison, change)}
+    found = [replace(cause, of_system=bool(cause.changes) and cause.changes <= heads) for cause in board.causes]
+    return tuple(_few(sorted(found, key=board.order)))
 
 
 MOST_ALIKE = 50

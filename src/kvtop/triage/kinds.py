@@ -131,3 +131,5 @@ class Because(StrEnum):
 
 KEYS = (Kind.MODEL_CHANGED, Kind.CACHE_SALT_CHANGED, Kind.PROMPT_LOGPROBS_SET)
 """Causes that are no tokens: nothing of the same tokens can be reused."""
+NOT_SENT_AGAIN = (Kind.ROLLED_BACK, Kind.OTHER_CONVERSATION)
+"""What stands behind these in the old prompt is no part of the new one, which loses nothing by it."""

@@ -47,7 +47,8 @@ class Places:
         kind = _kind(a)
         if kind != _kind(b) or kind == a:
             return words
-        return f"{words} of {sum(_kind(name) == kind for _, name in self.sheet.sections)}"
+        many = dict(self.sheet.counts).get(kind)
+        return f"{words} of {many}" if many is not None else words
 
 
 def places(sheet: Sheet) -> Places:

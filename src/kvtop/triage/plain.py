@@ -15,8 +15,9 @@ from kvtop.model.words import DASH, exact, secs
 from kvtop.triage.flow import NEWLINE, Show, Shown, flow
 from kvtop.triage.places import Places, places, unseen
 from kvtop.triage.prompt import in_words
-from kvtop.triage.result import Cause
+from kvtop.triage.result import Cause, Tokens
 from kvtop.triage.sheet import Hunk, Sheet
+from kvtop.triage.words import nothing_lost
 
 LINE = 2_000
 """Characters of a line, at most, where no width is given."""
@@ -73,19 +74,23 @@ def _head(sheet: Sheet, where: Places) -> list[str]:
     out = [f"{_safe(sheet.old_label) or 'old'} and {_safe(sheet.new_label) or 'new'}: {_shared(sheet, where)}"]
     if known:
         parts = [f"{exact(tokens.old)} and {exact(tokens.new)} tokens", f"the same up to token {exact(tokens.common)}"]
-        if tokens.reusable is not None:
-            unit = f" (blocks of {exact(diff.match_unit_tokens)})" if diff.match_unit_tokens else ""
-            parts.append(f"reusable {exact(tokens.reusable)}{unit}")
-        if tokens.reread is not None and tokens.reusable is not None:
-            parts.append(f"lost {exact(tokens.reread)} of {exact(tokens.reread + tokens.reusable)}")
-        elif tokens.lost is not None:
-            parts.append(f"lost {exact(tokens.lost)}")
-        if diff.cached_tokens is not None:
-            parts.append(f"the server had {exact(diff.cached_tokens)}")
         out.append(", ".join(parts))
+        if (allowed := _allowed(tokens, diff.match_unit_tokens, diff.cached_tokens)) is not None:
+            out.append(allowed)
     exactness = ", exact" if diff.exact else "" if diff.method == "text" else ", not exact"
     out.append(f"{how}{exactness}")
     return out
+
+
+def _allowed(tokens: Tokens, unit: int | None, cached: int | None) -> str | None:
+    """What the two prompts let the cache give, and what it gave: the one is no matter of the other."""
+    had = f"the server had {exact(cached)}" if cached is not None else ""
+    if tokens.reusable is None:
+        return had or None
+    of = f" of {exact(tokens.reusable + tokens.reread)}" if tokens.reread is not None else ""
+    blocks = f" (blocks of {exact(unit)})" if unit else ""
+    said = f"the prompts allow {exact(tokens.reusable)}{of} tokens to be reused{blocks}"
+    return f"{said}; {had}" if had else said
 
 
 def _shared(sheet: Sheet, where: Places) -> str:
@@ -104,10 +109,11 @@ def _cause(cause: Cause, number: int, w: int) -> Iterator[str]:
     if cause.pointer_new is not None:
         title += f" -> {_safe(in_words(cause.pointer_new))}"
     price = []
-    if cause.lost_tokens is not None:
-        price.append(f"{exact(cause.lost_tokens)} tokens")
+    if cause.told_tokens is not None:
+        price.append(f"{exact(cause.told_tokens)} tokens")
     if cause.lost_s is not None:
         price.append(secs(cause.lost_s))
+    price += [nothing_lost(cause)] if cause.lost_tokens is not None and nothing_lost(cause) else []
     yield from _wrapped([", ".join([title, *price, str(cause.who)])], w, "   ")
     seen = f" Seen: {_safe(cause.seen)}." if cause.seen else ""
     yield from _wrapped([f"   {_safe(cause.says)}{seen}"], w, "   ")

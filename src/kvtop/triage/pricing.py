@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 
 from kvtop.triage.changes import Comparison
 from kvtop.triage.ids import common, count
+from kvtop.triage.kinds import KEYS, NOT_SENT_AGAIN
 from kvtop.triage.prompt import Prompt
-from kvtop.triage.result import Cause
+from kvtop.triage.result import Cause, Tokens
 
+FEW = 16
+"""Tokens at the end of an old prompt that only ask for an answer (`causes/template.py`)."""
 MOST_CALLS = 24
 """Prompts that a server is asked to tokenise for one divergence."""
 
@@ -75,15 +78,51 @@ async def price(comparison: Comparison, causes: Sequence[Cause], old: bytes, new
     return Priced(tuple(priced), tuple(unseen), tuple(unasked), start, at, 0 if spent else size - at, calls)
 
 
+def in_blocks(causes: Sequence[Cause], tokens: Tokens, unit: int | None, rest: int) -> tuple[list[Cause], Tokens]:
+    """Each with what it made the server read again, and the counts of the pair with their sum. `causes` in the order of
+    the prompt, those of another key behind the others. `rest`: tokens at the end of the old prompt that no cause
+    explains; a few of them are the last cause's."""
+    old, new, at = tokens.old, tokens.new, tokens.common
+    if not unit or old is None or new is None or at is None or tokens.reread is None:
+        return list(causes), tokens
+
+    def blocks(token: int) -> int:
+        return max(0, min(token, old, new - 1)) // unit * unit
+
+    out: list[Cause] = []
+    start, again = at, tokens.reread
+    costly = [n for n, cause in enumerate(causes) if cause.lost_tokens and cause.kind not in KEYS]
+    key = True
+    for n, cause in enumerate(causes):
+        if cause.kind in KEYS:  # what both have in common could not be read for it
+            out.append(replace(cause, at_token=0, reread_tokens=blocks(at) if key else 0))
+            key = False
+        elif cause.lost_tokens is None:
+            out.append(cause)
+        else:
+            end = old if costly[-1:] == [n] and rest <= FEW else start + cause.lost_tokens
+            share = blocks(end) - blocks(start)
+            if cause.kind in NOT_SENT_AGAIN:
+                share, again = 0, again - share
+            out.append(replace(cause, at_token=start, reread_tokens=share))
+            start = end
+    return out, replace(tokens, reread=max(0, again))
+
+
+def charged(causes: Sequence[Cause], tokens: int) -> tuple[Cause, ...]:
+    """The same ones, that together cost so many at most: another prompt left the rest in the cache, which the prompt
+    meets first."""
+    over = sum(cause.told_tokens or 0 for cause in causes) - tokens
+    made = {id(cause): cause for cause in causes}
+    for cause in sorted(causes, key=lambda cause: cause.at_token or 0):
+        if over <= 0:
+            break
+        told = cause.told_tokens or 0
+        made[id(cause)] = replace(cause, reread_tokens=max(0, told - over))
+        over -= min(told, over)
+    return tuple(made[id(cause)] for cause in causes)
+
+
 def dearest_first(causes: Sequence[Cause]) -> tuple[Cause, ...]:
-    """By lost tokens; of equal price as they stand."""
-    return tuple(sorted(causes, key=lambda cause: -(cause.lost_tokens or 0)))
-
-
-def in_seconds(causes: Sequence[Cause], rate: float | None) -> tuple[Cause, ...]:
-    """`rate`: prompt tokens that this server computes in a second, at this length; None: no seconds are told."""
-    if not rate:
-        return tuple(causes)
-    return tuple(
-        cause if cause.lost_tokens is None else replace(cause, lost_s=cause.lost_tokens / rate) for cause in causes
-    )
+    """By lost tokens, those of which the new prompt lost nothing last; of equal price as they stand."""
+    return tuple(sorted(causes, key=lambda cause: -(cause.lost_tokens or 0) if cause.told_tokens else 0))

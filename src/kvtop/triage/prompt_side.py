@@ -8,9 +8,10 @@ from kvtop.errors import printable
 from kvtop.model.words import exact, secs
 from kvtop.triage.broken import blamed, reread
 from kvtop.triage.kinds import KEYS, Because, Kind, Verdict, Who
+from kvtop.triage.pricing import charged
 from kvtop.triage.result import Cause, Why
 from kvtop.triage.seen import Seen
-from kvtop.triage.words import cause, named, rest, section, waited
+from kvtop.triage.words import cause, named, place, rest, section, waited
 
 ANOTHER_KEY = {
     Kind.CACHE_SALT_CHANGED: "it was sent with another cache salt than the turn before",
@@ -37,15 +38,16 @@ def prompt(seen: Seen) -> Why | None:
     if first is not None and first.kind in KEYS:
         sentence = f"{name}: {ANOTHER_KEY[first.kind]}; {again}"
     elif first is not None and first.who is Who.NOBODY:
-        sentence = f"{name}: {cause(first.kind)}, by design; {again}"
+        sentence = f"{name}: {cause(first)}, by design; {again}"
     else:
-        kind = f" ({cause(first.kind)})" if first is not None else ""
+        kind = f" ({cause(first)})" if first is not None else ""
         sentence = f"{name}: the prefix broke{at}{kind}; {again}"
     lines = [printable(one.says) for one in broken]
-    behind = sum(one.lost_tokens or 0 for one in broken if one is not first)
-    if first is not None and first.lost_tokens is not None and behind:
+    told = {id(one): cost.told_tokens for one, cost in zip(broken, charged(broken, anew), strict=True)}
+    behind = sum(told[id(one)] or 0 for one in broken if one is not first)
+    if first is not None and told.get(id(first)) is not None and behind:
         lines.append(
-            f"to mend the first of them brings back {exact(first.lost_tokens)} tokens; "
+            f"to mend the first of them brings back {exact(told[id(first)])} tokens; "
             f"{exact(behind)} more stand behind the others"
         )
     if first is not None and first.kind not in KEYS and _is_cheaper(first, broken):
@@ -70,15 +72,15 @@ def beside(seen: Seen, tokens: int) -> str:
     if first is not None and first.kind in KEYS:
         how = ANOTHER_KEY[first.kind]
     elif first is not None and first.who is Who.NOBODY:
-        how = f"{cause(first.kind)}, by design"
+        how = f"{cause(first)}, by design"
     else:
-        how = f"the prefix broke{_where(seen, first)}{f' ({cause(first.kind)})' if first is not None else ''}"
+        how = f"the prefix broke{_where(seen, first)}{f' ({cause(first)})' if first is not None else ''}"
     return f"besides, {how}: {exact(tokens)} tokens were read again for that"
 
 
 def _is_cheaper(first: Cause, broken: Sequence[Cause]) -> bool:
     """Another one of them costs more, and stands before it in their list."""
-    return any((one.lost_tokens or 0) > (first.lost_tokens or 0) for one in broken)
+    return any((one.told_tokens or 0) > (first.told_tokens or 0) for one in broken)
 
 
 def _first(seen: Seen, broken: Sequence[Cause]) -> Cause | None:
@@ -93,12 +95,14 @@ def _first(seen: Seen, broken: Sequence[Cause]) -> Cause | None:
 def _where(seen: Seen, cause: Cause | None) -> str:
     first = seen.diff.first if seen.diff else None
     if first is not None and cause is not None and cause.section and cause.section != first.section:
-        return f" in {section(cause.section)}"
+        return f" in {place(cause)}"
     if first is None:
         common = seen.expected.common if seen.expected else 0
         return f" at token {exact(common)}" if common else ""
     token = f" at token {exact(first.token)}" if first.token is not None else ""
-    return f"{token} in {section(first.section)}" if first.section else token
+    if not first.section:
+        return token
+    return f"{token} in {place(cause) if cause is not None and cause.section else section(first.section)}"
 
 
 def _agrees(seen: Seen) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvtop.triage.kinds import Because, Kind, Reason, Varies, Verdict, Who
+from kvtop.triage.kinds import NOT_SENT_AGAIN, Because, Kind, Reason, Varies, Verdict, Who
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,23 @@ class Cause:
     lost_tokens: int | None = None
     """How far the common prefix moves when this cause alone, after the ones before it, is undone."""
     lost_s: float | None = None
+    """Seconds in which the new turn read `told_tokens` (`kvtop.triage.cost`)."""
     seen: str | None = None
     """How often: '8 of the last 60 turns of this agent (13 %), every 8 turns'. None: not looked at, or once."""
+    of_system: bool = False
+    """It stands in the system prompt."""
+    at_token: int | None = None
+    """Where the prompt meets it, those before it mended."""
+    reread_tokens: int | None = None
+    """Tokens of the new prompt that it made the server read again, in whole blocks as the server matches them: those of
+    all causes together are `Tokens.reread`. None: not known."""
+
+    @property
+    def told_tokens(self) -> int | None:
+        """What people are told that it cost; None: not known, or nothing of this prompt."""
+        if self.kind in NOT_SENT_AGAIN:
+            return None
+        return self.lost_tokens if self.reread_tokens is None else self.reread_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +77,8 @@ class Tokens:
     lost: int | None = None
     """old - common."""
     reread: int | None = None
-    """What would have been reusable had nothing changed, less what was: whole units."""
+    """What would have been reusable had nothing changed, less what was: whole units. Of what the new prompt does not
+    say again nothing."""
 
 
 @dataclass(frozen=True, slots=True)

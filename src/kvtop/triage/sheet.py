@@ -33,3 +33,5 @@ class Sheet:
     old_label: str = ""
     new_label: str = ""
     """`turn 811`, or the name of a file."""
+    counts: tuple[tuple[str, int], ...] = ()
+    """(kind, how many) of the parts of the new prompt: ("messages", 27). Not all of them may be in `sections`."""

@@ -34,6 +34,7 @@ def of_words(found: Divergence, old_label: str, new_label: str) -> Sheet:
         hunks=hunks_of(pieces[0], pieces[1]),
         tokens=False,
         sections=tuple(sections),
+        counts=_counts(found.comparison.new),
         old_label=old_label,
         new_label=new_label,
     )
@@ -53,6 +54,7 @@ async def of_tokens(found: Divergence, server: Server, old_label: str, new_label
         hunks=hunks(one, other),
         tokens=True,
         sections=tuple(_sections(found.comparison.new, new)),
+        counts=_counts(found.comparison.new),
         old_label=old_label,
         new_label=new_label,
     )
@@ -60,6 +62,28 @@ async def of_tokens(found: Divergence, server: Server, old_label: str, new_label
 
 SOUGHT = 48
 """Characters by which a part of a prompt is found again in the server's text."""
+_HEADING = re.compile(
+    r"(?:<[|｜]?[^<>/\s]{1,30}>|\[[A-Z_]{2,20}\])\s*(?:\w{1,20}\s*)?(?:<[|｜]?[^<>]{1,30}>\s*){0,3}\Z"
+)
+"""What a template prints before a message: <|im_start|>user, [INST]."""
+HEADING = 80
+"""Characters of it, at most."""
+
+
+def _counts(prompt: Prompt) -> tuple[tuple[str, int], ...]:
+    """How many tools and messages there are, by the names that they have in the request."""
+    paths: list[Path] = [("tools", i) for i in range(len(prompt.tools))]
+    paths += [("messages", i) for i in range(len(prompt.messages))]
+    names = dict.fromkeys(named(prompt, path) for path in paths)
+    kinds = [name.partition("[")[0] for name in names if "[" in name]
+    # A system prompt may stand in the list, or beside it: what counts is the number of the last one.
+    last = {kind: max(_number(name) for name in names if name.startswith(f"{kind}[")) for kind in kinds}
+    return tuple((kind, n + 1) for kind, n in last.items())
+
+
+def _number(name: str) -> int:
+    digits = name.partition("[")[2].partition("]")[0]
+    return int(digits) if digits.isdigit() else 0
 
 
 def _sections(prompt: Prompt, pieces: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -72,19 +96,32 @@ def _sections(prompt: Prompt, pieces: Sequence[str]) -> Iterator[tuple[int, str]
         start = text.find(f'"{tool.get("name", "")}"')
         if start >= 0:
             places.append((start, named(prompt, ("tools", i))))
-    for start, path in zip(rendered.starts, rendered.paths, strict=True):
+    for n, (start, path) in enumerate(zip(rendered.starts, rendered.paths, strict=True)):
         if path[:1] != ("messages",) or path[-1] == "role":
             continue
-        words = rendered.text[start : start + SOUGHT].split("\n")[0].strip()
+        end = min([start + SOUGHT, *rendered.starts[n + 1 : n + 2]])
+        words = rendered.text[start:end].strip().split("\n")[0]
+        if "tool_calls" in path:  # a template has its own way of writing them
+            words = _called(prompt, path) or words
         found = text.find(words, at) if len(words) >= 4 else -1
         if found >= 0:
-            places.append((found, named(prompt, path)))
+            begins = _HEADING.search(text, max(at, found - HEADING), found)
+            places.append((begins.start() if begins else found, named(prompt, path)))
             at = found if path[1:2] != (0,) else at  # a system prompt may stand before the tools
     last = ""
     for start, name in sorted(places):
         if name != last:
             yield bisect_left(ends, start + 1), name
             last = name
+
+
+def _called(prompt: Prompt, path: Path) -> str:
+    """The name of the first tool that a message calls, quoted; empty: it is not told."""
+    calls = prompt.messages[int(path[1])].get("tool_calls")
+    first = calls[0] if isinstance(calls, list) and calls else None
+    function = first.get("function") if isinstance(first, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return f'"{name}"' if isinstance(name, str) and name else ""
 
 
 def named(prompt: Prompt, path: Path) -> str:

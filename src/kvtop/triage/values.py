@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvtop.capture.api.canonical import encode
@@ -65,3 +65,8 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 def is_text(block: Any) -> bool:
     return isinstance(block, dict) and isinstance(block.get("text"), str)
+
+
+def system_head(messages: Sequence[Mapping[str, Any]]) -> int:
+    """How many system messages stand before the talk."""
+    return next((i for i, message in enumerate(messages) if role(message) not in SYSTEM), len(messages))

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from kvtop.errors import printable
 from kvtop.model.waits import SMALL
 from kvtop.model.words import exact, secs
-from kvtop.triage.kinds import Because, Kind, Reason
+from kvtop.triage.kinds import NOT_SENT_AGAIN, Because, Kind, Reason, Varies
+from kvtop.triage.result import Cause
 from kvtop.triage.seen import Seen
 
 LIMIT = 200
@@ -46,13 +47,69 @@ FIXES = {
     Reason.METRIC_WRONG: "nothing was lost; report the number with the server's version",
 }
 _CAUSES = {
+    Kind.MODEL_CHANGED: "another model",
+    Kind.TEMPLATE_INPUTS_CHANGED: "other inputs of the template",
+    Kind.RESPONSE_FORMAT_CHANGED: "another response format",
+    Kind.CACHE_SALT_CHANGED: "another cache salt",
+    Kind.PROMPT_LOGPROBS_SET: "logprobs of the prompt",
     Kind.TOOL_KEY_ORDER: "key order",
     Kind.TOOL_ARRAY_ORDER: "array order",
+    Kind.TOOLS_REORDERED: "tools in another order",
+    Kind.TOOL_ADDED: "tool added",
+    Kind.TOOL_REMOVED: "tool removed",
+    Kind.TOOLS_CHANGED: "another set of tools",
+    Kind.TOOL_RANDOM_NAME: "a tool under a random name",
+    Kind.TOOL_TEXT_CHANGED: "another text of a tool",
+    Kind.TOOL_SCHEMA_CHANGED: "another schema of a tool",
+    Kind.TOOLS_NOT_RENDERED: "tools left out by the template",
+    Kind.RENDER_NONDETERMINISTIC: "rendered otherwise each time",
+    Kind.CLIENT_HEADER: "a header of the client",
+    Kind.VOLATILE_TEXT: "text that changes each time",
+    Kind.LIVE_STATUS: "a state that is rewritten",
+    Kind.MEMORY_TEXT: "recalled text",
+    Kind.SYSTEM_FLAPS: "two forms in turn",
+    Kind.WHITESPACE: "other white space",
+    Kind.UNICODE_FORM: "another Unicode form",
+    Kind.PATH_CHANGED: "another path",
+    Kind.TEXT_EDITED: "edited text",
+    Kind.REMINDER_MOVED: "a reminder that moved",
+    Kind.MESSAGE_INSERTED: "a message put in",
+    Kind.MESSAGE_REMOVED: "a message taken out",
+    Kind.TOOL_OUTPUT_CLEARED: "a tool output cleared",
     Kind.COMPACTION: "its history was compacted",
     Kind.WINDOW_TRUNCATED: "its oldest messages were dropped",
     Kind.ROLLED_BACK: "it was rolled back to an earlier message",
     Kind.LAST_MESSAGE_REPLACED: "its last message was replaced",
+    Kind.IMAGE_REMOVED: "a picture taken out",
+    Kind.IMAGE_REENCODED: "a picture with other bytes",
+    Kind.IMAGE_ADDED: "a picture put in",
+    Kind.REASONING_DROPPED_BY_CLIENT: "reasoning not sent back",
+    Kind.REASONING_DROPPED_BY_PROXY: "reasoning lost on the way",
+    Kind.REASONING_FIELD_IGNORED: "reasoning in a field that is not read",
+    Kind.REASONING_DROPPED_BY_TEMPLATE: "reasoning dropped by the template",
+    Kind.EMPTY_THINK: "an empty think block",
+    Kind.TOOL_CALL_IDS_CHANGED: "other ids of tool calls",
+    Kind.ARGUMENTS_RESERIALISED: "arguments written anew",
+    Kind.RESULT_RESERIALISED: "a tool's result written anew",
+    Kind.CALLS_REORDERED: "calls in another order",
+    Kind.TOOL_CALL_EDITED: "an edited tool call",
+    Kind.ROLE_CHANGED: "another role",
+    Kind.CONTENT_FORM_CHANGED: "another form of content",
+    Kind.RESUME_REASSEMBLY: "messages put together anew",
+    Kind.SYSTEM_TURN_HOISTED: "a later system message printed first",
+    Kind.SERVER_DATE: "the date that the template prints",
+    Kind.OTHER_CONVERSATION: "another conversation",
+    Kind.PER_AGENT_TEXT_FIRST: "each agent's own text stands first",
 }
+_VARIES = {
+    Varies.DATE_TIME: "a clock",
+    Varies.UUID: "a UUID",
+    Varies.RANDOM_ID: "a random id",
+    Varies.TEMP_PATH: "a path of this run",
+    Varies.COUNTER: "a counter",
+}
+_SYSTEM = ("system", "instructions")
+"""Names of the system prompt in requests that have it beside their messages."""
 
 
 def named(seen: Seen) -> str:
@@ -89,11 +146,24 @@ def because(all_: Iterable[Because | Reason]) -> str:
     return f"{', '.join(words[:-1])} {'or' if isinstance(known[0], Reason) else 'and'} {words[-1]}"
 
 
-def cause(kind: Kind) -> str:
-    """`key order`, `tool added`."""
-    return _CAUSES.get(kind) or str(kind).replace("_", " ")
+def cause(one: Cause) -> str:
+    """`key order`, `a clock`."""
+    if one.kind is Kind.VOLATILE_TEXT and len(one.values) == 1:
+        return _VARIES[one.values[0]]
+    return _CAUSES[one.kind]
+
+
+def place(one: Cause) -> str:
+    """Where it stands: `the system prompt`, `tools[4]`."""
+    return "the system prompt" if one.of_system else section(one.section)
 
 
 def section(text: str) -> str:
     """`tools[4]` of `tools[4].function.parameters`, fit for a terminal."""
-    return printable(text.partition(".")[0])[:LIMIT]
+    first = printable(text.partition(".")[0])[:LIMIT]
+    return "the system prompt" if first.partition("[")[0] in _SYSTEM else first
+
+
+def nothing_lost(one: Cause) -> str:
+    """What is said in the place of a price; empty: it has one, or that is not known."""
+    return "nothing of this prompt is lost by that" if one.kind in NOT_SENT_AGAIN else ""

@@ -82,7 +82,8 @@ def fixes(offer: Offer, key: str, w: int) -> list[Line]:
     could = ", ".join(kind.value for kind in kinds)
     if repaired is None:
         return wrap([(f"  {key} sends both also as they would be without a cause: ", "d"), (could, "t")], w, 2)
-    return wrap([("  also sent with ", "d"), (safe(repaired.says), "t"), (f"; {key} the next of {could}", "d")], w, 2)
+    more = f"; {key} goes on to the next one: {could}" if len(kinds) > 1 else f"; {key} leaves that out again"
+    return wrap([("  also sent with ", "d"), (safe(repaired.says), "t"), (more, "d")], w, 2)
 
 
 def result(found: Replayed, w: int) -> list[Line]:

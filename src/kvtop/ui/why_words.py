@@ -156,7 +156,7 @@ def block_of_causes(why: Why, w: int) -> Block | None:
     listed = causes(why)
     if not listed and not why.fix:
         return None
-    priced = any(cause.lost_tokens is not None for cause in listed)
+    priced = any(cause.told_tokens is not None for cause in listed)
     rows = cause_rows([_brief(cause) for cause in listed[:CAUSES]], w, priced)
     if more := listed[CAUSES:]:
         rows.append([(f"and {len(more)} more: the diff lists them", "d")])

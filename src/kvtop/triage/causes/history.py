@@ -5,22 +5,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from kvtop.capture.api.markers import marker
-from kvtop.triage.align import ALIKE, text_likeness
 from kvtop.triage.causes import moves
 from kvtop.triage.causes.board import Board
+from kvtop.triage.causes.conversations import other_conversation
 from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.prompt import Path
-from kvtop.triage.values import SYSTEM, key_of, role, text_of
-from kvtop.triage.windows import common_head
+from kvtop.triage.values import SYSTEM, role, system_head, text_of
 
 SHRUNK = 0.3
 """A compaction drops at least this share of the messages."""
-SHARED_CHARS = 4_000
-"""A stretch that two prompts share behind different heads: about 1,000 tokens."""
 ASKS_CHARS = 200
 """A newest message of fewer characters that speaks of a summary asks for one."""
 _SUMMARY = re.compile(
@@ -77,7 +73,7 @@ def window_truncated(board: Board) -> None:
     """The oldest messages dropped to fit a window: what is left is a suffix of the old list."""
     c = board.comparison
     removed = board.free(What.MESSAGE_REMOVED)
-    head = _system_head(c.old.messages)
+    head = system_head(c.old.messages)
     places = sorted(int(change.path[1]) for change in removed)
     if not places or board.free(What.MESSAGE_INSERTED):
         return
@@ -112,7 +108,7 @@ def rolled_back(board: Board) -> None:
     end = len(c.old.messages)
     if not places or places != list(range(places[0], end)) or board.free(What.MESSAGE_INSERTED):
         return
-    if places[0] <= _system_head(c.old.messages) or (len(places) == 1 and moves.tag(text_of(removed[0].old))):
+    if places[0] <= system_head(c.old.messages) or (len(places) == 1 and moves.tag(text_of(removed[0].old))):
         return  # a reminder at the end goes its own way
     board.claim(
         Kind.ROLLED_BACK,
@@ -137,7 +133,7 @@ def last_message_replaced(board: Board) -> None:
         for change in board.free(What.TEXT, What.FIELD, What.BLOCK_INSERTED, What.BLOCK_REMOVED)
         if change.path[:3] == ("messages", last if change.what is What.BLOCK_REMOVED else now, "content")
     ]
-    if not changes or role(c.old.messages[last]) != "user" or _system_head(c.old.messages) > last:
+    if not changes or role(c.old.messages[last]) != "user" or system_head(c.old.messages) > last:
         return
     board.claim(
         Kind.LAST_MESSAGE_REPLACED,
@@ -174,86 +170,8 @@ def message_removed(board: Board) -> None:
         )
 
 
-def other_conversation(board: Board) -> None:
-    """Two prompts that have nothing of their messages in common, or neither system prompt nor tools: no fault. Where
-    they share a long text behind different heads, the text of each agent stands first.
-    https://github.com/gotgenes/pi-packages/issues/180"""
-    c = board.comparison
-    everything = board.free()
-    if not everything or board.causes_of(Kind.COMPACTION) or not _apart(board):
-        return
-    a, b = ("\n".join(text_of(m) for m in one.messages[: _system_head(one.messages)]) for one in (c.old, c.new))
-    common = common_head(a, b)
-    if a != b and common < SHARED_CHARS and _shared_stretch(a[common:], b[common:]) >= SHARED_CHARS:
-        board.claim(
-            Kind.PER_AGENT_TEXT_FIRST,
-            everything,
-            "two agents share a long text, but each one's own text stands before it",
-            "put the shared text first, and what is each agent's own behind it",
-            at=("messages", 0, "content"),
-        )
-        return
-    board.claim(
-        Kind.OTHER_CONVERSATION,
-        everything,
-        "these are two conversations: nothing of their messages is the same",
-        "nothing is to be mended",
-        who=Who.NOBODY,
-        at=("messages",),
-    )
-
-
-def _apart(board: Board) -> bool:
-    """Whether one cannot be the other one, continued."""
-    c = board.comparison
-    head = _system_head(c.old.messages), _system_head(c.new.messages)
-    shared = [(i, j) for i, j in c.pairs if i >= head[0] and j >= head[1]]
-    changed = {board.message_of(change) for change in c.changes}
-    kept = sum(j not in changed for _, j in shared)
-    asked = any(role(message) == "user" for message in c.old.messages[head[0] :])
-    systems = [one.messages[:n] for one, n in zip((c.old, c.new), head, strict=True)]
-    other_system = bool(systems[0] and systems[1]) and _unlike(systems[0][0], systems[1][0])
-    names = [{str(tool.get("name")) for tool in one.tools} for one in (c.old, c.new)]
-    other_tools = len(names[0] & names[1]) < len(names[0] | names[1]) / 2
-    if other_system and (other_tools or kept == 0):
-        return kept <= 2
-    if kept or not asked or not all(_unlike(c.old.messages[i], c.new.messages[j]) for i, j in shared):
-        return False
-    same_head = key_of(list(systems[0])) == key_of(list(systems[1])) and not any(n.tool is not None for n in c.changes)
-    return not (same_head and len(c.old.messages) <= head[0] + 1)  # one message, said anew
-
-
-def _unlike(old: Any, new: Any) -> bool:
-    return text_likeness(text_of(old), text_of(new)) < ALIKE
-
-
-def _shared_stretch(a: str, b: str) -> int:
-    """The longest run of equal lines, in characters."""
-    places: dict[str, list[int]] = {}
-    ours, theirs = a.splitlines(), b.splitlines()
-    for n, line in enumerate(theirs):
-        if len(line) > 3:
-            places.setdefault(line, []).append(n)
-    best = 0
-    i = 0
-    while i < len(ours):
-        longest = 0
-        for j in places.get(ours[i], [])[:8]:
-            n = 0
-            while i + n < len(ours) and j + n < len(theirs) and ours[i + n] == theirs[j + n]:
-                n += 1
-            longest = max(longest, n)
-        best = max(best, sum(len(line) + 1 for line in ours[i : i + longest]))
-        i += max(1, longest)
-    return best
-
-
-def _system_head(messages: tuple[dict[str, Any], ...]) -> int:
-    return next((i for i, message in enumerate(messages) if role(message) not in SYSTEM), len(messages))
-
-
 def _is_head(board: Board, change: Change) -> bool:
-    return (change.message or 0) < _system_head(board.comparison.new.messages)
+    return (change.message or 0) < system_head(board.comparison.new.messages)
 
 
 def _first_place(board: Board, changes: list[Change]) -> Path | None:

@@ -17,7 +17,7 @@ from kvtop.ui.widgets.panel import rule
 def causes(sheet: Sheet, where: Places, w: int, most: int) -> list[Line]:
     """A title rule and a row a cause; at most so many rows of them, of which the last tells how many more there are."""
     listed = sheet.diff.causes
-    priced = any(cause.lost_tokens is not None for cause in listed)
+    priced = any(cause.told_tokens is not None for cause in listed)
     note = "by what they cost" if priced else "in the order of the prompt" if len(listed) > 1 else ""
     out = [rule("Causes", w, [(note, "d")] if note and cells(note) + 12 <= w else None)]
     if not listed:
@@ -25,7 +25,7 @@ def causes(sheet: Sheet, where: Places, w: int, most: int) -> list[Line]:
     shown = len(listed) if len(listed) <= most else max(0, most - 1)
     out += [[(" ", "t"), *row] for row in rows(listed[:shown], w - 1, priced)]
     if rest := listed[shown:]:
-        tokens = sum(cause.lost_tokens or 0 for cause in rest)
+        tokens = sum(cause.told_tokens or 0 for cause in rest)
         cost = f", {exact(tokens)} tokens together" if priced and tokens else ""
         more = f"{len(rest)} more" if shown else f"{len(rest)} causes"
         out.append([(" ", "t"), (pick([f"and {more}{cost}" if shown else f"{more}{cost}", more], w - 1), "d")])
@@ -89,7 +89,7 @@ def _row(cause: Cause, n: int, columns: _Columns) -> Line:
     line: Line = [*lj(f"{n}", 1, "t bold"), ("   ", "t"), *lj(cause.kind, columns.kind), ("  ", "t")]
     line += lj(pick(section(cause), columns.where), columns.where)
     if columns.priced:
-        line += [("  ", "t"), *rj(exact(cause.lost_tokens), 8), ("  ", "t"), *rj(secs(cause.lost_s), 7)]
+        line += [("  ", "t"), *rj(exact(cause.told_tokens), 8), ("  ", "t"), *rj(secs(cause.lost_s), 7)]
     if columns.who:
         line += [("  ", "t"), *lj(cause.who, columns.who, "t" if columns.fix else "d")]
     if columns.fix:
