@@ -134,7 +134,7 @@ def _is_less(why: Why) -> bool:
 
 def _blame(parts: Split) -> list[str]:
     """What it was read again for."""
-    shares = [(parts.changed, "changed"), (parts.lost, "lost"), (parts.unsaved, "not saved")]
+    shares = [(parts.changed, "changed"), (parts.lost, "by the engine"), (parts.unsaved, "not saved")]
     told = [f"{exact(tokens)} {how}" for tokens, how in shares if tokens]
     if len(told) > 1:
         return [", ".join(told), " + ".join(exact(tokens) for tokens, _ in shares if tokens)]
