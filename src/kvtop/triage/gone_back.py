@@ -11,7 +11,6 @@ from kvtop.triage.kinds import Kind
 from kvtop.triage.result import Cause
 from kvtop.triage.words import nothing_lost
 
-
 SAID_SINCE = 2
 """Messages behind the prompt that it went back to: its answer, and what was asked then."""
 
