@@ -145,7 +145,7 @@ async def test_a_cause_is_told_with_how_often_the_agent_had_it(shop: Shop) -> No
 async def test_what_a_turn_cost_stays_whatever_comes_later(shop: Shop) -> None:
     """Whether its own prefill was timed, or only that of turns before it."""
     for talk, prefill in (("c1", 0.9), ("c2", None)):
-        timed: dict[str, Any] = {"prompt_tokens": 2_000, "cached_tokens": 1_000, "queue_s": None, "prefill_s": 0.5}
+        timed: dict[str, Any] = {"prompt_tokens": 2_000, "cached_tokens": 288, "queue_s": None, "prefill_s": 0.5}
         timed |= {"talk": talk}
         first = shop.turn(["one"], **timed)
         broke = shop.turn(["one", "yes", "two"], TURNED, parent=first, **timed | {"prefill_s": prefill})

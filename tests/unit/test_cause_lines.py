@@ -15,15 +15,15 @@ def made(kind: Kind, *values: Varies, section: str = "messages[0].content", **mo
 
 
 def test_a_price_is_whole_blocks_and_their_time() -> None:
-    clock = made(Kind.VOLATILE_TEXT, Varies.DATE_TIME, lost_tokens=6_538, lost_s=6.538, reread_tokens=3_712)
+    clock = made(Kind.VOLATILE_TEXT, Varies.DATE_TIME, lost_tokens=6_538, lost_s=3.7, reread_tokens=3_712)
     assert list(causes([clock], "mend it")) == [
         "volatile_text (date_time) in messages[0].content, 3,712 tokens, 3.7 s, client"
     ]
 
 
 def test_what_costs_nothing_has_no_price_and_another_conversation_no_line() -> None:
-    back = made(Kind.ROLLED_BACK, section="messages[9]", who=Who.NOBODY, lost_tokens=3_378, lost_s=3.6)
-    other = made(Kind.OTHER_CONVERSATION, who=Who.NOBODY, lost_tokens=0, lost_s=0.0)
+    back = made(Kind.ROLLED_BACK, section="messages[9]", who=Who.NOBODY, lost_tokens=3_378)
+    other = made(Kind.OTHER_CONVERSATION, who=Who.NOBODY, lost_tokens=0)
     assert list(causes([other, back], None)) == ["rolled_back in messages[9], nobody", "  mend it"]
 
 
