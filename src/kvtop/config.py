@@ -6,7 +6,6 @@ A broken file never stops kvtop: `load` takes what is good, key by key, and retu
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from msgspec import Meta
 
 from kvtop import files, paths
 from kvtop.errors import Problem, keyless
+from kvtop.toml_text import expected, line_of, shown
 
 # The description of a limit is what its user reads as 'expected'.
 Interval = Annotated[float, Meta(ge=0.05, le=3600, description="0.05 to 3600 (seconds)")]
@@ -180,7 +180,7 @@ def located(problems: Iterable[Problem]) -> tuple[Problem, ...]:
                 known[problem.file] = _text_of(problem.file)
             table, key, nth = problem.place
             text, taken = known[problem.file]
-            line = _line(text, table, key, taken[nth] if table == "server" and nth < len(taken) else 0)
+            line = line_of(text, (table, key), taken[nth] if table == "server" and nth < len(taken) else 0)
             problem = replace(problem, line=line)
         out.append(problem)
     return tuple(out)
@@ -241,10 +241,10 @@ class _Reader:
                 good[name] = msgspec.convert(value, known.type)
             except msgspec.ValidationError:
                 # what stands in [[server]] may be a key in the wrong place: never shown
-                shown = "" if table == "server" else f" is {_shown(value)}"
-                instead = "it is left out" if known.default == "" else f"{_shown(known.default)} holds"
+                given = "" if table == "server" else f" is {shown(value)}"
+                instead = "it is left out" if known.default == "" else f"{shown(known.default)} holds"
                 instead = "this server is left out" if known.required else instead
-                self._note(f"{name}{shown}: expected {_expected(known.type)}; {instead}", table, name, nth)
+                self._note(f"{name}{given}: expected {expected(known.type)}; {instead}", table, name, nth)
         return good
 
     def _tables(self, table: str, raw: object) -> list[dict[str, Any]]:
@@ -260,23 +260,23 @@ class _Reader:
     def _table(self, name: str, raw: object) -> dict[str, Any]:
         if isinstance(raw, dict):
             return raw
-        self._note(f"{name} is {_shown(raw)}: expected a table [{name}]; its defaults hold", "", name)
+        self._note(f"{name} is {shown(raw)}: expected a table [{name}]; its defaults hold", "", name)
         return {}
 
     def _hide(self, raw: object) -> list[PanelName]:
         names = get_args(PanelName)
         if not isinstance(raw, list):
-            self._note(f'hide is {_shown(raw)}: expected a list such as ["gpu"]; it is left out', "", "hide")
+            self._note(f'hide is {shown(raw)}: expected a list such as ["gpu"]; it is left out', "", "hide")
             return []
         for name in raw:
             if name not in names:
-                self._note(f"hide: {_shown(name)} is no panel; the panels are {', '.join(names)}", "", "hide")
+                self._note(f"hide: {shown(name)} is no panel; the panels are {', '.join(names)}", "", "hide")
         return [name for name in names if name in raw]
 
     def _texts(self, raw: dict[str, Any]) -> dict[str, str]:
         for name, value in raw.items():
             if not isinstance(value, str):
-                what = f"{keyless(name, 40)} is {_shown(value)}: expected a key in quotes; it is left out"
+                what = f"{keyless(name, 40)} is {shown(value)}: expected a key in quotes; it is left out"
                 self._note(what, "keys", name)
         return {name: value for name, value in raw.items() if isinstance(value, str)}
 
@@ -315,49 +315,5 @@ class _Reader:
             self.more += 1
             return
         label = f"[[{table}]] " if table == "server" else f"[{table}] " if table else ""
-        line = _line(self._text, table, key, nth)
+        line = line_of(self._text, (table, key), nth)
         self.problems.append(Problem("config", label + what, _FIX, self._file, line))
-
-
-def _expected(kind: Any) -> str:
-    if words := get_args(kind) and getattr(kind, "__metadata__", None):
-        return str(words[0].description)
-    return "a text in quotes"
-
-
-def _shown(value: object) -> str:
-    """A value about as it stands in the file."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f'"{keyless(value, 40)}"'
-    if isinstance(value, int) and abs(value) >= 10**15:
-        return "a huge number"
-    if isinstance(value, int | float):
-        return str(value)
-    return "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a date or time"
-
-
-_HEAD = re.compile(r"\s*\[\[?\s*([\w-]+)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*(?:=|\.\s*["']?([\w-]+)["']?\s*=)""")
-
-
-def _line(text: str, table: str, key: str, nth: int) -> int | None:
-    """The line of a key of the nth table of that name (empty key: its heading), from 1; None where it is not seen.
-
-    Sees one key a line, which is how people write them: a key inside an inline table is found by its table.
-    """
-    here, count = "", -1
-    for number, line in enumerate(text.split("\n"), 1):
-        if head := _HEAD.match(line):
-            here = head[1]
-            count += here == table
-            if here == table and count == nth and not key:
-                return number
-        elif found := _KEY.match(line):
-            name = found[1] or found[2] or found[3]
-            if here == table and name == key and count in (nth, -1):
-                return number
-            if not here and name == table and found[4] in (key, None):
-                return number
-    return None

@@ -132,6 +132,8 @@ class Gpu:
     processes: tuple[GpuProcess, ...] = ()
     lost: str | None = None
     """Why this card cannot be read any more, for instance 'GPU is lost'."""
+    uuid: str | None = None
+    """GPU-…, as CUDA_VISIBLE_DEVICES takes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def test_the_words_are_those_of_the_program() -> None:
     [
         ('windw = "1m"', "config.toml, line 1: windw is no setting: did you mean 'window'?"),
         ("xyzzy = 1", "config.toml, line 1: xyzzy is no setting"),
-        ("\n[pol]", "config.toml: pol is no setting: did you mean 'poll'?"),
+        ("\n[pol]", "config.toml, line 2: pol is no setting: did you mean 'poll'?"),
         ("metrics_s = 1.0", "config.toml, line 1: metrics_s is no setting here: it belongs to [poll]"),
         (
             '[poll]\ntheme = "x"',

@@ -56,6 +56,7 @@ def test_all_fields(world: Callable[[str], None]) -> None:
     assert (busy.power_w, busy.power_limit_w, busy.temperature_c) == (341.0, 350.0, 71)
     assert (busy.pcie_tx_bytes_per_s, busy.pcie_rx_bytes_per_s) == (1_098_000, 2_098_000)
     assert busy.throttle == ("power cap",)
+    assert (busy.uuid, idle.uuid) == ("GPU-00000000-made-up-0", "GPU-00000000-made-up-1")
     assert idle.throttle == ()
     assert [(p.pid, p.memory_used_bytes) for p in busy.processes] == [(4242, 23000 << 20), (4243, None)]
     assert "\x1b" not in (busy.processes[0].name or "")

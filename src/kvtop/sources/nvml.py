@@ -65,6 +65,7 @@ class _Known:
     """What is remembered of a card between two readings."""
 
     name: str
+    uuid: str | None = None
     pcie_tx: int | None = None
     pcie_rx: int | None = None
 
@@ -201,7 +202,15 @@ class NvmlSource:
             pcie_rx_bytes_per_s=known.pcie_rx,
             throttle=self._throttle(handle),
             processes=self._processes(handle),
+            uuid=self._uuid(known, handle),
         )
+
+    def _uuid(self, known: _Known, handle: object) -> str | None:
+        """It never changes: asked until it was told once."""
+        if known.uuid is None:
+            told = self._ask(self._nvml.nvmlDeviceGetUUID, handle)
+            known.uuid = printable(told, 80) if told else None
+        return known.uuid
 
     def _pcie(self, handle: object, counter: int) -> int | None:
         kilobytes = self._ask(self._nvml.nvmlDeviceGetPcieThroughput, handle, counter)

@@ -135,10 +135,11 @@ def port_of(command: Sequence[str]) -> int | None:
 
 def masked(command: Sequence[str]) -> tuple[str, ...]:
     """A command line without its secrets, fit to be shown."""
-    return tuple(printable(word, 4000) for word in _masked(command))
+    return tuple(printable(word, 4000) for word in without_secrets(command))
 
 
-def _masked(words: Sequence[str]) -> list[str]:
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """The same as it stands, for what takes care itself of what it shows."""
     out: list[str] = []
     hide = first = False
     for word in words:
@@ -159,15 +160,15 @@ def _masked(words: Sequence[str]) -> list[str]:
             out.append(f"{flag}={MASK}")
         else:
             hide = False
-            out.append(_without_secrets(word))
+            out.append(_one_without_secrets(word))
     return out
 
 
-def _without_secrets(word: str) -> str:
+def _one_without_secrets(word: str) -> str:
     """One word of a command line. A process may have taken its whole command line as its title, in one word."""
     pieces = re.split(r"(\s+)", word)
     if len(pieces) > 1:
-        pieces[::2] = _masked(pieces[::2])
+        pieces[::2] = without_secrets(pieces[::2])
         word = "".join(pieces)
     word = _HEADER_SECRET.sub(rf"\1{MASK}", word)
     return _URL_SECRET.sub(rf"\1{MASK}@", _JSON_SECRET.sub(rf"\1{MASK}", word))
@@ -274,7 +275,7 @@ class ProcessTable:
         """Whether it is contained, and its listening ports; remembered for a while once it listens."""
         if known.ports_until > self._reads:
             return
-        known.contained, known.ports = _contained(known.process.pid), ()
+        known.contained, known.ports = in_container(known.process.pid), ()
         if not known.contained:
             try:
                 rows = known.process.net_connections(kind="tcp")
@@ -285,7 +286,7 @@ class ProcessTable:
             known.ports_until = self._reads + RESCAN_READS
 
 
-def _contained(pid: int) -> bool:
+def in_container(pid: int) -> bool:
     """In another network namespace: its ports are not those of this machine."""
     theirs, ours = (_link(f"{psutil.PROCFS_PATH}/{who}/ns/net") for who in (pid, "self"))
     return bool(theirs and ours) and theirs != ours

@@ -23,6 +23,7 @@ import msgspec
 from kvtop import paths
 from kvtop.capture.tap.ended import Ended, Missed
 from kvtop.files import read_start
+from kvtop.sources.births import birth
 
 STOP_GRACE_S = 5.0
 """How long a tap may take over its own drain, and after it was told a second time."""
@@ -85,21 +86,6 @@ def state_path(name: str) -> Path:
 
 def log_path(name: str) -> Path:
     return folder() / f"{quote(name, safe='')}.log"
-
-
-def birth(pid: int) -> str | None:
-    """The boot, and the clock ticks from it to the process's start; None where no such process lives.
-
-    Unlike a start in seconds it does not move when the clock is set.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        fields = stat.rpartition(")")[2].split()  # the program's name may hold anything
-        state, ticks = fields[0], fields[19]
-    except (OSError, IndexError):
-        return None
-    return None if state in "ZX" else f"{boot}/{ticks}"
 
 
 def myself(name: str, mappings: list[Mapped], *, drain_s: float, store: Path | None, log: Path | None) -> Running:

@@ -1,0 +1,133 @@
+"""`kvtop profile check P`: what would go wrong with it here and now, each with its fix."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from kvtop import interrupt
+from kvtop.cli.args import Parser
+from kvtop.cli.stdio import tell
+from kvtop.errors import printable
+from kvtop.model.words import gib
+from kvtop.profiles import folder
+from kvtop.profiles.check import Report, report
+from kvtop.profiles.check.report import Finding, Memory
+from kvtop.profiles.check.seen import Level
+from kvtop.profiles.check.sizes import GIB, Size
+
+COLUMNS = 80
+_MARKS = {"error": "×", "warning": "!", "note": "·"}
+_LEVELS: tuple[Level, ...] = ("error", "warning", "note")
+_NONE = "–"
+_UNIT = re.compile(r"(\d) (GiB|MiB|tokens?)\b")
+"""What a line is not broken between."""
+
+_DESCRIPTION = """\
+What would go wrong with a profile here and now: its command line held against
+the vLLM that is to run, and what it asks for against the memory, cards, ports
+and servers of this machine. Each finding with its fix. Nothing is changed; the
+first time `vllm serve --help=all` is run, which takes vLLM up to a minute.
+"""
+
+_EPILOG = """\
+marks: × error, refuses a start; ! warning, a start asks; · note
+exit code: 0 no error; 1 an error; 2 wrong use. The rules: docs/profiles-checks.md
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser(
+        prog="kvtop profile check",
+        usage="%(prog)s [-h] PROFILE [--json] [--verbose]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("profile", metavar="PROFILE", help="its name, or the path of its file")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--verbose", action="store_true", help="also which rules could not tell, and for want of what")
+    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(list(argv))
+    interrupt.as_usual()
+    found = report(folder.find(args.profile), asking=_asking)
+    if args.json:
+        print(json.dumps(found.document(), allow_nan=False))
+    else:
+        print("\n".join(text(found, verbose=args.verbose)))
+    return 0 if found.ok else 1
+
+
+def _asking(program: str) -> None:
+    tell(f"kvtop: asking {printable(program, 200)} for its flags; once, up to a minute")
+
+
+def text(found: Report, *, verbose: bool = False) -> Iterator[str]:
+    """The report in lines of at most COLUMNS cells; a fix, which may be pasted, is never broken."""
+    yield f"check {found.profile}: {summary(found)}"
+    wide = max((len(one.rule) for one in found.findings), default=0)
+    for one in found.findings:
+        yield from _finding(one, wide)
+    yield from _memory(found.memory)
+    for size in found.sizes:
+        yield f" size     {size_words(size)}"
+    if verbose:
+        for silent in found.silent:
+            yield f" {_NONE} {silent.rule}  cannot tell: lacks {silent.lacks}"
+    elif found.silent:
+        rules = len({silent.rule for silent in found.silent})
+        many = "1 rule could not tell; --verbose says what it lacks"
+        yield f" {many if rules == 1 else f'{rules} rules could not tell; --verbose says what they lack'}"
+
+
+def summary(found: Report) -> str:
+    """1 error, 2 notes; it would not start."""
+    counts = [(len(found.of(level)), level) for level in _LEVELS]
+    told = ", ".join(f"{n} {level}{'' if n == 1 else 's'}" for n, level in counts if n)
+    end = "it would not start" if not found.ok else "ready to start" if found.command else "kvtop only watches it"
+    return f"{told}; {end}" if told else end
+
+
+def _finding(one: Finding, wide: int) -> Iterator[str]:
+    head = f" {_MARKS[one.level]} {one.rule:<{wide}}  "
+    lines = textwrap.wrap(
+        _UNIT.sub("\\1\u00a0\\2", one.says),
+        max(COLUMNS, len(head) + 30),
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    yield from (line.replace("\u00a0", " ") for line in lines)
+    if one.fix:
+        yield f"{' ' * len(head)}fix {one.fix}"
+
+
+def _memory(found: Memory) -> Iterator[str]:
+    """`memory   tier 64.0   /dev/shm 62.8   host free 104.2   GPU free 6.1 + 6.1 of 24 + 24   all in GiB`."""
+    parts = [
+        f"tier {_gib(found.cpu_tier_bytes)}",
+        f"/dev/shm {_gib(found.shm_free_bytes)}",
+        f"host free {_gib(found.memory_available_bytes)}",
+    ]
+    if found.gpu_free_bytes:
+        free = " + ".join(_gib(one) for one in found.gpu_free_bytes)
+        total = " + ".join(_gib(one, 0) for one in found.gpu_total_bytes or ())
+        parts.append(f"GPU free {free} of {total}")
+    else:
+        parts.append(f"GPU free {_NONE}")
+    yield f" memory   {'   '.join(parts)}   all in GiB"
+
+
+def _gib(size: int | None, places: int = 1) -> str:
+    return _NONE if size is None else f"{max(0, size) / GIB:.{places}f}"
+
+
+def size_words(size: Size) -> str:
+    """--kv-offloading-size: 64.0 GiB in all, 32.0 GiB a GPU, about 640,000 tokens."""
+    tokens = "" if size.tokens is None else f", about {size.tokens:,} tokens"
+    each = f", {gib(size.per_gpu_bytes)} a GPU" if size.per_gpu_bytes != size.total_bytes else ""
+    return f"{size.flag}: {gib(size.total_bytes)} in all{each}{tokens}"

@@ -1,0 +1,68 @@
+"""What start, stop and switch share: the profile that was named, what check says of it, a question on the terminal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+
+from kvtop.cli import stdio
+from kvtop.errors import KvtopError, UsageError, printable
+from kvtop.profiles import folder
+from kvtop.profiles.flags import Flags
+from kvtop.profiles.folder import Entry
+from kvtop.profiles.launch import Launch, launch
+from kvtop.profiles.running import adopt
+from kvtop.profiles.running.adopt import Foreign
+from kvtop.profiles.running.client import Chosen
+
+
+def choose(entry: Entry) -> Chosen:
+    """A profile, ready to be started. Raises UsageError where it cannot be used."""
+    profile = entry.usable()
+    run = launch(entry.name, profile)
+    flags = Flags.read(run.serve)
+    names = list(flags.values("served-model-name")) or ([flags.model] if flags.model else [])
+    return Chosen(entry.name, str(entry.file), profile, run, names)
+
+
+def launches() -> dict[str, Launch]:
+    """What each profile that can be used runs."""
+    found = {}
+    for entry in folder.read_all():
+        if entry.profile is not None:
+            try:
+                found[entry.name] = launch(entry.name, entry.profile)
+            except UsageError:
+                continue
+    return found
+
+
+def foreign() -> list[Foreign]:
+    """The servers of this machine that kvtop did not start."""
+    return adopt.foreign(launches())
+
+
+def asked(question: str, *, yes: bool, flag: str = "--yes") -> bool:
+    """Whether a person at the terminal, or the flag, says yes. Raises UsageError where there is nobody to ask."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} There is no terminal to ask at", f"{flag} says yes")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def told(notes: Sequence[str]) -> None:
+    for note in notes:
+        stdio.tell(f"  {printable(note, 400)}")
+
+
+def failed(name: str, why: str) -> KvtopError:
+    """A start that went wrong."""
+    shown = printable(name, 80)
+    return KvtopError(f"{shown} did not start: {printable(why, 600)}", f"the whole log: kvtop profile logs {shown}")

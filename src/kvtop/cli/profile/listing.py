@@ -1,0 +1,150 @@
+"""`kvtop profile list`: every profile in one row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvtop.cli.args import Parser
+from kvtop.cli.table import show
+from kvtop.errors import UsageError, printable
+from kvtop.profiles import folder
+from kvtop.profiles.folder import Entry
+from kvtop.profiles.launch import Launch, launch
+from kvtop.sources.processes import option
+from kvtop.sources.tier_size import GIB, tier_bytes
+
+if TYPE_CHECKING:
+    from kvtop.profiles.running.adopt import Foreign
+    from kvtop.profiles.running.look import Seen
+
+_WIDTH = 40
+
+
+class State(NamedTuple):
+    """Of one profile."""
+
+    word: str
+    """stopped, starting, running, stopping, failed, foreign, unreadable."""
+    pid: int | None = None
+    since: float | None = None
+    """Unix time."""
+    error: str | None = None
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser(
+        prog="kvtop profile list",
+        usage="%(prog)s [-h] [--json]",
+        description="The profiles of the folder profiles/ beside config.toml. State `foreign`: a server that kvtop did "
+        "not start runs with the flags of this profile.",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    args = parser.parse_args(argv)
+    entries = folder.read_all()
+    found = states(entries)
+    rows = [_row(entry, found[entry.name]) for entry in entries]
+    if args.json:
+        print(json.dumps(rows, allow_nan=False))
+    elif not rows:
+        print(f"no profiles in {folder.folder()}")
+        print("kvtop profile import makes one of what runs your server today; docs/profiles.md shows the format")
+    else:
+        _tell(rows)
+    return 0
+
+
+def states(entries: Sequence[Entry]) -> dict[str, State]:
+    """The state of each, by name."""
+    from kvtop.profiles.running import adopt, look
+
+    runs = {entry.name: launched(entry) for entry in entries}
+    foreign = adopt.foreign({name: run for name, (run, _) in runs.items() if run is not None})
+    others = {one.profile: one for one in foreign if one.profile}
+    return {entry.name: _state(entry, runs[entry.name][1], look.look(entry.name), others) for entry in entries}
+
+
+def _state(entry: Entry, error: str | None, seen: Seen, others: Mapping[str, Foreign]) -> State:
+    other = others.get(entry.name)
+    if seen.state in ("starting", "running", "stopping"):
+        return State(seen.state, seen.pid, seen.since)
+    if entry.profile is None:
+        return State("unreadable", error=error)
+    if other is not None:
+        return State("foreign", other.who.pid, other.process.started_at)
+    why = seen.record.why if seen.record is not None and seen.state == "failed" else error
+    return State(seen.state, None, seen.since, why)
+
+
+def launched(entry: Entry) -> tuple[Launch | None, str | None]:
+    """(what it runs, why it cannot be run)."""
+    if entry.profile is None:
+        return None, str(entry.problem)
+    try:
+        return launch(entry.name, entry.profile), None
+    except UsageError as error:
+        return None, error.what
+
+
+def _row(entry: Entry, state: State) -> dict[str, Any]:
+    """A row of the JSON contract. What is not known is None."""
+    run, _ = launched(entry)
+    serve = () if run is None else run.serve
+    profile = entry.profile
+    since = None if state.since is None else datetime.fromtimestamp(state.since, UTC)
+    return {
+        "name": entry.name,
+        "file": str(entry.file),
+        "runner": profile.runner if profile else None,
+        "model": _model(entry, serve),
+        "port": None if run is None or _elsewhere(entry, serve, "--port") else run.port,
+        "gpus": profile.gpus if profile and profile.gpus else None,
+        "cpu_tier_bytes": tier_bytes(option(serve, "--kv-offloading-size"), option(serve, "--kv-transfer-config")),
+        "state": state.word,
+        "pid": state.pid,
+        "since": None if since is None else since.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "error": state.error,
+    }
+
+
+def _elsewhere(entry: Entry, serve: Sequence[str], flag: str) -> bool:
+    """Its configuration file may say it, or the file of its runner."""
+    profile = entry.profile
+    if profile is None or option(serve, flag) is not None or profile.start.health_url:
+        return False
+    unknown = profile.runner in ("compose", "systemd") and not serve
+    return option(serve, "--config") is not None or unknown
+
+
+def _model(entry: Entry, serve: Sequence[str]) -> str | None:
+    if entry.profile is None:
+        return None
+    model = entry.profile.serve.model or option(serve, "--model")
+    return printable(model, 300) if model else None
+
+
+def _tell(rows: Sequence[dict[str, Any]]) -> None:
+    heads = ("name", "runner", "model", "port", "GPU", "tier", "state", "since, or what stands in the way")
+    lines = [heads]
+    for row in rows:
+        tier = row["cpu_tier_bytes"]
+        model = (row["model"] or "–").rstrip("/").rpartition("/")[2]
+        error = (row["error"] or "").replace(f"{Path(row['file']).parent}/", "")
+        told = error or (f"pid {row['pid']}, since {row['since']}" if row["pid"] else "")
+        lines.append(
+            (
+                printable(row["name"], _WIDTH),
+                row["runner"] or "–",
+                printable(model, _WIDTH),
+                str(row["port"] or "–"),
+                printable(",".join(row["gpus"] or ["–"]), _WIDTH),
+                "–" if tier is None else f"{tier / GIB:.1f} GiB",
+                row["state"],
+                told,
+            )
+        )
+    show(lines, left=8)

@@ -1,0 +1,115 @@
+"""`kvtop profile logs [P]`: the log of a profile's server, from its end; `-f` goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvtop.cli.args import Parser
+from kvtop.errors import KvtopError, UsageError, printable
+from kvtop.interrupt import CODE
+from kvtop.profiles import folder
+from kvtop.profiles.running import client, look, tools
+from kvtop.profiles.running import logs as files
+from kvtop.profiles.running.look import Seen
+from kvtop.profiles.running.runners import runner_of
+from kvtop.profiles.running.text import MAX_LINE, Lines
+
+_POLL_S = 0.25
+_MOST = 1_000_000
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser(
+        prog="kvtop profile logs",
+        usage="%(prog)s [-h] [PROFILE] [-n N] [-f] [--grep TEXT]",
+        description="The log of a profile's server, its last lines. docker, compose and systemd keep theirs themselves "
+        "and are asked for it. Without PROFILE: of the one that runs, or ran last.",
+    )
+    parser.add_argument("profile", metavar="PROFILE", nargs="?", help="its name, or the path of its file")
+    parser.add_argument("-n", type=int, default=50, metavar="N", help="so many lines (default 50)")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+    parser.add_argument("--grep", default="", metavar="TEXT", help="only lines with TEXT, whatever its case")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    args = parser.parse_args(argv)
+    if not 0 <= args.n <= _MOST:
+        raise UsageError(f"-n is 0 to {_MOST}")
+    seen = _which(args.profile)
+    try:
+        shown = _from_tool(seen, args.n, args.follow, args.grep)
+        return shown if shown is not None else _from_file(seen, args.n, args.follow, args.grep)
+    except KeyboardInterrupt:
+        return CODE
+
+
+def _which(named: str | None) -> Seen:
+    if named is not None:
+        seen = look.look(folder.find(named).name if "/" in named else named)
+        if seen.record is None:
+            name = printable(folder.find(named).name, 80)
+            raise KvtopError(f"{name} was never started by kvtop", f"kvtop profile start {name}")
+        return seen
+    running = client.running()
+    if len(running) == 1:
+        return running[0]
+    if running:
+        names = ", ".join(printable(seen.name, 60) for seen in running)
+        raise UsageError(f"{len(running)} servers run: {names}", "name one: kvtop profile logs PROFILE")
+    past = [seen for seen in look.every() if seen.record is not None]
+    if not past:
+        raise KvtopError("no profile was ever started", "kvtop profile start PROFILE")
+    return max(past, key=lambda seen: seen.record.started_at if seen.record else 0.0)
+
+
+def _from_tool(seen: Seen, count: int, follow: bool, text: str) -> int | None:
+    """None: it is a file."""
+    assert seen.record is not None
+    words = runner_of(seen.record).log_command(_MOST if text else count, follow)
+    if words is None:
+        return None
+    want, lines = text.casefold(), Lines()
+    if not follow:
+        try:
+            done = tools.run(words, timeout_s=60)
+        except tools.Failed as error:
+            raise KvtopError(str(error)) from None
+        if done.code:
+            raise KvtopError(f"{' '.join(words[:2])} failed: {done.last_word or f'exit code {done.code}'}")
+        said = (done.out + done.err).encode()
+        found = [line for line in lines.feed(said + b"\n") if want in line.casefold()]
+        _show(found[-count:] if count else [])
+        return 0
+    tail = files.CommandTail(words)
+    try:
+        while True:
+            over = tail.child.poll() is not None
+            while data := tail.read():
+                _show([line for line in lines.feed(data) if want in line.casefold()])
+            if over:
+                return 0
+            time.sleep(_POLL_S)
+    finally:
+        tail.close()
+
+
+def _from_file(seen: Seen, count: int, follow: bool, text: str) -> int:
+    assert seen.record is not None
+    path = Path(seen.record.log)
+    try:
+        size = path.stat().st_size
+        _show(files.last_lines(path, count, text))
+    except OSError as error:
+        raise KvtopError(f"{path}: {error.strerror or error}", "it is made when the server starts") from None
+    if not follow:
+        return 0
+    tail, lines, want = files.FileTail(path, size), Lines(), text.casefold()
+    while True:
+        while data := tail.read():
+            _show([line for line in lines.feed(data) if want in line.casefold()])
+        time.sleep(_POLL_S)
+
+
+def _show(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(printable(line, MAX_LINE), flush=True)

@@ -1,0 +1,110 @@
+"""`kvtop profile stop [P]`: end what runs, and see what it leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from kvtop.cli import stdio
+from kvtop.cli.args import Parser
+from kvtop.cli.profile import following
+from kvtop.cli.profile.chosen import asked, foreign, told
+from kvtop.errors import KvtopError, UsageError, printable
+from kvtop.interrupt import CODE
+from kvtop.model.words import secs
+from kvtop.profiles import folder
+from kvtop.profiles.running import adopt, client, look
+from kvtop.profiles.running.adopt import Foreign
+from kvtop.profiles.running.lock import Lock
+from kvtop.profiles.running.look import Seen
+
+FOREIGN_WAIT_S = 15.0
+_NONE = "no server runs that kvtop could stop"
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser(
+        prog="kvtop profile stop",
+        usage="%(prog)s [-h] [PROFILE] [--yes] [--json]",
+        description="End the server of a profile: one SIGINT, after stop_wait_s SIGKILL to all its processes. Then see "
+        "that memory of cards and files in /dev/shm are free. Without PROFILE: the one that runs.",
+    )
+    parser.add_argument("profile", metavar="PROFILE", nargs="?", help="its name, or the number of a server's process")
+    parser.add_argument("--yes", action="store_true", help="also a server that kvtop did not start, without asking")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    args = parser.parse_args(argv)
+    chosen = which(args.profile)
+    if isinstance(chosen, Foreign):
+        return _stop_foreign(chosen, args.yes, args.json)
+    name = printable(chosen.name, 80)
+    try:
+        state = client.stop(chosen.name, "kvtop profile stop")
+    except KeyboardInterrupt:
+        now = look.look(chosen.name)
+        stdio.tell(f"kvtop: {name} is {now.state}{now.where}, only this command has ended")
+        stdio.tell(f"  kvtop profile stop {name} waits for its end")
+        return CODE
+    if args.json:
+        print(json.dumps(following.document(look.look(chosen.name)), allow_nan=False))
+        return 0 if not state.family else 1
+    took = "" if state.ask is None or state.ended_at is None else f" after {secs(state.ended_at - state.ask.at)}"
+    print(f"{name} stopped{took}")
+    told(state.notes)
+    return 0 if not state.family else 1
+
+
+def which(named: str | None) -> Seen | Foreign:
+    """What is meant. Raises KvtopError where nothing runs, UsageError where it is not clear."""
+    if named is None:
+        return _only()
+    if named.isdecimal():
+        found = [one for one in foreign() if str(one.who.pid) == named]
+        if found:
+            return found[0]
+    else:
+        name = folder.find(named).name if "/" in named else named
+        seen = look.look(name)
+        if seen.state in ("starting", "running", "stopping"):
+            return seen
+        found = [one for one in foreign() if one.profile == name]
+        if found:
+            return found[0]
+        if seen.record is None:
+            folder.find(named)  # says that there is no such profile, where there is none
+    raise KvtopError(f"{printable(named, 80)} does not run", "kvtop profile list shows what runs")
+
+
+def _only() -> Seen | Foreign:
+    ours, others = client.running(), foreign()
+    if len(ours) == 1:
+        return ours[0]
+    if not ours and len(others) == 1:
+        return others[0]
+    if not ours and not others:
+        raise KvtopError(_NONE, "kvtop profile list shows the profiles")
+    names = [*(printable(seen.name, 60) for seen in ours), *(one.words for one in others if not ours)]
+    raise UsageError(
+        f"{len(names)} servers run: {', '.join(names)}",
+        "name one: kvtop profile stop PROFILE, or the number of its process",
+    )
+
+
+def _stop_foreign(one: Foreign, yes: bool, as_json: bool) -> int:
+    whose = f", which is the command line of {printable(one.profile, 60)}" if one.profile else ""
+    if not asked(f"kvtop did not start {one.words}{whose}. Stop it?", yes=yes):
+        stdio.tell("kvtop: nothing was stopped")
+        return 1
+    with Lock(f"stops process {one.who.pid}"):
+        try:
+            done = adopt.end(one, FOREIGN_WAIT_S)
+        except PermissionError:
+            raise KvtopError(f"{one.words} is another user's", "stop it as that user") from None
+    notes = adopt.told(done, FOREIGN_WAIT_S)
+    if as_json:
+        document = {"profile": one.profile or None, "state": "stopped" if not done.left else "running"}
+        print(json.dumps({**document, "pid": one.who.pid, "port": one.port, "notes": notes}))
+    else:
+        print(f"{one.words} stopped after {secs(done.took_s)}" if not done.left else f"{one.words} lives still")
+        told(notes)
+    return 1 if done.left else 0

@@ -1,0 +1,171 @@
+"""`kvtop profile switch P`: check the new one, stop what runs, see that what it held is free, start the new one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from kvtop.cli import stdio
+from kvtop.cli.args import Parser
+from kvtop.cli.profile import checking, following
+from kvtop.cli.profile.chosen import asked, choose, failed, foreign, told
+from kvtop.cli.profile.start import still_starts
+from kvtop.cli.profile.stop import FOREIGN_WAIT_S
+from kvtop.errors import KvtopError, UsageError, printable
+from kvtop.interrupt import CODE
+from kvtop.profiles import folder
+from kvtop.profiles.running import adopt, client, look
+from kvtop.profiles.running.adopt import Foreign
+from kvtop.profiles.running.client import Chosen
+from kvtop.profiles.running.lock import Lock
+from kvtop.profiles.running.look import Seen
+from kvtop.profiles.running.record import Who
+from kvtop.profiles.running.switch import freed, leaves
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser(
+        prog="kvtop profile switch",
+        usage="%(prog)s [-h] PROFILE [--force] [--fallback] [--yes] [--json]",
+        description="Stop the server that runs and start that of PROFILE. PROFILE is checked first, and nothing is "
+        "stopped for one that would not work. Where the new one fails, kvtop offers to start the former one again.",
+    )
+    parser.add_argument("profile", metavar="PROFILE", help="its name, or the path of its file")
+    parser.add_argument("--force", action="store_true", help="whatever check says, but for port_taken and gpu_overlap")
+    parser.add_argument("--fallback", action="store_true", help="where it fails, start the former one without asking")
+    parser.add_argument("--yes", action="store_true", help="in spite of warnings, and without asking")
+    parser.add_argument("--json", action="store_true", help="one JSON document at the end")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    args = parser.parse_args(argv)
+    entry = folder.find(args.profile)
+    return _Switch(choose(entry), args.fallback, args.yes, args.json).run(entry, args.force)
+
+
+class _Switch:
+    """One switch. At any moment it can say what runs and what to do next."""
+
+    def __init__(self, new: Chosen, fallback: bool, yes: bool, as_json: bool) -> None:
+        self._new, self._fallback, self._yes, self._json = new, fallback, yes, as_json
+        self._name = printable(new.name, 80)
+        self._former: Chosen | None = None
+        self._old: Seen | Foreign | None = None
+
+    def run(self, entry: folder.Entry, force: bool) -> int:
+        with Lock(f"switches to {self._new.name}", "wait for it") as lock:
+            try:
+                self._old = self._running()
+                if not checking.allowed(entry, force=force, yes=self._yes, replacing=self._pids()):
+                    stdio.tell("kvtop: nothing was stopped or started")
+                    return 1
+                self._stop()
+                client.start(self._new, lock)
+                seen = following.follow(self._new.name)
+                return self._ended(seen, lock)
+            except KeyboardInterrupt:
+                stdio.tell(self._interrupted())
+                return CODE
+
+    def _running(self) -> Seen | Foreign | None:
+        """What is to be stopped. Raises KvtopError where it is the new one itself, UsageError for several."""
+        ours = client.running()
+        if any(seen.name == self._new.name for seen in ours):
+            raise KvtopError(f"{self._name} runs already", f"kvtop profile stop {self._name} first, for a fresh start")
+        if len(ours) > 1:
+            names = ", ".join(printable(seen.name, 60) for seen in ours)
+            raise UsageError(f"{len(ours)} servers run: {names}", "stop one: kvtop profile stop PROFILE")
+        if ours:
+            if ours[0].state == "starting":
+                raise KvtopError(f"{ours[0].name} is starting", f"kvtop profile stop {ours[0].name} ends that")
+            return ours[0]
+        others = foreign()
+        if len(others) > 1:
+            words = ", ".join(one.words for one in others)
+            raise UsageError(f"{len(others)} servers run that kvtop did not start: {words}", "stop one by its number")
+        if not others:
+            return None
+        if not asked(f"kvtop did not start {others[0].words}. Stop it for {self._name}?", yes=self._yes):
+            raise KvtopError("nothing was stopped or started")
+        return others[0]
+
+    def _pids(self) -> frozenset[int] | None:
+        if isinstance(self._old, Seen):
+            return leaves(self._old)
+        return frozenset((self._old.who.pid,)) if self._old is not None else None
+
+    def _stop(self) -> None:
+        if self._old is None:
+            return
+        held: list[Who] = []
+        if isinstance(self._old, Seen):
+            old = printable(self._old.name, 80)
+            self._former = _former(self._old)
+            held = list(self._old.record.family) if self._old.record is not None else []
+            stdio.tell(f"stops {old}")
+            told(client.stop(self._old.name, f"a switch to {self._new.name}", locked=True).notes)
+        else:
+            stdio.tell(f"stops {self._old.words}")
+            done = adopt.end(self._old, FOREIGN_WAIT_S)
+            told(adopt.told(done, FOREIGN_WAIT_S))
+            if done.left:
+                raise KvtopError(f"{self._old.words} does not end", "nothing was started")
+        left = freed(held)
+        if not left.free:
+            raise KvtopError(
+                f"what was stopped still holds memory: {'; '.join(left.says)}",
+                f"nothing runs now; when it is free: kvtop profile start {self._name}",
+            )
+
+    def _ended(self, seen: Seen, lock: Lock) -> int:
+        if seen.state == "running":
+            print(json.dumps(following.document(seen), allow_nan=False) if self._json else following.ready_words(seen))
+            return 0
+        state = seen.record
+        told(state.notes if state is not None else ())
+        error = failed(self._new.name, state.why if state is not None else "it was stopped")
+        if self._former is None or seen.state != "failed":
+            raise error
+        former = printable(self._former.name, 80)
+        stdio.tell(f"kvtop: {error}")
+        try:
+            again = asked(f"Start {former} again?", yes=self._fallback, flag="--fallback")
+        except UsageError:
+            again = False
+        if not again:
+            raise KvtopError("nothing runs now", f"kvtop profile start {former} starts the former one")
+        self._new, self._name, self._former, self._old = self._former, former, None, None
+        client.start(self._new, lock)
+        back = following.follow(self._new.name)
+        if self._json:
+            print(json.dumps({**following.document(seen), "fallback": following.document(back)}, allow_nan=False))
+        elif back.state == "running":
+            print(f"{former} runs again: {following.ready_words(back)}")
+        if back.state != "running":
+            raise failed(former, back.record.why if back.record is not None else "")
+        return 1
+
+    def _interrupted(self) -> str:
+        """After ctrl-c: what runs now, and what to do."""
+        new = look.look(self._new.name)
+        if new.state in ("starting", "running") and new.record is not None:
+            return still_starts(self._name, new.record.port)
+        if isinstance(self._old, Seen):
+            old, name = look.look(self._old.name), printable(self._old.name, 80)
+            if old.state == "running":
+                return f"kvtop: nothing was changed: {name} runs{old.where}"
+            if old.state == "stopping":
+                return (
+                    f"kvtop: {name} is being stopped, and {self._name} was not started\n"
+                    f"  kvtop profile start {self._name}, or kvtop profile start {name}"
+                )
+        return (
+            f"kvtop: nothing runs now: the switch to {self._name} was interrupted\n  kvtop profile start {self._name}"
+        )
+
+
+def _former(old: Seen) -> Chosen | None:
+    """What ran, as its file has it now; None where that cannot be used any more."""
+    state = old.record
+    try:
+        return choose(folder.find(state.file if state is not None and state.file else old.name))
+    except UsageError:
+        return None

@@ -1,0 +1,122 @@
+"""What a container is given: from the words of `docker run`, or from its service in a compose file. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kvtop.profiles.check.seen import Container
+
+DOCKER_SHM = 64 << 20
+"""docker's own size of /dev/shm (--shm-size)."""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_SHORT = ("-p", "-v", "-m")
+"""One letter, whose value may stand right behind it."""
+_TAG = re.compile(r":v?(\d{1,3})\.(\d{1,4})(?:[.\-_+]|$)")
+
+
+def of_options(options: Sequence[str]) -> Container:
+    """By the words in front of the image."""
+    found = dict(_pairs(options))
+    return _container(found.get("--shm-size"), found.get("--ipc"), found.get("--memory") or found.get("-m"))
+
+
+def of_service(service: Mapping[str, Any]) -> Container:
+    """By a service of a compose file; a value with a variable in it is not known."""
+    deploy = service.get("deploy")
+    limits = deploy.get("resources", {}) if isinstance(deploy, Mapping) else {}
+    limits = limits.get("limits", {}) if isinstance(limits, Mapping) else {}
+    memory = service.get("mem_limit")
+    if memory is None and isinstance(limits, Mapping):
+        memory = limits.get("memory")
+    return _container(
+        *(None if one is None else str(one) for one in (service.get("shm_size"), service.get("ipc"), memory))
+    )
+
+
+def _container(shm: str | None, ipc: str | None, memory: str | None) -> Container:
+    host = ipc == "host"
+    size = None if host else DOCKER_SHM if shm is None else size_bytes(shm)
+    return Container(size, host, None if memory is None else size_bytes(memory))
+
+
+def _pairs(options: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(flag, value) of the words of `docker run`, however they are written; values stand as flags once more."""
+    for at, word in enumerate(options):
+        flag, equals, value = word.partition("=")
+        short = word[:2] in _SHORT and len(word) > 2 and not word.startswith("--") and not (equals and len(flag) == 2)
+        if short:
+            yield word[:2], word[2:]
+        else:
+            yield flag, value if equals else options[at + 1] if at + 1 < len(options) else ""
+
+
+def host_network(options: Sequence[str]) -> bool:
+    """Whether the container has no network of its own."""
+    return any(flag in ("--network", "--net") and value == "host" for flag, value in _pairs(options))
+
+
+def published(options: Sequence[str]) -> str | None:
+    """What opens a port of the container to the network: `8000:8000` of -p, `all` for -P; None: nothing does."""
+    for flag, value in _pairs(options):
+        if flag in ("-p", "--publish") and value and not value.startswith(("127.", "[::1]", "localhost:")):
+            return value
+        if flag in ("-P", "--publish-all"):
+            return "all"
+    return None
+
+
+def on_loopback(value: str) -> str:
+    """The value of -p for this machine alone: 8000:8000 -> 127.0.0.1:8000:8000."""
+    parts = value.rsplit(":", 2)
+    if value == "all":
+        return "127.0.0.1:8000:8000"
+    return f"127.0.0.1:{parts[-2] if len(parts) > 1 else parts[-1]}:{parts[-1]}"
+
+
+def outside(options: Sequence[str], path: str) -> str | None:
+    """Where a path in the container is on this machine, by its mounts; None: in none of them."""
+    best: tuple[str, str] | None = None
+    for flag, value in _pairs(options):
+        if flag in ("-v", "--volume"):
+            parts = value.split(":")
+            host, inside = (parts[0], parts[1]) if len(parts) > 1 else ("", "")
+        elif flag == "--mount":
+            pairs = dict(part.partition("=")[::2] for part in value.split(","))
+            host = pairs.get("source") or pairs.get("src") or ""
+            inside = pairs.get("target") or pairs.get("destination") or pairs.get("dst") or ""
+        else:
+            continue
+        inside = inside.rstrip("/")
+        within = path == inside or path.startswith(f"{inside}/")
+        if host.startswith(("/", "~")) and inside and within and (best is None or len(inside) > len(best[1])):
+            best = host, inside
+    return None if best is None else best[0].rstrip("/") + path[len(best[1]) :]
+
+
+def size_bytes(text: str) -> int | None:
+    """docker's sizes: 64m, 32gb, 70g, 1073741824: binary units; None for what is none."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or len(found[1]) > 20:
+        return None
+    return int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
+
+
+def version_of(image: str) -> tuple[int, int] | None:
+    """Of vLLM, by the image's tag: vllm/vllm-openai:v0.28.0; None where the tag tells none."""
+    found = _TAG.search(image.partition("@")[0]) if "vllm" in image else None
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def memory_max(words: Sequence[str], total: int | None) -> int | None:
+    """The MemoryMax of `systemd-run -p MemoryMax=90%` in front of a command; `total`: the machine's memory."""
+    for word in words:
+        name, _, value = word.removeprefix("--property=").partition("=")
+        if name.removeprefix("-p") != "MemoryMax":
+            continue
+        if value.endswith("%"):
+            share = value[:-1]
+            return int(total * int(share) / 100) if total is not None and share.isdecimal() and len(share) < 4 else None
+        return size_bytes(value)
+    return None

@@ -1,0 +1,310 @@
+"""Looking: what this machine, the installed vLLM and the last start tell of a profile. All of it may take seconds, and
+blocks: a screen calls it in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from kvtop import paths
+from kvtop.errors import UsageError, printable
+from kvtop.profiles import config_file, folder
+from kvtop.profiles.check import containers, last
+from kvtop.profiles.check.installed import installed, version_of
+from kvtop.profiles.check.rules.service import local_paths
+from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, LastStart, Listener, Server
+from kvtop.profiles.check.sizes import ranks
+from kvtop.profiles.flags import Flags
+from kvtop.profiles.launch import Launch, environment, launch, secrets_of
+from kvtop.profiles.match import is_of
+from kvtop.profiles.profile import Profile
+from kvtop.profiles.secret import masked_value
+from kvtop.readings import HostReading
+from kvtop.sources.host import HostSource
+from kvtop.sources.http import HttpClient, HttpFailure
+from kvtop.sources.limits import memory_limit
+from kvtop.sources.listeners import holder, is_tap, listening
+from kvtop.sources.nvml import NvmlSource
+from kvtop.sources.processes import MASK
+from kvtop.sources.url import discreet, parse
+
+HEALTH_TIMEOUT_S = 2.0
+_MOST_BYTES = 1 << 50
+_ENV = re.compile(r"VLLM_|LMCACHE_|PYTORCH_|CUDA_VISIBLE_DEVICES$|PYTHONHASHSEED$")
+"""The variables of kvtop's own environment that rules ask for."""
+_OTHERS = "a process of another user"
+
+
+class Entry(Protocol):
+    """What `profiles.folder.find` answers."""
+
+    @property
+    def name(self) -> str: ...
+    def usable(self) -> Profile: ...
+
+
+def gather(
+    entry: Entry,
+    *,
+    replacing: frozenset[int] | None = None,
+    ask_vllm: bool = True,
+    asking: Callable[[str], None] | None = None,
+    last_start: LastStart | None = None,
+) -> Facts:
+    """Everything that a rule may ask, of a profile here and now.
+
+    `replacing`: processes of the server that is stopped first. Without `ask_vllm` vLLM is not run for its help, and its
+    flags are those that were kept from an earlier look; `asking` is called with its program before it is run, which may
+    take a minute. `last_start`: where it is known better than by the log. Raises
+    UsageError where the profile cannot be used.
+    """
+    profile = entry.usable()
+    run = launch(entry.name, profile)
+    here = None
+    if profile.runner == "venv":
+        env = {name: value for name, value in {**os.environ, **run.set}.items() if name not in run.unset}
+        here = installed(profile.venv.command, run.cwd, env, ask=ask_vllm, asking=asking)
+    host = HostSource().read()
+    facts = Facts(
+        name=entry.name,
+        profile=profile,
+        flags=Flags.read(run.serve, yaml=_yaml(run, profile), known=here.known if here is not None else None),
+        launch=run,
+        env=_env(profile),
+        installed=here,
+        version=version_of(here.version) if here is not None else containers.version_of(_image(profile)),
+        shm_total_bytes=host.shm_total_bytes,
+        shm_free_bytes=_shm_free(host),
+        offload_files=None if host.shm_total_bytes is None else host.offload_files,
+        memory_total_bytes=host.memory_total_bytes,
+        memory_available_bytes=host.memory_available_bytes,
+        memory_limit_bytes=memory_limit(),
+        cards=_cards(),
+        listeners=_listeners(run.port),
+        servers=_servers(host),
+        replacing=replacing,
+    )
+    asked, answer = _health(facts, run)
+    return replace(
+        facts,
+        health_asked=asked,
+        health=answer,
+        container=_container(facts),
+        paths=_paths(facts, run),
+        last=last_start or _last(facts),
+    )
+
+
+def _yaml(run: Launch, profile: Profile) -> str | None:
+    """The text of the file of --config, where it is on this machine."""
+    name = Flags.read(run.serve).config
+    if name is None or profile.runner not in ("venv", "systemd"):
+        return None
+    return config_file.config_text(name, Path(run.cwd) if run.cwd else None)
+
+
+def _env(profile: Profile) -> dict[str, str]:
+    """What vLLM's environment will hold, less what no rule asks for; secrets are there, but not their values."""
+    env: dict[str, str] = {}
+    if profile.runner == "venv":
+        env = {name: value for name, value in os.environ.items() if _ENV.match(name)}
+        env = {name: value for name, value in env.items() if name not in profile.env.unset}
+    env |= environment(profile)
+    env |= dict.fromkeys(secrets_of(profile), MASK)
+    return {name: str(masked_value(name, value)) for name, value in env.items()}
+
+
+def _container(facts: Facts) -> Container | None:
+    profile = facts.profile
+    if not facts.contained:
+        return None
+    if profile.runner != "compose" or profile.docker.options:
+        return containers.of_options(profile.docker.options)
+    service = _service(profile)
+    return containers.of_service(service) if service is not None else Container(readable=False)
+
+
+def _image(profile: Profile) -> str:
+    """With its tag; empty where it is not known."""
+    if profile.docker.image or profile.runner != "compose":
+        return profile.docker.image
+    found = str((_service(profile) or {}).get("image", ""))
+    return "" if "$" in found else found
+
+
+def _service(profile: Profile) -> Mapping[str, Any] | None:
+    """The service of its compose files, the later over the earlier; None where they cannot be read."""
+    import yaml
+
+    found: dict[str, Any] = {}
+    for name in profile.compose.files:
+        text = config_file.config_text(str(Path(name).expanduser()))
+        try:
+            document = yaml.safe_load(text) if text is not None else None
+        except (yaml.YAMLError, ValueError, RecursionError):
+            return None
+        services = document.get("services") if isinstance(document, dict) else None
+        service = services.get(profile.compose.service) if isinstance(services, dict) else None
+        if isinstance(service, dict):
+            found |= service
+    return found or None
+
+
+def _shm_free(host: HostReading) -> int | None:
+    if host.shm_total_bytes is None or host.shm_used_bytes is None:
+        return None
+    return host.shm_total_bytes - host.shm_used_bytes
+
+
+def _cards() -> tuple[Card, ...] | None:
+    """The cards; None where no driver tells."""
+    source = NvmlSource()
+    try:
+        reading = source.read(pcie=False)
+    finally:
+        source.close()
+    if not reading.gpus:
+        return None
+    return tuple(
+        Card(
+            gpu.index,
+            gpu.uuid,
+            gpu.memory_total_bytes,
+            None
+            if gpu.memory_total_bytes is None or gpu.memory_used_bytes is None
+            else gpu.memory_total_bytes - gpu.memory_used_bytes,
+            tuple(Holder(one.pid, one.name, one.memory_used_bytes) for one in gpu.processes),
+        )
+        for gpu in reading.gpus
+    )
+
+
+def _listeners(port: int) -> dict[int, Listener] | None:
+    found = listening()
+    if found is None:
+        return None
+    out = {each: Listener(pid, f"process {pid}" if pid is not None else _OTHERS) for each, pid in found.items()}
+    if port in out:
+        out[port] = Listener(found[port], holder(port) or out[port].words)
+    return out
+
+
+def _servers(host: HostReading) -> tuple[Server, ...] | None:
+    """The vLLM servers of this machine, each with its engine cores and workers."""
+    if host.processes_seen is None:
+        return None
+    runs = _launches()
+    parents = {one.pid: one.parent for one in host.processes}
+    servers = []
+    for server in host.processes:
+        if server.role == "api" and server.parent not in parents:
+            pids = frozenset(pid for pid in parents if server.pid in _above(pid, parents))
+            profile = next((name for name, run in runs.items() if is_of(run, server)), "")
+            port = server.port if server.port is not None else next(iter(server.ports), None)
+            port = None if server.contained else port
+            servers.append(Server(server.pid, pids, profile, port))
+    return tuple(servers)
+
+
+def _above(pid: int, parents: Mapping[int, int | None]) -> set[int]:
+    """The process, and those of vLLM above it."""
+    found: set[int] = set()
+    at: int | None = pid
+    while at is not None and at in parents and at not in found:
+        found.add(at)
+        at = parents[at]
+    return found
+
+
+def _launches() -> dict[str, Launch]:
+    """What each profile of the folder runs."""
+    found: dict[str, Launch] = {}
+    try:
+        for entry in folder.read_all():
+            if entry.profile is not None:
+                found[entry.name] = launch(entry.name, entry.profile)
+    except UsageError:
+        return found
+    return found
+
+
+def _health(facts: Facts, run: Launch) -> tuple[bool, Answer | None]:
+    """(whether it was asked, who answers). Where nobody listens nobody is asked; nor is a tap: it would record it."""
+    url = facts.profile.start.health_url or f"http://{run.host}:{run.port}/health"
+    listens = facts.listeners.get(run.port) if facts.listeners is not None else None
+    if facts.profile.runner == "attach":
+        return False, None
+    if not facts.profile.start.health_url and facts.listeners is not None:
+        if listens is None:
+            return True, None
+        if is_tap(run.port, listens.pid):
+            return False, None
+    try:
+        return True, asyncio.run(_ask(url))
+    except (UsageError, ValueError):
+        return False, None
+
+
+async def _ask(url: str) -> Answer | None:
+    parts = urlsplit(url)
+    base = parse(f"{parts.scheme}://{parts.netloc}")
+    client = HttpClient(base, timeout_s=HEALTH_TIMEOUT_S, max_bytes=1 << 20)
+    try:
+        if (await client.get(parts.path or "/")).status != 200:
+            return None
+        return Answer(discreet(url), await _model(client))
+    except HttpFailure:
+        return None
+    finally:
+        await client.aclose()
+
+
+class _Row(msgspec.Struct):
+    id: str = ""
+
+
+class _Models(msgspec.Struct):
+    data: list[_Row] = []
+
+
+async def _model(client: HttpClient) -> str | None:
+    try:
+        answer = await client.get("/v1/models")
+        rows = msgspec.json.decode(answer.body, type=_Models).data if answer.status == 200 else []
+    except (HttpFailure, msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return printable(rows[0].id, 60) if rows and rows[0].id else None
+
+
+def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
+    """Which paths of the command line are there; less those that vLLM sees on another file system."""
+    found = {}
+    for _, path in local_paths(facts):
+        place = containers.outside(facts.profile.docker.options, path) if facts.contained else path
+        if place is not None:
+            try:
+                found[path] = Path(run.cwd or ".", place).expanduser().exists()
+            except (OSError, ValueError, RuntimeError):
+                found[path] = False
+    return found
+
+
+def _last(facts: Facts) -> LastStart | None:
+    """By the log of the runner venv; docker, compose and systemd keep their own."""
+    if facts.profile.runner != "venv":
+        return None
+    given = facts.profile.log.file
+    default = paths.state_dir() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', facts.name)}.log"
+    told = last.read(Path(given).expanduser() if given else default, ranks(facts), facts.flags.model)
+    asked = facts.flags.number("kv-cache-memory-bytes")
+    if told is None or told.kv_cache_bytes is not None or asked is None or not 0 < asked < _MOST_BYTES:
+        return told
+    return replace(told, kv_cache_bytes=int(asked) * ranks(facts))  # then the log does not tell what is available

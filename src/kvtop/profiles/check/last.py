@@ -1,0 +1,58 @@
+"""What the log of the last start tells of the KV cache (markers: facts.md 7.4)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kvtop.profiles.check.seen import LastStart
+
+_MOST_BYTES = 64_000_000
+_FIRST = (b"non-default args: ", b"API server version ")
+"""One of them stands at the head of each start."""
+_POOL = re.compile(rb"KV cache size: ([\d,]{1,20}) tokens")
+_MEMORY = re.compile(rb"Available KV cache memory: (\d{1,6}(?:\.\d{1,4})?) GiB")
+_MODEL = re.compile(rb"non-default args: \{.{0,4000}?'model(?:_tag)?': '([^']{1,1000})'")
+_BLOCK = re.compile(rb"Setting attention block size to (\d{1,7}) tokens")
+
+
+def of_log(log: bytes, ranks: int, model: str | None = None) -> LastStart | None:
+    """Of the newest start in it, of that model, that came as far as its KV cache; None: there is none.
+
+    `ranks`: GPUs of one engine, each with memory of its own.
+    """
+    end = len(log)
+    while end > 0:
+        begin = max(0, *(log.rfind(first, 0, end) for first in _FIRST))
+        found = _of_start(log[begin:end], ranks)
+        named = _MODEL.search(log, begin, end)
+        other = model is not None and named is not None and named[1] != model.encode("utf-8", "replace")
+        if found is not None and not other:
+            return found
+        end = begin
+    return None
+
+
+def _of_start(text: bytes, ranks: int) -> LastStart | None:
+    pool = _POOL.findall(text)
+    if not pool:
+        return None
+    memory, block = _MEMORY.findall(text), _BLOCK.findall(text)
+    tokens = int(pool[-1].replace(b",", b"") or 0)
+    return LastStart(
+        kv_cache_tokens=tokens or None,
+        block_tokens=int(block[-1]) if block else None,
+        kv_cache_bytes=int(float(memory[-1]) * (1 << 30)) * ranks if memory else None,
+        hybrid=bool(block),
+    )
+
+
+def read(file: Path, ranks: int, model: str | None = None) -> LastStart | None:
+    """Of a log on disk, its last 64 MB; None where it cannot be read, or tells nothing."""
+    try:
+        with file.open("rb") as log:
+            size = log.seek(0, 2)
+            log.seek(max(0, size - _MOST_BYTES))
+            return of_log(log.read(_MOST_BYTES), ranks, model)
+    except (OSError, ValueError):
+        return None

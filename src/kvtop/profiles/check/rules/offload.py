@@ -1,0 +1,178 @@
+"""Rules of the offload tier and of KV connectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvtop.model.words import gib
+from kvtop.profiles.check import sizes
+from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
+from kvtop.profiles.check.sizes import GIB, MIB, OFFLOADING, TRANSFER
+
+_LEAST_TIER = 256 * MIB
+"""A smaller one is a mistake of units: GiB where bytes are meant."""
+_MOST_GIB = 16 * 1024
+"""A larger number of GiB is a mistake of units: bytes or MiB where GiB are meant."""
+_LMCACHE_CHUNK = 256
+
+
+def two_offload_interfaces(facts: Facts) -> Saying:
+    """--kv-offloading-size replaces connector, role and size of --kv-transfer-config (facts.md 5.1; config/vllm.py)."""
+    if facts.flags.value(OFFLOADING) is None:
+        return
+    own = facts.flags.json(TRANSFER) or {}
+    extra = own.get("kv_connector_extra_config")
+    size = isinstance(extra, dict) and "cpu_bytes_to_use" in extra
+    if own.get("kv_connector") or size:
+        what = "connector" if own.get("kv_connector") else "size"
+        yield Says(
+            "warning", OFFLOADING, f"it replaces the {what} of {TRANSFER}", f"one of the two; {TRANSFER} tells more"
+        )
+
+
+def units_suspicious(facts: Facts) -> Saying:
+    """GiB, bytes, a GPU's or all: each size flag has its own unit (profile-shapes.md, mistake 1; facts.md 5.1)."""
+    size = facts.flags.number(OFFLOADING)
+    if size is not None and size > _MOST_GIB:
+        meant = max(1, round(size / GIB)) if size >= GIB else max(1, round(size / 1024))
+        yield Says("error", OFFLOADING, f"{size:,.0f} are GiB here, for all GPUs together", f"{OFFLOADING} {meant}")
+    elif size is not None and size <= 0:
+        yield Says("error", OFFLOADING, f"{size:g} GiB is no tier", f"{OFFLOADING} 32, or take it out")
+    for name, extra in sizes.connectors(facts) if size is None else ():
+        yield from _bytes(name, extra)
+    kv = facts.flags.number("kv-cache-memory-bytes")
+    if kv is not None and 0 < kv < _LEAST_TIER:
+        yield _too_few("--kv-cache-memory-bytes", kv, "bytes of each GPU", "--kv-cache-memory-bytes ")
+    total = max((card.total_bytes or 0 for card in sizes.cards(facts) or ()), default=0)
+    if kv is not None and total and kv > total:
+        says = f"{gib(kv)} of each GPU, which has {gib(total)}"
+        yield Says("error", "--kv-cache-memory-bytes", says, "it is bytes of one GPU: divide by their number")
+    for flag in ("cpu-offload-gb", "swap-space"):
+        given = facts.flags.number(flag)
+        if given:
+            says = f"--{flag} moves {'weights' if flag == 'cpu-offload-gb' else 'nothing of the prefix cache'}, not KV"
+            yield Says("note", f"--{flag}", says, f"{OFFLOADING} GIB makes a tier for the KV cache")
+
+
+def _bytes(name: str, extra: dict[str, Any]) -> Saying:
+    value = extra.get("cpu_bytes_to_use")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        if value is not None:
+            yield Says("error", TRANSFER, "cpu_bytes_to_use is no number", "cpu_bytes_to_use 34359738368 (32 GiB)")
+        elif name == "OffloadingConnector" and "cpu_bytes_to_use" not in extra:
+            yield Says("error", TRANSFER, "cpu_bytes_to_use is missing", "cpu_bytes_to_use 34359738368 (32 GiB)")
+    elif not value > 0:
+        yield Says("error", TRANSFER, "cpu_bytes_to_use is not more than 0", "cpu_bytes_to_use 34359738368 (32 GiB)")
+    elif value < _LEAST_TIER:
+        yield _too_few(TRANSFER, value, "bytes, for all GPUs together", "cpu_bytes_to_use ")
+    elif value > _MOST_GIB * GIB:
+        says = f"cpu_bytes_to_use is bytes: this is {value / GIB:,.0f} GiB"
+        yield Says("error", TRANSFER, says, "write bytes: GiB times 1073741824")
+
+
+def _too_few(flag: str, value: float, unit: str, before: str) -> Says:
+    says = f"{value:g} are {unit}: {gib(value) if value >= 1024 else f'{value:g} bytes'}"
+    fix = (
+        f"{before}{int(value) * GIB} for {int(value)} GiB"
+        if 1 <= value <= _MOST_GIB
+        else f"{before}{8 * GIB} for 8 GiB"
+    )
+    return Says("warning", flag, says, fix)
+
+
+def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
+    """A tier that holds less than the GPU's own cache rarely has what the GPU lost: the sizes of the last start."""
+    found = sizes.tier(facts)
+    if found is None:
+        return
+    held = sizes.tokens(facts, found.bytes)
+    pool = facts.last.kv_cache_tokens if facts.last is not None else None
+    if held is None or pool is None:
+        yield Lacks("the KV cache size of this profile's last start")
+    elif held < pool:
+        need = int(2 * found.bytes * pool / max(held, 1)) + GIB - 1
+        says = f"the tier holds about {held:,} tokens, the GPU itself {pool:,}"
+        yield Says("warning", found.flag, says, f"{found.fix(need)}, twice the GPU's, or no tier")
+
+
+def block_size_not_multiple(facts: Facts) -> Saying:
+    """The tokens of an offload chunk must be a multiple of the GPU's block (facts.md 5.2, 5.4), and those of an LMCache
+    chunk too (profile-shapes.md, mistake 9)."""
+    for name, extra in sizes.connectors(facts):
+        lmcache = name.startswith("LMCache")
+        chunk = _chunk(facts) if lmcache else extra.get("block_size")
+        if not isinstance(chunk, int) or isinstance(chunk, bool) or (name != "OffloadingConnector" and not lmcache):
+            continue
+        block = _block(facts)
+        if block is None:
+            yield Lacks("the block size: no --block-size, and no last start of this profile")
+        elif chunk <= 0 or chunk % block:
+            flag = "LMCACHE_CHUNK_SIZE" if lmcache else TRANSFER
+            what = flag if lmcache else "block_size"
+            says = f"{what} {chunk} is no multiple of the GPU's block of {block} tokens"
+            fix = f"{what}{'=' if lmcache else ' '}{max(1, round(chunk / block)) * block}"
+            yield Says("error", flag, says, fix)
+
+
+def _chunk(facts: Facts) -> int | None:
+    given = facts.env.get("LMCACHE_CHUNK_SIZE", "")
+    if given.isdecimal() and len(given) < 8:
+        return int(given)
+    return None if "LMCACHE_CONFIG_FILE" in facts.env or given else _LMCACHE_CHUNK
+
+
+def _block(facts: Facts) -> int | None:
+    """Of the last start, which knows how hybrid models are unified; else as it is asked for."""
+    if facts.last is not None and facts.last.block_tokens:
+        return facts.last.block_tokens
+    given = facts.flags.number("block-size")
+    return int(given) if given is not None and 0 < given < 1_000_000 else None
+
+
+def both_block_size_and_chunks(facts: Facts) -> Saying:
+    """`Specify only one of 'block_size' or 'blocks_per_chunk'` (facts.md 5.2, 5.4)."""
+    for name, extra in sizes.connectors(facts):
+        if name == "OffloadingConnector" and "block_size" in extra and "blocks_per_chunk" in extra:
+            yield Says("error", TRANSFER, "both block_size and blocks_per_chunk are set", "take block_size out")
+
+
+def kv_role_missing(facts: Facts) -> Saying:
+    """A kv_connector without kv_role does not start (facts.md 5.4)."""
+    own = facts.flags.json(TRANSFER) or {}
+    if own.get("kv_connector") is not None and own.get("kv_role") is None:
+        yield Says("error", TRANSFER, "a kv_connector needs a kv_role", 'kv_role = "kv_both"')
+
+
+def expandable_segments(facts: Facts) -> Saying:
+    """PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True with any connector does not start (facts.md 5.4), unless the
+    cumem allocator is on, as it is with sleep mode (config/vllm.py)."""
+    if "expandable_segments:True" not in facts.env.get("PYTORCH_CUDA_ALLOC_CONF", ""):
+        return
+    if facts.flags.on("enable-sleep-mode") or facts.flags.on("enable-cumem-allocator"):
+        return
+    names = [name for name, _ in sizes.connectors(facts)]
+    if names:
+        says = f"expandable_segments:True and {names[0]} do not start together"
+        yield Says("error", "PYTORCH_CUDA_ALLOC_CONF", says, 'unset = ["PYTORCH_CUDA_ALLOC_CONF"] in [env]')
+
+
+def prefix_caching_off(facts: Facts) -> Saying:
+    """Without the prefix cache every prompt is computed whole, and a tier has nothing to keep (facts.md 5.1)."""
+    if facts.flags.on("enable-prefix-caching") is not False:
+        return
+    if any(name in sizes.TIERS or name.startswith("LMCache") for name, _ in sizes.connectors(facts)):
+        says = "the offload tier needs the prefix cache, which is turned off"
+        yield Says("error", "--no-enable-prefix-caching", says, "take --no-enable-prefix-caching out")
+    else:
+        says = "every prompt will be computed from its first token"
+        yield Says("warning", "--no-enable-prefix-caching", says, "take it out, unless that is what you measure")
+
+
+def hash_seed_unset(facts: Facts) -> Saying:
+    """LMCache names its chunks by Python's hash: without PYTHONHASHSEED each process makes other names
+    (profile-shapes.md, mistake 12)."""
+    if not any(name.startswith("LMCache") for name, _ in sizes.connectors(facts)):
+        return
+    if not facts.env.get("PYTHONHASHSEED", "").isdecimal():
+        says = "without it each process of LMCache names the same tokens otherwise"
+        yield Says("warning", "PYTHONHASHSEED", says, 'set = { PYTHONHASHSEED = "0" } in [env]')

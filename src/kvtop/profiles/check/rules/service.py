@@ -1,0 +1,102 @@
+"""Rules of what the server offers: to whom, what it tells kvtop, and whether the model is there."""
+
+from __future__ import annotations
+
+from kvtop.errors import keyless
+from kvtop.profiles.check import containers
+from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
+
+_NO_LINE = "the command line: [serve] of this profile is empty"
+_LOOPBACK = ("localhost", "::1")
+_EVERYWHERE = ("0.0.0.0", "::")
+
+
+def exposed_without_key(facts: Facts) -> Saying:
+    """Without --host vLLM listens on every interface; an API key guards /v1 alone (facts.md 3)."""
+    if not facts.line_known:
+        yield Lacks(_NO_LINE)
+        return
+    open_by = _opened(facts)
+    if open_by is None or facts.flags.values("api-key") or facts.env.get("VLLM_API_KEY"):
+        return
+    flag, where, fix = open_by
+    yield Says("warning", flag, f"it is reached {where}, without a key", f"{fix}, or VLLM_API_KEY from a file")
+
+
+def _opened(facts: Facts) -> tuple[str, str, str] | None:
+    """(what opens the port, where it is reached from, what closes it); None: this machine alone reaches it."""
+    if facts.flags.value("uds") is not None or facts.flags.on("headless"):
+        return None
+    if facts.contained and not containers.host_network(facts.profile.docker.options):
+        published = containers.published(facts.profile.docker.options)
+        if published is None:
+            return None
+        value = f"-p {keyless(published, 40)}"
+        return "-p", f"from the network ({value})", f"-p {keyless(containers.on_loopback(published), 60)}"
+    host = facts.flags.value("host") or ""
+    if host == "None":  # vLLM's word for nothing
+        host = ""
+    if host in _LOOPBACK or host.startswith("127."):
+        return None
+    where = f"at {keyless(host, 40)}" if host and host not in _EVERYWHERE else "on every interface"
+    return "--host", where, "--host 127.0.0.1"
+
+
+def dev_mode_on(facts: Facts) -> Saying:
+    """VLLM_SERVER_DEV_MODE opens control routes that no API key guards (facts.md 3)."""
+    if facts.env.get("VLLM_SERVER_DEV_MODE", "0") not in ("", "0"):
+        says = "whoever reaches the port may reset the cache, or put the server to sleep"
+        fix = "take it out, or --host 127.0.0.1"
+        yield Says("warning" if _opened(facts) else "note", "VLLM_SERVER_DEV_MODE", says, fix)
+
+
+def no_prompt_tokens_details(facts: Facts) -> Saying:
+    """Without it vLLM tells of no turn how much was cached (facts.md trap 4, 2.1)."""
+    says = "without it no answer tells how many tokens were cached"
+    yield from _switch(facts, "enable-prompt-tokens-details", says)
+
+
+def no_include_usage(facts: Facts) -> Saying:
+    """A stream carries usage only where its client asks for it (facts.md 2.1)."""
+    says = "without it a stream tells its tokens only where the client asks"
+    yield from _switch(facts, "enable-force-include-usage", says)
+
+
+def no_kv_cache_metrics(facts: Facts) -> Saying:
+    """The lifetime of KV blocks, which shows eviction, needs a flag (facts.md 1.4; since 0.12)."""
+    if facts.version is None or facts.version >= (0, 12):
+        yield from _switch(facts, "kv-cache-metrics", "without it nothing shows that blocks were evicted")
+
+
+def _switch(facts: Facts, name: str, says: str) -> Saying:
+    """A note where a switch that kvtop profits from is not given, and this vLLM has it."""
+    known = facts.installed.known if facts.installed is not None else None
+    if not facts.line_known:
+        yield Lacks(_NO_LINE)
+    elif not facts.flags.on(name) and (known is None or f"--{name}" in known):
+        yield Says("note", f"--{name}", says, f"add --{name}")
+
+
+def model_path_missing(facts: Facts) -> Saying:
+    """The model, tokenizer or draft model is a path, and nothing is there."""
+    for flag, path in local_paths(facts):
+        shown = keyless(path, 120)
+        if path.startswith("~"):
+            yield Says("error", flag, f"no shell reads {shown}: ~ stays as it stands", "write the whole path")
+        elif path not in facts.paths:
+            yield Lacks(f"the file system on which {shown} is")
+        elif not facts.paths[path]:
+            mounted = "mount what holds it: -v in the container's options"
+            fix = mounted if facts.contained else f"ls {shown.rpartition('/')[0] or '/'}"
+            yield Says("error", flag, f"{shown} is not there", fix)
+
+
+def local_paths(facts: Facts) -> list[tuple[str, str]]:
+    """(flag, path) of what the command line takes from the disk, as it is typed."""
+    draft = (facts.flags.json("speculative-config") or {}).get("model")
+    named = [
+        ("--model", facts.flags.model),
+        ("--tokenizer", facts.flags.value("tokenizer")),
+        ("--speculative-config", draft if isinstance(draft, str) else None),
+    ]
+    return [(flag, path) for flag, path in named if path and path.startswith(("/", "./", "../", "~"))]

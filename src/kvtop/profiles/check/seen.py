@@ -1,0 +1,200 @@
+"""What the rules are told: frozen values. None is 'not known here', never 'none'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kvtop.profiles.flags import Flags
+from kvtop.profiles.launch import Launch
+from kvtop.profiles.profile import Profile
+from kvtop.profiles.vocabulary import Vocabulary
+from kvtop.readings import OffloadFile
+
+Level = Literal["error", "warning", "note"]
+Version = tuple[int, int]
+"""Of vLLM: (0, 32)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Says:
+    """What a rule found. One line each; no secret, no value of a user at length."""
+
+    level: Level
+    """error: it cannot start, or surely breaks. warning: likely not what is wanted. note: good to know."""
+    flag: str
+    """Flag, variable or file that it is about; empty: about none."""
+    says: str
+    fix: str
+    """What to paste or do; empty where nothing is to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """The rule cannot tell, for want of this: 'the last start of this profile'."""
+
+    what: str
+
+
+Saying = Iterator[Says | Lacks]
+"""What a rule answers: findings, nothing, or what it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The vLLM that the profile's command runs."""
+
+    program: str
+    version: str | None
+    known: Vocabulary | None
+    """Its own flags; None: its help could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastStart:
+    """What the log of this profile's last start told."""
+
+    kv_cache_tokens: int | None = None
+    """`GPU KV cache size: N tokens`."""
+    block_tokens: int | None = None
+    """Of one KV block, after hybrid models are unified."""
+    kv_cache_bytes: int | None = None
+    """Of all ranks: `Available KV cache memory: G GiB`, times their number."""
+    hybrid: bool | None = None
+    """Mamba and attention: `Setting attention block size to N tokens`."""
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """Over all ranks, on average."""
+        if not self.kv_cache_bytes or not self.kv_cache_tokens:
+            return None
+        return self.kv_cache_bytes / self.kv_cache_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process with memory on a card."""
+
+    pid: int
+    name: str | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    index: int
+    uuid: str | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A vLLM server that runs on this machine."""
+
+    pid: int
+    pids: frozenset[int]
+    """It, its engine cores and workers."""
+    profile: str = ""
+    """Whose it is; empty: of none that is known."""
+    port: int | None = None
+    """Where it listens, or will, on this machine; None: it is not known (a container)."""
+
+    @property
+    def name(self) -> str:
+        return self.profile or f"process {self.pid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who listens on a port."""
+
+    pid: int | None = None
+    words: str = "a process of another user"
+    """process 123 (python3), a kvtop tap (process 5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Who answers at the health URL now."""
+
+    url: str
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What a container is given."""
+
+    shm_bytes: int | None = None
+    """Its own /dev/shm; None with `host_ipc`, and where it cannot be read."""
+    host_ipc: bool = False
+    """It uses the host's /dev/shm."""
+    memory_bytes: int | None = None
+    """Its limit; None: none, or it cannot be read."""
+    readable: bool = True
+    """False: its compose file cannot be read, so all of this is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that a rule may ask."""
+
+    name: str
+    profile: Profile
+    flags: Flags
+    launch: Launch | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The environment that vLLM will have, as far as it is known; values of secrets are ***."""
+    installed: Installed | None = None
+    version: Version | None = None
+    """Of the installed vLLM, or of the image's tag."""
+    last: LastStart | None = None
+    container: Container | None = None
+    """Where it runs in one."""
+    paths: Mapping[str, bool] = field(default_factory=dict)
+    """Files and folders that the command line names -> whether they are there. What vLLM sees on another file system
+    is left out."""
+    shm_total_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    offload_files: tuple[OffloadFile, ...] | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    """Of the control group that kvtop is in, and that what it starts is in."""
+    cards: tuple[Card, ...] | None = None
+    listeners: Mapping[int, Listener] | None = None
+    health_asked: bool = False
+    health: Answer | None = None
+    servers: tuple[Server, ...] | None = None
+    replacing: frozenset[int] | None = None
+    """Processes of the server that a switch stops first: what they hold is no obstacle."""
+
+    @property
+    def line_known(self) -> bool:
+        """Whether the command line is known: compose and systemd keep it in their own file."""
+        return bool(self.flags.words) or self.profile.runner in ("venv", "docker")
+
+    @property
+    def contained(self) -> bool:
+        """Whether vLLM runs in a container: by docker, compose, or a unit that runs docker."""
+        runner = self.profile.runner
+        return runner in ("docker", "compose") or (runner == "systemd" and bool(self.profile.docker.image))
+
+    @property
+    def port(self) -> int | None:
+        """Where HTTP will answer on this machine."""
+        if self.launch is not None:
+            return self.launch.port
+        if self.profile.serve.port is not None:
+            return self.profile.serve.port
+        given = self.flags.value("port")
+        if given is None:
+            return 8000
+        return int(given) if given.isdecimal() and len(given) < 6 and 0 < int(given) < 65536 else None
+
+    def goes(self, pid: int | None) -> bool:
+        """Whether that process is stopped before this profile starts."""
+        return pid is not None and self.replacing is not None and pid in self.replacing

@@ -1,0 +1,193 @@
+"""What the command line asks for: the tier, its connector, ranks, cards; and sizes in bytes, per GPU, in tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kvtop.profiles.check.seen import Card, Facts
+from kvtop.sources.tier_size import tier_bytes
+
+GIB = 1 << 30
+MIB = 1 << 20
+_DEPTH = 4
+TRANSFER = "--kv-transfer-config"
+OFFLOADING = "--kv-offloading-size"
+TIERS = ("OffloadingConnector", "SimpleCPUOffloadConnector")
+"""vLLM's own connectors with a tier in main memory."""
+DEFAULT_UTILIZATION = 0.92
+"""Of --gpu-memory-utilization; 0.9 before 0.20 (facts.md 1.6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """The CPU tier that is asked for."""
+
+    bytes: int
+    """For the whole instance."""
+    flag: str
+    connector: str
+    """OffloadingConnector keeps it in /dev/shm since 0.20.2, SimpleCPUOffloadConnector in pinned memory."""
+
+    def fix(self, size: int) -> str:
+        """The flag with another size, to paste; rounded down to whole GiB."""
+        whole = size // GIB
+        if self.flag == OFFLOADING:
+            return f"{OFFLOADING} {whole}"
+        return f"cpu_bytes_to_use {whole * GIB} ({whole} GiB)"
+
+
+def connectors(facts: Facts) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name, extra configuration) of each KV connector, those of a MultiConnector one by one."""
+    if facts.flags.value(OFFLOADING) is not None:
+        own = facts.flags.json(TRANSFER) or {}
+        yield _offloading_connector(facts), _extra(own)
+        return
+    yield from _named(facts.flags.json(TRANSFER), _DEPTH)
+
+
+def _offloading_connector(facts: Facts) -> str:
+    if (facts.flags.value("kv-offloading-backend") or "native") == "lmcache":
+        return "LMCacheMPConnector"
+    simple = facts.env.get("VLLM_USE_SIMPLE_KV_OFFLOAD", "0")
+    return "OffloadingConnector" if simple in ("", "0") else "SimpleCPUOffloadConnector"
+
+
+def _named(config: object, depth: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    if not isinstance(config, dict) or depth == 0:
+        return
+    name = config.get("kv_connector")
+    inner = _extra(config).get("connectors")
+    if isinstance(inner, list):
+        for one in inner:
+            yield from _named(one, depth - 1)
+    elif isinstance(name, str):
+        yield name, _extra(config)
+
+
+def _extra(config: dict[str, Any]) -> dict[str, Any]:
+    found = config.get("kv_connector_extra_config")
+    return found if isinstance(found, dict) else {}
+
+
+def tier(facts: Facts) -> Tier | None:
+    """The CPU tier of vLLM itself; None: none is asked for, or no size that can be read. LMCache keeps its own."""
+    size = tier_bytes(facts.flags.value(OFFLOADING), facts.flags.value(TRANSFER))
+    names = [name for name, _ in connectors(facts)]
+    own = [name for name in names if name in TIERS]
+    if size is None or not own:
+        return None
+    by_size = facts.flags.value(OFFLOADING) is not None
+    return Tier(size, OFFLOADING if by_size else TRANSFER, own[0])
+
+
+def in_shm(facts: Facts) -> Tier | None:
+    """The tier, where it is a file in /dev/shm (facts.md 5.3)."""
+    found = tier(facts)
+    old = facts.version is not None and facts.version < (0, 20)
+    return found if found is not None and found.connector == "OffloadingConnector" and not old else None
+
+
+def whole(facts: Facts, name: str, default: int) -> int:
+    """A count of the command line; the default where none that makes sense is given."""
+    found = facts.flags.number(name)
+    return int(found) if found is not None and 0 < found < 100_000 else default
+
+
+def ranks(facts: Facts) -> int:
+    """GPUs of one engine."""
+    return whole(facts, "tensor-parallel-size", 1) * whole(facts, "pipeline-parallel-size", 1)
+
+
+def selectors(facts: Facts) -> list[str] | None:
+    """The cards that it is told to use; None: not told."""
+    given = facts.flags.value("device-ids")
+    if given is None and not facts.profile.gpus:
+        given = facts.env.get("CUDA_VISIBLE_DEVICES")
+    words = facts.profile.gpus if given is None else given.split(",")
+    return [word.strip() for word in words if word.strip() not in ("", "all")] or None
+
+
+def cards(facts: Facts) -> tuple[Card, ...] | None:
+    """The cards that it will use: the first of those that it may, as far as they are here. None: it is not known which
+    cards this machine has."""
+    if facts.cards is None:
+        return None
+    here = sorted(facts.cards, key=lambda card: card.index)
+    told = selectors(facts)
+    if told is not None:
+        here = [card for one in told for card in here if _is(card, one)]
+    return tuple(dict.fromkeys(here))[: ranks(facts) * whole(facts, "data-parallel-size", 1)]
+
+
+def _is(card: Card, selector: str) -> bool:
+    if selector.isdecimal():
+        return len(selector) < 6 and int(selector) == card.index
+    # CUDA takes the beginning of a UUID.
+    return card.uuid is not None and len(selector) > 4 and card.uuid.lower().startswith(selector.lower())
+
+
+def utilization(facts: Facts) -> float:
+    """The share of each card that vLLM takes."""
+    given = facts.flags.number("gpu-memory-utilization")
+    if given is not None and 0 < given <= 1:
+        return float(given)
+    old = facts.version is not None and facts.version < (0, 20)
+    return 0.9 if old else DEFAULT_UTILIZATION
+
+
+def asked_bytes(facts: Facts, card: Card) -> int | None:
+    """What vLLM must find free on that card to start at all (`request_memory`)."""
+    return None if card.total_bytes is None else math.ceil(card.total_bytes * utilization(facts))
+
+
+def freed_bytes(facts: Facts, card: Card) -> int:
+    """What the server that is stopped first gives back on that card."""
+    going = [holder for holder in card.holders if facts.goes(holder.pid)]
+    if any(holder.bytes is None for holder in going) and card.total_bytes is not None:
+        return card.total_bytes - (card.free_bytes or 0)  # not told apart: all that is held
+    return sum(holder.bytes or 0 for holder in going)
+
+
+def freed_shm_bytes(facts: Facts) -> int:
+    """What the server that is stopped first gives back of /dev/shm, and so of memory."""
+    return sum(
+        file.bytes
+        for file in facts.offload_files or ()
+        if file.mapped_by and all(facts.goes(pid) for pid in file.mapped_by)
+    )
+
+
+def tokens(facts: Facts, size: float) -> int | None:
+    """About how many tokens of KV fit into so many bytes over all ranks; None: nothing is known of this model's KV."""
+    each = facts.last.bytes_per_token if facts.last is not None else None
+    return None if not each else int(size / each)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One size of the command line, in every unit."""
+
+    flag: str
+    total_bytes: int
+    per_gpu_bytes: int
+    tokens: int | None
+
+
+def sizes(facts: Facts) -> tuple[Size, ...]:
+    """What the command line asks for, in every unit."""
+    found = tier(facts)
+    count = ranks(facts)
+    out: list[Size] = []
+    if found is not None:
+        out.append(Size(found.flag, found.bytes, found.bytes // count, tokens(facts, found.bytes)))
+    kv = facts.flags.number("kv-cache-memory-bytes")
+    if kv is not None and 0 < kv < 1 << 50:
+        total = int(kv) * count
+        out.append(Size("--kv-cache-memory-bytes", total, int(kv), tokens(facts, total)))
+    weights = facts.flags.number("cpu-offload-gb")
+    if weights is not None and 0 < weights < 1 << 20:
+        out.append(Size("--cpu-offload-gb", int(weights * GIB) * count, int(weights * GIB), None))
+    return tuple(out)

@@ -1,0 +1,114 @@
+"""What two profiles run differently: by flag, JSON flags by key, by variable, and by key of the file for the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from kvtop.profiles.launch import environment, secrets_of, serve_words
+from kvtop.profiles.profile import Profile
+from kvtop.profiles.secret import masked_value, masked_words
+from kvtop.profiles.spelling import groups
+from kvtop.profiles.text import as_data
+
+_BY_FLAG = ("serve", "env", "gpus", "about", "extends")
+Kind = Literal["flag", "variable", "key"]
+_UNSET = "taken out of the environment"
+
+
+class Difference(NamedTuple):
+    """One thing that differs. Secrets are masked."""
+
+    kind: Kind
+    name: str
+    """`--flag`, `--flag.key.of.its.json`, a variable, or a key of the file."""
+    old: str | None
+    """None: not there."""
+    new: str | None
+
+
+def differences(old: Profile, new: Profile) -> list[Difference]:
+    """What differs between what two profiles run. The order of flags does not, nor `-` and `_` in them."""
+    kinds: tuple[tuple[Kind, Callable[[Profile, bool], dict[str, str]]], ...]
+    kinds = (("flag", _flags), ("variable", _variables), ("key", _keys))
+    return [one for kind, told in kinds for one in _between(kind, told, old, new)]
+
+
+def flag_values(words: Sequence[str]) -> dict[str, str]:
+    """What a command line behind `vllm serve` asks for: `--flag` -> its values as one text, '' where it has none.
+
+    JSON is taken apart by key. Of a flag given twice the last counts; `--no-flag` is `--flag` with the value `off`. The
+    model is `--model`, wherever it stands.
+    """
+    values: dict[str, str] = {}
+    for group in groups(words):
+        name = f"--{group.name or 'model'}"
+        if group.name.startswith("no-"):
+            name, given = f"--{group.name[3:]}", ["off"]
+        else:
+            given = list(group.values)
+        for key in [key for key in values if key == name or key.startswith(f"{name}.")]:
+            del values[key]
+        table = _table(given[0]) if len(given) == 1 else None
+        if table is None:
+            values[name] = " ".join(given)
+        else:
+            values.update(_flat(table, name))
+    return values
+
+
+def _table(text: str) -> dict[str, Any] | None:
+    if not text.startswith("{"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _flat(table: Mapping[str, Any], at: str) -> Iterator[tuple[str, str]]:
+    if not table:
+        yield at, "{}"
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{at}.{key}")
+        else:
+            yield f"{at}.{key}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _flags(profile: Profile, masked: bool) -> dict[str, str]:
+    words = serve_words(profile)
+    return flag_values(masked_words(words) if masked else words)
+
+
+def _variables(profile: Profile, masked: bool) -> dict[str, str]:
+    found = {name: masked_value(name, value) if masked else value for name, value in environment(profile).items()}
+    found |= {name: f"from {secret.kind} {secret.where}" for name, secret in secrets_of(profile).items()}
+    return found | dict.fromkeys(profile.env.unset, _UNSET)
+
+
+def _keys(profile: Profile, masked: bool) -> dict[str, str]:
+    rest = {key: value for key, value in as_data(profile).items() if key not in _BY_FLAG}
+    if profile.runner == "docker" and profile.gpus:
+        rest["gpus"] = profile.gpus
+    rest = {"runner": profile.runner, **rest}
+    if masked:
+        rest = {key: masked_value(key, value) for key, value in rest.items()}
+    return {at.lstrip("."): text for at, text in _flat(rest, "")}
+
+
+def _between(
+    kind: Kind, told: Callable[[Profile, bool], dict[str, str]], old: Profile, new: Profile
+) -> Iterator[Difference]:
+    """What differs is seen before secrets are masked, and told with them masked."""
+    was, now = told(old, False), told(new, False)
+    was_shown, now_shown = told(old, True), told(new, True)
+    for name in dict.fromkeys([*was, *now]):
+        if was.get(name) != now.get(name):
+            yield Difference(kind, masked_words([name])[0], _shown(was_shown, name), _shown(now_shown, name))
+
+
+def _shown(values: Mapping[str, str], name: str) -> str | None:
+    return "on" if name.startswith("--") and values.get(name) == "" else values.get(name)

@@ -1,0 +1,7 @@
+"""Other forms -> a profile. Nothing that they hold is run; secrets are named by where they are, never copied.
+
+draft      the profile in the making            words      a command line, also within all the others
+script     a plain shell script (shell: its words)        docker     `docker run` and `docker inspect`
+compose    a service of a compose file (interpolate)      unit       a systemd unit
+process    a running server                               pick       which of them a text is
+"""

@@ -1,0 +1,220 @@
+"""A service of a compose file. The file goes on to hold what is run; the profile says what is expected of it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kvtop.errors import keyless
+from kvtop.files import read_start
+from kvtop.profiles.importers import docker
+from kvtop.profiles.importers.draft import Draft, Refused
+from kvtop.profiles.importers.interpolate import Interpolation
+from kvtop.profiles.importers.variables import of_file
+from kvtop.profiles.importers.yaml_text import read_yaml
+from kvtop.profiles.launch import ALL
+
+_MAX_ENV = 256_000
+_SPAN = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?")
+
+
+def read(draft: Draft, text: str, file: Path | None, service: str = "") -> None:
+    """Take over a service; which, where the file has several. Raises Refused."""
+    whole = read_yaml(text, as_typed=True)
+    if not isinstance(whole, dict) or not isinstance(whole.get("services"), dict):
+        raise Refused("no services in it", "name a compose file")
+    reader = _Reader(draft, file)
+    draft.raw["runner"] = "compose"
+    services = {str(name): one for name, one in whole["services"].items() if isinstance(one, dict)}
+    name = _chosen(services, service, reader)
+    one = reader.filled(services[name])
+    draft.put("compose", "files", [str(file)] if file else [])
+    draft.put("compose", "service", name)
+    project = whole.get("name")
+    if isinstance(project, str) and "$" not in project:
+        draft.put("compose", "project", project)
+    profiles = one.get("profiles")
+    draft.put("compose", "profiles", [str(profiles[0])] if isinstance(profiles, list) and profiles else [])
+    if one.get("extends"):
+        draft.note("the service extends another one: what stands there is not seen here")
+    if needed := one.get("depends_on"):
+        draft.note(f"docker compose starts before it: {keyless(', '.join(map(str, needed)), 100)}")
+    reader.environment(one)
+    _options(draft, one)
+    _inside(draft, one)
+    _start(draft, one)
+    for variable in reader.missing:
+        draft.note(f"${{{variable}}} has no value here: docker compose takes it from its environment, else nothing")
+
+
+def _chosen(services: Mapping[str, dict[str, Any]], asked: str, reader: _Reader) -> str:
+    if asked:
+        if asked not in services:
+            raise Refused(f"there is no service '{keyless(asked, 60)}'", f"one of {keyless(', '.join(services), 200)}")
+        return asked
+    likely = [
+        name
+        for name, one in services.items()
+        if "vllm" in str([one.get(k) for k in ("image", "command", "entrypoint")])
+    ]
+    found = likely or list(services)
+    if len(found) != 1:
+        raise Refused(
+            f"{len(found)} services may run vLLM" if found else "there is no service in it",
+            f"choose one: --service {keyless(' | '.join(found), 200)}",
+        )
+    return found[0]
+
+
+class _Reader:
+    def __init__(self, draft: Draft, file: Path | None) -> None:
+        self._draft = draft
+        self._folder = file.parent if file else None
+        self._known = dict(of_file(self._text(".env") or ""))
+        self._variables = Interpolation(self._known)
+
+    @property
+    def missing(self) -> list[str]:
+        return self._variables.missing
+
+    def filled(self, value: Any) -> Any:
+        """A value of the file with its variables put in."""
+        if isinstance(value, str):
+            return self._variables.filled(value)
+        if isinstance(value, list):
+            return [self.filled(one) for one in value]
+        if isinstance(value, dict):
+            return {key: self.filled(one) for key, one in value.items()}
+        return value
+
+    def _text(self, name: str) -> str | None:
+        if self._folder is None:
+            return None
+        try:
+            data, _ = read_start(self._folder / name, _MAX_ENV)
+            return data.decode("utf-8")
+        except (OSError, ValueError):
+            return None
+
+    def environment(self, service: Mapping[str, Any]) -> None:
+        """env_file below environment, as compose has it."""
+        files = service.get("env_file") or []
+        for one in files if isinstance(files, list) else [files]:
+            name = str(one.get("path", "") if isinstance(one, dict) else one)
+            text = self._text(name)
+            if text is None:
+                self._draft.note(f"env_file {keyless(name, 100)} cannot be read: what stands in it is not known here")
+            for variable, given in of_file(text or ""):
+                self._draft.variable(variable, self._variables.filled(given))
+        said = service.get("environment") or {}
+        rows = said.items() if isinstance(said, dict) else (_pair(str(row)) for row in said)
+        for variable, value in rows:
+            if value is None:
+                self._passed(str(variable))
+            else:
+                self._draft.variable(str(variable), _scalar(value))
+
+    def _passed(self, name: str) -> None:
+        """A variable without a value: that of .env, else that of docker compose's own environment."""
+        if name in self._known:
+            self._draft.variable(name, self._known[name])
+        else:
+            self._draft.note(f"{name} is handed on from the environment of docker compose, where it is set")
+
+
+def _pair(row: str) -> tuple[str, str | None]:
+    name, equals, value = row.partition("=")
+    return name, value if equals else None
+
+
+def _scalar(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _options(draft: Draft, one: Mapping[str, Any]) -> None:
+    """What a container's limits are, as options of `docker run`: `check` reads them."""
+    options: list[str] = []
+    for key, flag in (
+        ("ipc", "--ipc"),
+        ("shm_size", "--shm-size"),
+        ("mem_limit", "--memory"),
+        ("memswap_limit", "--memory-swap"),
+        ("cpuset", "--cpuset-cpus"),
+        ("runtime", "--runtime"),
+        ("network_mode", "--network"),
+    ):
+        if one.get(key) is not None:
+            options.append(f"{flag}={one[key]}")
+    deploy = one.get("deploy") if isinstance(one.get("deploy"), dict) else {}
+    resources = (deploy or {}).get("resources") or {}
+    limit = (resources.get("limits") or {}).get("memory")
+    if limit and "mem_limit" not in one:
+        options.append(f"--memory={limit}")
+    for row in one.get("volumes") or []:
+        options += ["-v", str(row)] if isinstance(row, str) else []
+    for row in one.get("ports") or []:
+        options += ["-p", _port(row)]
+    draft.put("docker", "image", str(one.get("image") or ""))
+    draft.put("docker", "options", options)
+    for device in (resources.get("reservations") or {}).get("devices") or []:
+        ids = device.get("device_ids")
+        if isinstance(ids, list) and ids:
+            draft.raw["gpus"] = [str(card) for card in ids]
+        elif str(device.get("count", "all")) == "all":
+            draft.raw["gpus"] = list(ALL)
+        else:
+            draft.note(f"{device['count']} cards are asked for by their number: which ones is not told")
+    if one.get("gpus") == "all":
+        draft.raw["gpus"] = list(ALL)
+
+
+def _port(row: object) -> str:
+    if isinstance(row, dict):
+        address = f"{row['host_ip']}:" if row.get("host_ip") else ""
+        return f"{address}{row.get('published', '')}:{row.get('target', '')}"
+    return str(row)
+
+
+def _inside(draft: Draft, one: Mapping[str, Any]) -> None:
+    """What runs in the container."""
+    entrypoint, behind = _words(one.get("entrypoint")), _words(one.get("command"))
+    if not entrypoint and not behind:
+        draft.note("the service has no command: what its image runs is not known here")
+        return
+    docker.inside(draft, entrypoint, behind)
+    if not draft.served:
+        draft.note("[serve] is empty: write it by hand where check is to know what runs")
+    for key in ("entrypoint", "command"):
+        draft.table("docker").pop(key, None)
+
+
+def _words(value: object) -> list[str]:
+    """A command as compose reads it: a text is cut as a shell would."""
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return [_scalar(one) for one in value]
+    try:
+        return shlex.split(str(value))
+    except ValueError:
+        raise Refused(f"a quote has no end in {keyless(str(value), 60)}", "mend the file") from None
+
+
+def _start(draft: Draft, one: Mapping[str, Any]) -> None:
+    health = one.get("healthcheck")
+    if not isinstance(health, dict):
+        return
+    seconds = _seconds(str(health.get("start_period") or ""))
+    if seconds and seconds > 1800:
+        draft.put("start", "timeout_s", min(seconds, 86_400.0))
+
+
+def _seconds(span: str) -> float | None:
+    found = _SPAN.fullmatch(span)
+    if not found or not any(found.groups()):
+        return None
+    hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return hours * 3600 + minutes * 60 + seconds

@@ -1,0 +1,240 @@
+"""Containers: the words of `docker run`, and what `docker inspect` says of one that runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kvtop.errors import keyless
+from kvtop.profiles.importers.draft import Draft, Refused, Word
+from kvtop.profiles.importers.variables import matters
+from kvtop.profiles.importers.words import shell_text
+from kvtop.profiles.launch import ALL, Secret
+from kvtop.profiles.secret import holds_secret
+from kvtop.sources.processes import program_of, role
+
+_ALONE = re.compile(
+    r"-[ditPq]+|--(detach|rm|interactive|tty|init|privileged|read-only|no-healthcheck|oom-kill-disable|publish-all|quiet"
+    r"|disable-content-trust|sig-proxy|use-api-socket|tls|replace)(=.*)?"
+)
+"""Options of `docker run` without a value behind them."""
+_OURS = {"--detach", "--rm", "--interactive", "--tty", "--quiet", "--sig-proxy", "--replace"}
+"""Options that kvtop sets itself, or does without."""
+_DEVICES = re.compile(r'"?(?:device=)([\w,/-]+)"?')
+
+
+def run(draft: Draft, words: Sequence[str]) -> None:
+    """`docker run …`. Raises Refused for another command of docker."""
+    at = next((i for i, word in enumerate(words) if word == "run"), None)
+    if at is None or at > 4:
+        raise Refused(f"`{keyless(' '.join(words[:3]), 60)}` starts no container", "give the words of docker run")
+    if not draft.keeps_own:
+        draft.raw["runner"] = "docker"
+        if words[0] != "docker":
+            draft.put("docker", "program", str(words[0]))
+        if at > 1 and words[1:at] != ["container"]:
+            draft.note(f"`{keyless(' '.join(words[1:at]), 60)}` of docker itself: left out")
+    draft.refuse_unknown(words[: at + 1])
+    rest = _options(draft, list(words[at + 1 :]))
+    if not rest:
+        raise Refused("docker run names no image", "give the words of docker run, all of them")
+    image, *behind = rest
+    draft.refuse_unknown([image])
+    draft.put("docker", "image", str(image))
+    inside(draft, draft.table("docker").get("entrypoint", []), behind)
+
+
+def _options(draft: Draft, words: list[str]) -> list[str]:
+    """Takes the options; what is left, from the image on."""
+    while words and words[0].startswith("-"):
+        word = words.pop(0)
+        if word == "--":
+            break
+        if _ALONE.fullmatch(word):
+            _alone(draft, word)
+            continue
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--") and len(flag) > 2:
+            flag, value, equals = word[:2], word[2:].removeprefix("="), "="
+        if not equals:
+            if not words:
+                raise Refused(f"nothing stands behind {keyless(word, 40)}", "give the words of docker run, all of them")
+            value = words.pop(0)
+        elif isinstance(word, Word):
+            value = Word(value, word.secret, line=word.line)
+        _option(draft, flag, value, [word] if equals else [word, value])
+    return words
+
+
+def _alone(draft: Draft, word: str) -> None:
+    if not word.startswith("--"):
+        for letter in word[1:]:
+            if letter == "P":
+                draft.add("docker", "options", ["-P"])
+        return
+    if word.partition("=")[0] not in _OURS:
+        draft.add("docker", "options", [word])
+    elif word == "--rm" and not draft.keeps_own:
+        draft.note("--rm: left out; kvtop reads the log of a start that failed, and removes the container itself")
+
+
+def _option(draft: Draft, flag: str, value: str, words: Sequence[str]) -> None:
+    if flag == "--name":
+        draft.put("docker", "name", str(value))
+    elif flag in ("-e", "--env"):
+        name, equals, text = value.partition("=")
+        if equals:
+            draft.variable(name, Word(text, value.secret) if isinstance(value, Word) else text)
+        else:
+            given = draft.outer.get(name, "")
+            draft.variable(name, given or Word("", Secret("env", name)))
+    elif flag == "--env-file":
+        draft.add("docker", "env_files", [value])
+    elif flag == "--entrypoint":
+        draft.put("docker", "entrypoint", [str(value)])
+    elif flag == "--gpus":
+        gpus(draft, value)
+    elif holds_secret([str(word) for word in words]):
+        draft.note(f"{flag} holds a secret: left out")
+    else:
+        draft.refuse_unknown(words)
+        draft.add("docker", "options", words)
+        if flag == "--restart" and value not in ("no", "") and not draft.keeps_own:
+            draft.note(f"--restart {value}: docker starts it again after a crash or a boot without kvtop")
+
+
+def gpus(draft: Draft, value: str) -> None:
+    """The value of --gpus."""
+    found = _DEVICES.fullmatch(value.strip("'"))
+    if value == "all":
+        draft.raw["gpus"] = list(ALL)
+    elif found:
+        draft.raw["gpus"] = found[1].split(",")
+    else:
+        draft.add("docker", "options", ["--gpus", value])
+
+
+def inside(draft: Draft, entrypoint: Sequence[str], behind: Sequence[str]) -> None:
+    """What runs in the container: its entrypoint, and the words behind the image."""
+    words = [*entrypoint, *behind]
+    text = shell_text(words)
+    if text is not None:
+        _shell(draft, words, text, bool(entrypoint))
+        return
+    at = next((i for i in range(len(words)) if role(words[i:]) == "api"), None)
+    if at is None:
+        draft.put("docker", "entrypoint", [str(word) for word in entrypoint])
+        draft.serve(behind)
+        return
+    program, rest = program_of(words[at:])
+    rest = rest[1:] if program == "vllm" else rest
+    start = words[: len(words) - len(rest)]
+    draft.refuse_unknown(start)
+    draft.put("docker", "entrypoint" if entrypoint else "command", [str(word) for word in start])
+    draft.serve(rest)
+
+
+def _shell(draft: Draft, words: Sequence[str], text: str, has_entrypoint: bool) -> None:
+    """A shell is given one text. What of it is known is told; it is run as it stands."""
+    from kvtop.profiles.importers import script
+
+    inner = Draft(draft.runner)
+    try:
+        script.read(inner, text)
+    except Refused as error:
+        draft.note(f"what its shell runs is not known to kvtop: {error.what}")
+        inner = Draft(draft.runner)
+    simple = inner.served and not inner.notes and not set(inner.raw) - {"runner", "serve", "env", "venv", "gpus"}
+    if draft.keeps_own or simple:
+        start = inner.raw.get("venv", {}).get("command", ["vllm", "serve"])
+        if draft.keeps_own:
+            draft.notes += [note for note in inner.notes if note not in draft.notes]
+        else:
+            wrap = inner.raw.get("venv", {}).get("wrap", [])
+            draft.put("docker", "entrypoint" if has_entrypoint else "command", [*wrap, *start])
+        draft.adopt(inner)
+        return
+    if holds_secret([text]):
+        raise Refused("its shell text holds a secret", "put it into a variable, and import that")
+    draft.put("docker", "entrypoint" if has_entrypoint else "command", [str(word) for word in words])
+    draft.note("a shell starts vLLM with a text of its own: that text is kept whole, its flags are not in [serve]")
+
+
+def inspect(draft: Draft, text: str) -> None:
+    """What `docker inspect NAME` printed."""
+    draft.raw["runner"] = "docker"
+    box = _container(text)
+    config, host = box.get("Config") or {}, box.get("HostConfig") or {}
+    draft.put("docker", "name", str(box.get("Name") or "").lstrip("/"))
+    draft.put("docker", "image", str(config.get("Image") or ""))
+    draft.add("docker", "options", host_options(host, config))
+    for request in host.get("DeviceRequests") or []:
+        if request.get("DeviceIDs"):
+            draft.raw["gpus"] = [str(one) for one in request["DeviceIDs"]]
+        elif request.get("Count") == -1:
+            draft.raw["gpus"] = list(ALL)
+        elif request.get("Count"):
+            draft.add("docker", "options", ["--gpus", str(request["Count"])])
+    for row in config.get("Env") or []:
+        name, _, value = str(row).partition("=")
+        if matters(name):
+            draft.variable(name, value)
+    labels = config.get("Labels") or {}
+    if project := labels.get("com.docker.compose.project"):
+        draft.note(f"docker compose made this container (project {keyless(str(project), 60)}): import its file instead")
+    entrypoint = [str(word) for word in config.get("Entrypoint") or []]
+    draft.note("the entrypoint is written out: docker inspect does not tell the image's own from one that was given")
+    inside(draft, entrypoint, [str(word) for word in config.get("Cmd") or []])
+
+
+def _container(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Refused("not JSON", "save what `docker inspect NAME` prints") from None
+    rows = found if isinstance(found, list) else [found]
+    boxes = [row for row in rows if isinstance(row, dict) and isinstance(row.get("Config"), dict)]
+    if len(boxes) != 1:
+        what = "no container is in it" if not boxes else f"{len(boxes)} containers are in it"
+        raise Refused(what, "save what `docker inspect NAME` prints of one container")
+    return boxes[0]
+
+
+def host_options(host: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Options of `docker run` that make what `docker inspect` tells."""
+    out: list[str] = []
+
+    def say(flag: str, values: Iterable[object]) -> None:
+        out.extend(word for value in values for word in (flag, str(value)))
+
+    say("--ipc", [mode for mode in [host.get("IpcMode")] if mode not in (None, "", "private", "shareable")])
+    say("--shm-size", [size for size in [host.get("ShmSize")] if size not in (None, 0, 64 << 20)])
+    say("--memory", [size for size in [host.get("Memory")] if size])
+    say("--memory-swap", [size for size in [host.get("MemorySwap")] if size and size != 2 * host.get("Memory", 0)])
+    say("--cpuset-cpus", [cpus for cpus in [host.get("CpusetCpus")] if cpus])
+    say("--runtime", [name for name in [host.get("Runtime")] if name not in (None, "", "runc")])
+    say("--network", [name for name in [host.get("NetworkMode")] if name not in (None, "", "default", "bridge")])
+    policy = host.get("RestartPolicy") or {}
+    say("--restart", [policy["Name"]] if policy.get("Name") not in (None, "", "no") else [])
+    say("-v", host.get("Binds") or [])
+    say("--mount", [_mount(one) for one in host.get("Mounts") or [] if isinstance(one, dict)])
+    for inner, rows in (host.get("PortBindings") or {}).items():
+        for row in rows or []:
+            address = f"{row['HostIp']}:" if row.get("HostIp") else ""
+            say("-p", [f"{address}{row.get('HostPort', '')}:{str(inner).removesuffix('/tcp')}"])
+    for limit in host.get("Ulimits") or []:
+        say("--ulimit", [f"{limit.get('Name')}={limit.get('Soft')}:{limit.get('Hard')}"])
+    say("--cap-add", host.get("CapAdd") or [])
+    say("--security-opt", host.get("SecurityOpt") or [])
+    say("--workdir", [folder for folder in [config.get("WorkingDir")] if folder])
+    say("--user", [user for user in [config.get("User")] if user])
+    if host.get("Privileged"):
+        out.append("--privileged")
+    return out
+
+
+def _mount(one: Mapping[str, Any]) -> str:
+    parts = [f"type={one.get('Type', 'bind')}", f"source={one.get('Source', '')}", f"target={one.get('Target', '')}"]
+    return ",".join([*parts, *(["readonly"] if one.get("ReadOnly") else [])])

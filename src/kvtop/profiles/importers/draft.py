@@ -1,0 +1,285 @@
+"""A profile in the making, and what could not be taken over."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from kvtop.errors import UsageError, keyless
+from kvtop.profiles.differences import flag_values
+from kvtop.profiles.launch import VISIBLE, Secret, serve_words
+from kvtop.profiles.profile import Profile
+from kvtop.profiles.secret import holds_secret, is_secret
+from kvtop.profiles.spelling import Group, groups
+from kvtop.profiles.valid import VARIABLE
+from kvtop.sources.processes import MASK
+
+BY_HAND = "write the profile by hand: docs/profiles.md has an example"
+_CARDS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*")
+_SECRET_FLAGS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
+"""Flags whose value vLLM takes from a variable too."""
+_MOST = 2**63
+
+
+class Refused(UsageError):
+    """What is there cannot be taken over, with its line where there is one."""
+
+    def __init__(self, what: str, fix: str = BY_HAND, line: int | None = None) -> None:
+        super().__init__(f"line {line}: {what}" if line else what, fix)
+
+
+def unknown(place: Secret | None, line: int | None) -> Refused:
+    """For a value from elsewhere, where only a written one can stand."""
+    if place is not None and place.kind == "env":
+        fix = f"set it in front, or give it a default; or {BY_HAND}"
+        return Refused(f"${place.where} is not set there", fix, line)
+    where = keyless(place.where, 200) if place is not None else "a file"
+    return Refused(f"what is in {where} is known only when it runs", line=line)
+
+
+class Word(str):
+    """A word, and where its value comes from when it is none that is written there."""
+
+    __slots__ = ("line", "plain", "secret")
+    secret: Secret | None
+    plain: bool
+    """False: a shell would fill it in, for instance *."""
+    line: int | None
+
+    def __new__(cls, text: str, secret: Secret | None = None, plain: bool = True, line: int | None = None) -> Word:
+        word = super().__new__(cls, text)
+        word.secret, word.plain, word.line = secret, plain, line
+        return word
+
+
+def secret_of(word: str) -> Secret | None:
+    """Where a word's value is, when it is not written there."""
+    return word.secret if isinstance(word, Word) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A profile, and what of its source could not be taken over, one line each."""
+
+    profile: Profile
+    notes: tuple[str, ...] = ()
+
+
+class Draft:
+    """Filled by the importers, key by key."""
+
+    def __init__(self, runner: str = "venv") -> None:
+        self.raw: dict[str, Any] = {} if runner == "venv" else {"runner": runner}
+        self.notes: list[str] = []
+        self.served = False
+        """vLLM's own command line was found."""
+        self.outer: dict[str, str | None] = {}
+        """Environment of the command line, None for a variable that is taken out: vLLM's own, but for a container."""
+
+    @property
+    def runner(self) -> str:
+        return str(self.raw.get("runner", "venv"))
+
+    @property
+    def keeps_own(self) -> bool:
+        """The runner's own file holds what is run: the profile only says what is expected there."""
+        return self.runner in ("compose", "systemd")
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def table(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.raw.setdefault(name, {})
+        return found
+
+    def put(self, table: str, key: str, value: Any) -> None:
+        """A value of a table; what is empty is left out."""
+        if value not in ("", [], {}, None):
+            self.table(table)[key] = value
+
+    def add(self, table: str, key: str, words: Iterable[str]) -> None:
+        self.table(table).setdefault(key, []).extend(str(word) for word in words)
+
+    def unset(self, name: str) -> None:
+        if VARIABLE.fullmatch(name):
+            self._forget(name)
+            self.add("env", "unset", [name])
+
+    def variable(self, name: str, value: str) -> None:
+        """A variable of vLLM's environment. One that holds a secret is named, not copied."""
+        if not VARIABLE.fullmatch(name):
+            self.note(f"{keyless(name, 60)} is no name of a variable: left out")
+            return
+        self._forget(name)
+        place = secret_of(value)
+        if place is None and name == VISIBLE and self.runner != "docker" and _CARDS.fullmatch(value):
+            self.raw["gpus"] = value.split(",")
+        elif place is not None and not self.keeps_own:
+            self.table("env").setdefault(f"from_{place.kind}", {})[name] = place.where
+        elif place is not None or is_secret(name, value):
+            self._secret(name)
+        else:
+            self.table("env").setdefault("set", {})[name] = str(value)
+
+    def take_outer(self) -> None:
+        """vLLM gets the environment of the command line."""
+        for name, value in self.outer.items():
+            if value is None:
+                self.unset(name)
+            else:
+                self.variable(name, value)
+
+    def adopt(self, other: Draft) -> None:
+        """What another one knows of vLLM: its flags, its environment, its cards."""
+        self.served = self.served or other.served
+        for key, value in other.table("serve").items():
+            self.table("serve")[key] = value
+        env = other.raw.get("env", {})
+        for name in env.get("unset", ()):
+            self.unset(name)
+        for kind in ("set", "from_file", "from_env"):
+            for name, value in env.get(kind, {}).items():
+                self._forget(name)
+                self.table("env").setdefault(kind, {})[name] = value
+        if "gpus" in other.raw:
+            self.raw["gpus"] = other.raw["gpus"]
+
+    def _secret(self, name: str) -> None:
+        if self.keeps_own:
+            self.table("env").setdefault("set", {})[name] = MASK
+            self.note(f"{name}: its value stays where it is, *** stands for it here")
+            return
+        self.table("env").setdefault("from_env", {})[name] = name
+        self.note(
+            f"{name}: its value was not copied. Set that variable before kvtop starts the profile, or name a file that "
+            "holds it in [env.from_file]"
+        )
+
+    def _forget(self, name: str) -> None:
+        env = self.raw.get("env", {})
+        for key in ("set", "from_file", "from_env"):
+            env.get(key, {}).pop(name, None)
+        if name in env.get("unset", ()):
+            env["unset"].remove(name)
+        if name == VISIBLE:
+            self.raw.pop("gpus", None)
+
+    def serve(self, words: Sequence[str]) -> None:
+        """What stands behind `vllm serve`."""
+        self.served = True
+        kept: list[str] = []
+        for group in groups(words):
+            if group.name in _SECRET_FLAGS and group.values:
+                self._key(_SECRET_FLAGS[group.name], group)
+            elif holds_secret(group.words):
+                self.note(f"--{group.name} holds a secret: left out" if group.name else "a secret: left out")
+            else:
+                self.refuse_unknown(group.words)
+                kept += [str(word) for word in group.words]
+        serve = _by_key(kept)
+        again = serve_words(msgspec.convert({"serve": serve}, Profile))
+        # words whose order says more than their keys would stay as they are
+        self.raw["serve"] = serve if flag_values(again) == flag_values(kept) else {"args": kept}
+
+    def _key(self, variable: str, group: Group) -> None:
+        if len(group.values) > 1:
+            self.note(f"--{group.name} has {len(group.values)} values: {variable} holds the first alone")
+        value = group.words[1] if "=" not in group.words[0] else Word(group.values[0], secret_of(group.words[0]))
+        self.variable(variable, value)
+
+    def refuse_unknown(self, words: Sequence[str], by_shell: bool = False) -> None:
+        """Raises Refused for a word whose value is not written there. `by_shell`: a shell will fill it in."""
+        for word in words:
+            if isinstance(word, Word) and not word.plain and not by_shell:
+                what = f"`{keyless(word, 60)}` is filled in by the shell"
+                raise Refused(what, "put it between quotes, or write it out", word.line)
+            if (place := secret_of(word)) is not None:
+                raise unknown(place, word.line if isinstance(word, Word) else None)
+
+    def made(self) -> Imported:
+        """The profile. Raises Refused where what was found makes none."""
+        raw = {key: _plain(value) for key, value in self.raw.items() if value not in ({}, [])}
+        try:
+            profile = msgspec.convert(raw, Profile)
+        except msgspec.ValidationError as error:
+            raise Refused(f"no profile can be made of it: {keyless(str(error), 200)}") from None
+        return Imported(profile, tuple(self.notes))
+
+
+def _by_key(words: Sequence[str]) -> dict[str, Any]:
+    """[serve] of a command line: flags that have a key of their own under it, all others as they are typed."""
+    serve: dict[str, Any] = {}
+    found = list(groups(words))
+    names = [group.name for group in found]
+    args: list[str] = []
+    for number, group in enumerate(found):
+        if number == 0 and not group.name and len(group.words) == 1:
+            serve["model"] = group.words[0]
+        elif names.count(group.name) > 1 or not _own_key(serve, group):
+            args += group.words
+    return {**serve, **({"args": args} if args else {})}
+
+
+def _own_key(serve: dict[str, Any], group: Group) -> bool:
+    """Whether a flag has a key of its own in [serve], and went there."""
+    values = [str(value) for value in group.values]
+    value = values[0] if len(values) == 1 else ""
+    inline = "=" in group.words[0]  # then one value is its own, whatever stands behind it
+    if group.name == "served-model-name" and values and not (inline and len(values) > 1):
+        serve["names"] = values
+    elif group.name == "host" and value:
+        serve["host"] = value
+    elif group.name == "port" and value.isdecimal() and len(value) < 6 and 0 < int(value) < 65536:
+        serve["port"] = int(value)
+    elif group.name == "config" and value and not inline:
+        serve["config"] = value
+    elif (table := json_table(value)) is not None and "." not in group.name:
+        serve.setdefault("json", {})[group.name] = table
+    else:
+        return False
+    return True
+
+
+def _plain(value: Any) -> Any:
+    """The same without what is known of its words."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def json_table(text: str) -> dict[str, Any] | None:
+    """A JSON object that comes back the same from TOML; None for any other text."""
+    if not text.startswith("{"):
+        return None
+    try:
+        value = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and _keeps(value) else None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("a key twice")
+    return dict(pairs)
+
+
+def _keeps(value: Any) -> bool:
+    """TOML knows no null and whole numbers of 64 bits."""
+    if isinstance(value, dict):
+        return all(_keeps(key) and _keeps(one) for key, one in value.items())
+    if isinstance(value, list):
+        return all(_keeps(one) for one in value)
+    if isinstance(value, str):
+        return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
+    if isinstance(value, float):
+        return value - value == 0
+    return isinstance(value, bool) or (isinstance(value, int) and -_MOST <= value < _MOST)

@@ -1,0 +1,193 @@
+"""Variables put into the words of a script: those that the script itself sets, and defaults."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvtop.errors import keyless
+from kvtop.profiles.importers.draft import Refused, Word, unknown
+from kvtop.profiles.importers.shell import Part, Raw
+from kvtop.profiles.launch import Secret
+
+_SIMPLE = re.compile(r"([A-Za-z_]\w*|[0-9@*#?$!-])(?:(:?[-=?+])(.*))?", re.DOTALL)
+_LISTED = re.compile(r"([A-Za-z_]\w*)\[[@*]\](?:(:?[-+]).*)?", re.DOTALL)
+_CAT = re.compile(r"""\s*(?:cat\s+|<\s*)(["']?)([^\s"'|;&]+)\1\s*""")
+_SELF = r'"?(?:\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(?:\[0\])?(?::-\$0)?\})"?'
+_DIR = rf'dirname\s+(?:--\s+)?(?:{_SELF}|"?\$\((?:readlink\s+-f|realpath)\s+(?:--\s+)?{_SELF}\)"?)'
+_HERE = re.compile(
+    rf'\s*(?:{_DIR}|cd\s+(?:--\s+)?"?\$\({_DIR}\)(?P<more>(?:/[\w.-]+)*)"?\s*(?:>\s*/dev/null\s*(?:2>&1\s*)?)?&&\s*pwd(?:\s+-P)?)\s*'
+)
+"""The folder of the script itself, as scripts ask for it."""
+_NAMED = re.compile(r"(?:[A-Za-z_]\w*|--[\w.-]+)=")
+"""What a value from elsewhere may stand behind: NAME= and --flag=."""
+_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
+_MOST_DEEP = 20
+MOST_CHARACTERS = 100_000
+MOST_WORDS = 10_000
+"""Of one value. A few lines that double a variable make more than fits into memory."""
+
+
+class Scope:
+    """The variables of a script while it is read."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.values: dict[str, Word | list[Word]] = {}
+        self.exported: dict[str, bool] = {}
+        """Name -> True: exported; False: taken out of the environment."""
+        self._folder = folder
+        """Where the script is, where that is known."""
+        self.arguments = False
+        """It hands its own arguments on."""
+
+    def words(self, raw: Raw) -> list[Word]:
+        """The words that one becomes: none, one, or several where an unquoted variable holds blanks."""
+        out: list[Word] = []
+        now: Word | None = None
+        plain = not _filled_in(raw)
+
+        def add(text: str, secret: Secret | None = None) -> None:
+            nonlocal now
+            if now is None or (now == "" and now.secret is None):
+                now = Word(text, secret, plain, raw.line)
+            elif now.secret is None and secret is None:
+                now = Word(now + text, None, plain, raw.line)
+            elif secret and now.secret is None and _NAMED.fullmatch(now):
+                now = Word(now + text, secret, plain, raw.line)
+            elif text or secret:
+                raise unknown(secret or now.secret, raw.line)
+            if len(now) > MOST_CHARACTERS or len(out) > MOST_WORDS:
+                raise too_long(raw.line)
+
+        for number, part in enumerate(raw.parts):
+            if part.kind == "text":
+                text = _home(part.text) if number == 0 and not part.quoted else part.text
+                add(text)
+                continue
+            found = self._value(part, raw.line)
+            if part.quoted and not part.text.endswith("@]") and part.text != "@":
+                add(" ".join(found), found[0].secret if len(found) == 1 else None)
+                continue
+            for at, word in enumerate(found):
+                pieces = [str(word)] if part.quoted or word.secret else word.split()
+                if at and now is not None:
+                    out.append(now)
+                    now = None
+                for place, piece in enumerate(pieces):
+                    if place and now is not None:
+                        out.append(now)
+                        now = None
+                    add(piece, word.secret)
+        if now is not None:
+            out.append(now)
+        return out
+
+    def one(self, raw: Raw) -> Word:
+        """The value of an assignment: never split."""
+        quoted = Raw(raw.line, [Part(part.kind, part.text, part.quoted or part.kind != "text") for part in raw.parts])
+        found = self.words(quoted)
+        if len(found) > 1:
+            return Word(" ".join(found), line=raw.line)
+        return found[0] if found else Word("", line=raw.line)
+
+    def _value(self, part: Part, line: int) -> Sequence[Word]:
+        return (
+            self._command(part.text, line) if part.kind == "command" else self._variable(part.text, line, part.quoted)
+        )
+
+    def _command(self, text: str, line: int) -> Sequence[Word]:
+        if found := _CAT.fullmatch(text):
+            return [Word("", Secret("file", self._whole(_home(found[2]), line)))]
+        if self._folder is not None and (here := _HERE.fullmatch(text)):
+            return [Word(os.path.normpath(f"{self._folder}{here['more'] or ''}"))]
+        if self._folder is not None and text.strip() == "pwd":
+            return [Word(str(self._folder))]
+        raise Refused(f"what $({keyless(text, 60)}) prints is known only when it runs", line=line)
+
+    def _whole(self, path: str, line: int) -> str:
+        name = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
+
+        def value(found: re.Match[str]) -> str:
+            known = self._variable(found[1], line)
+            return str(known[0]) if known and not known[0].secret else found[0]
+
+        path = name.sub(value, path)
+        if self._folder is not None and not path.startswith("/"):
+            path = str(self._folder / path)
+        return path
+
+    def _variable(self, text: str, line: int, quoted: bool = False) -> Sequence[Word]:
+        if text.count("${") > _MOST_DEEP:
+            raise Refused("defaults inside of defaults, too deep", line=line)
+        if listed := _LISTED.fullmatch(text):
+            known = self.values.get(listed[1])
+            if known is None and not listed[2]:
+                raise Refused(f"the list {listed[1]} is not set by the script", line=line)
+            return known if isinstance(known, list) else [] if known is None else [known]
+        found = _SIMPLE.fullmatch(text)
+        if not found:
+            raise Refused(f"${{{keyless(text, 60)}}} is computed by the shell", line=line)
+        name, operator, default = found[1], found[2] or "", found[3] or ""
+        value = self._known(name)
+        if operator.endswith("+"):
+            there = value is not None and not (operator == ":+" and value == "" and not value.secret)
+            return self._default(default, line, quoted) if there else [Word("")]
+        empty = value is None or (operator.startswith(":") and value == "" and not value.secret)
+        if not empty and value is not None:
+            return [value]
+        if operator.endswith(("-", "=")):
+            made = self._default(default, line, quoted)
+            if operator.endswith("="):
+                self.values[name] = made[0] if made else Word("")
+            return made
+        if name in "@*":
+            self.arguments = True
+            return []
+        if not name.isidentifier():
+            raise Refused(f"${name} is known only when it runs", line=line)
+        return [Word("", Secret("env", name), line=line)]
+
+    def _known(self, name: str) -> Word | None:
+        value = self.values.get(name)
+        if isinstance(value, list):
+            return value[0] if value else Word("")
+        if value is None and name == "HOME" and name not in self.exported:
+            return Word(str(Path.home()))
+        if value is None and name in ("PWD", "0") and self._folder is not None:
+            return Word(str(self._folder))
+        return value
+
+    def _default(self, text: str, line: int, quoted: bool) -> Sequence[Word]:
+        """What stands behind :- in ${NAME:-…}: text, with quotes and variables."""
+        from kvtop.profiles.importers.shell import statements
+
+        if not text:
+            return [Word("")]
+        if not set(text) & set("$`\"'\\"):
+            return [Word(_home(text))]
+        if quoted and "'" in text:
+            raise Refused(f"quotes inside of quotes in the default {keyless(text, 60)}", line=line)
+        if not text.startswith('"'):
+            text = f'"{text}"' if '"' not in text else text
+        found = list(statements(text))
+        raws = [raw for one in found for raw in one.words]
+        if len(found) != 1 or len(raws) != 1 or found[0].end:
+            raise Refused(f"the default {keyless(text, 60)} is not read", line=line)
+        return [self.one(raws[0])]
+
+
+def _filled_in(raw: Raw) -> bool:
+    """Whether a shell would look for files of that pattern, or make several words of it."""
+    bare = "".join(part.text if part.kind == "text" and not part.quoted else "x" for part in raw.parts)
+    return bool(set(bare) & set("*?[")) or _BRACES.search(bare) is not None
+
+
+def _home(text: str) -> str:
+    return str(Path.home()) + text[1:] if text == "~" or text.startswith("~/") else text
+
+
+def too_long(line: int) -> Refused:
+    """For a value that grows beyond what a command line holds."""
+    return Refused("a value that is too long for a command line", line=line)

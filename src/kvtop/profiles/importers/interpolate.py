@@ -1,0 +1,75 @@
+"""Variables in a compose file: $NAME, ${NAME:-default} and the like, $$ for a dollar."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kvtop.errors import keyless
+from kvtop.profiles.importers.draft import Refused
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPERATOR = re.compile(r":?[-?+]|$")
+_MOST_DEEP = 20
+
+
+@dataclass(slots=True)
+class Interpolation:
+    """Puts values in, and remembers what had none."""
+
+    known: Mapping[str, str]
+    missing: list[str] = field(default_factory=list)
+    """Variables without a value and without a default."""
+
+    def filled(self, text: str, depth: int = 0) -> str:
+        """The text with its variables put in. Raises Refused for what compose itself would refuse."""
+        if depth > _MOST_DEEP:
+            raise Refused("defaults inside of defaults, too deep")
+        out: list[str] = []
+        at = 0
+        while (dollar := text.find("$", at)) >= 0:
+            out.append(text[at:dollar])
+            if text.startswith("$$", dollar):
+                out.append("$")
+                at = dollar + 2
+            elif found := _NAME.match(text, dollar + 1):
+                out.append(self._value(found[0], "", "", depth))
+                at = found.end()
+            elif text.startswith("${", dollar):
+                inside, at = _braces(text, dollar)
+                name = _NAME.match(inside)
+                operator = _OPERATOR.match(inside, name.end()) if name else None
+                if name is None or operator is None:
+                    raise Refused(f"${{{keyless(inside, 60)}}} is no variable of a compose file")
+                out.append(self._value(name[0], operator[0], inside[operator.end() :], depth))
+            else:
+                what = f"a $ that begins no variable: {keyless(text[dollar : dollar + 30], 60)}"
+                raise Refused(what, "write $$ for a dollar")
+        return "".join([*out, text[at:]])
+
+    def _value(self, name: str, operator: str, rest: str, depth: int) -> str:
+        value = self.known.get(name)
+        there = value is not None and not (operator.startswith(":") and value == "")
+        if operator.endswith("+"):
+            return self.filled(rest, depth + 1) if there else ""
+        if there and value is not None:
+            return value
+        if operator.endswith("-"):
+            return self.filled(rest, depth + 1)
+        if name not in self.missing:
+            self.missing.append(name)
+        return ""
+
+
+def _braces(text: str, at: int) -> tuple[str, int]:
+    """(What stands between the braces that begin at `at`, where it goes on.)"""
+    depth = 0
+    for place in range(at, len(text)):
+        if text.startswith("${", place):
+            depth += 1
+        elif text[place] == "}":
+            depth -= 1
+            if depth == 0:
+                return text[at + 2 : place], place + 1
+    raise Refused(f"{keyless(text[at : at + 30], 60)} has no end")

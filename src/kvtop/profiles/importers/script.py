@@ -1,0 +1,290 @@
+"""A plain shell script: variables, exports and one command that starts vLLM. What has logic is refused."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kvtop.errors import keyless
+from kvtop.files import read_start
+from kvtop.profiles.importers.draft import Draft, Refused, Word
+from kvtop.profiles.importers.expand import MOST_CHARACTERS, MOST_WORDS, Scope, too_long
+from kvtop.profiles.importers.shell import Statement, assignment, statements
+from kvtop.profiles.importers.variables import of_file
+from kvtop.profiles.importers.words import CONTAINERS, command
+from kvtop.profiles.secret import holds_secret
+from kvtop.sources.processes import role
+
+_LOGIC = {
+    "if",
+    "then",
+    "else",
+    "elif",
+    "fi",
+    "for",
+    "while",
+    "until",
+    "do",
+    "done",
+    "case",
+    "esac",
+    "function",
+    "select",
+}
+_LOGIC |= {"{", "}", "[[", "[", "test", "!", "coproc", "eval", "return", "readonly", "local", "declare", "typeset"}
+_NOTHING = {"echo", "printf", "true", ":", "wait", "exit", "shopt", "date", "clear", "read"}
+"""Commands that change nothing of what runs."""
+_LEFT_OUT = {"trap", "ulimit", "umask", "conda", "micromamba", "module", "pkill", "kill", "killall", "fuser"}
+_MAX_SOURCED = 256_000
+
+
+def read(draft: Draft, text: str, file: Path | None = None) -> None:
+    """Take over a script; `file`: where it is. Raises Refused."""
+    _Script(draft, file).run(text)
+
+
+class _Script:
+    def __init__(self, draft: Draft, file: Path | None) -> None:
+        self._draft = draft
+        self._folder = file.parent if file else None
+        self._scope = Scope(self._folder)
+        self._all_exported = False
+        self._bin: Path | None = None
+        """Of the environment that the script activates."""
+        self._pending: Iterator[Statement] = iter(())
+        self._line = 1
+        self._begun = False
+        self._in_background = False
+
+    def run(self, text: str) -> None:
+        # one by one: logic is refused by its own word, before what stands in it is read
+        self._pending = iter(statements(text))
+        while (one := self._next()) is not None:
+            self._line = one.line
+            self._one(one)
+        if not self._begun:
+            raise Refused(
+                "no command of it starts vLLM", "name the script that does; or give its command line behind --"
+            )
+        if self._scope.arguments:
+            self._draft.note("the script hands its own arguments on ($@): none were taken")
+
+    def _next(self) -> Statement | None:
+        return next(self._pending, None)
+
+    def _one(self, one: Statement) -> None:
+        if one.words and one.words[0].bare in _LOGIC:
+            raise Refused(f"`{one.words[0].bare}`: the script has logic", line=one.line)
+        is_export = bool(one.words) and one.words[0].bare == "export"  # its words are never split
+        words = [Word("export")] if is_export else [word for raw in one.words for word in self._scope.words(raw)]
+        values = [(name, added, self._value(value)) for name, added, value in one.assigned]
+        if not words:
+            for name, added, value in values:
+                self._assign(name, added, value, export=self._all_exported)
+            return
+        if self._builtin(words, one):
+            if one.end == "||":
+                self._next()  # what is done where it fails
+            return
+        if self._starts(words):
+            self._server(one, words, values)
+        elif one.end == "|":
+            raise Refused(f"a pipe behind `{keyless(words[0], 40)}`: the script has logic", line=one.line)
+        elif one.end == "||":
+            instead = self._next()
+            if instead is None or [raw.bare for raw in instead.words] not in (["true"], [":"]):
+                raise Refused("`||`: the script has logic", line=one.line)
+            self._other(one, words, values, may_fail=True)
+        else:
+            self._other(one, words, values)
+
+    def _value(self, value: object) -> Word | list[Word]:
+        if isinstance(value, list):
+            return [word for raw in value for word in self._scope.words(raw)]
+        return self._scope.one(value)  # type: ignore[arg-type]
+
+    def _assign(self, name: str, added: bool, value: Word | list[Word], export: bool = False) -> None:
+        if name == "PATH":
+            self._path(str(value))
+            return
+        before = self._scope.values.get(name)
+        if added and before is not None:
+            if isinstance(before, list):
+                value = before + (value if isinstance(value, list) else [value])
+            elif isinstance(value, Word):
+                value = Word(before + value, before.secret or value.secret)
+        if len(value) > (MOST_WORDS if isinstance(value, list) else MOST_CHARACTERS):
+            raise too_long(self._line)
+        self._scope.values[name] = value
+        if export:
+            self._scope.exported[name] = True
+
+    def _path(self, value: str) -> None:
+        """Folders of programs: a profile names the program itself by its path."""
+        for folder in value.split(":"):
+            if folder.startswith("/") and (Path(folder) / "vllm").exists():
+                self._bin = Path(folder)
+                return
+        self._draft.note("PATH: left out; put the path of vllm into [venv] command where it is needed")
+
+    def _builtin(self, words: list[Word], one: Statement) -> bool:
+        """Whether it is a word of the shell itself, and was taken."""
+        name, rest = str(words[0]), words[1:]
+        if name == "export":
+            self._export(one)
+        elif name == "unset":
+            for word in rest:
+                if not word.startswith("-"):
+                    self._scope.values.pop(str(word), None)
+                    self._scope.exported[str(word)] = False
+        elif name == "set":
+            for word in rest:
+                if word in ("-a", "allexport", "+a"):
+                    self._all_exported = word != "+a"
+        elif name == "cd":
+            self._cd(rest, one)
+        elif name in ("source", "."):
+            self._source(rest, one)
+        elif name in _LEFT_OUT:
+            self._draft.note(f"line {one.line}: `{keyless(' '.join(words), 80)}` was left out")
+        else:
+            return name in _NOTHING
+        return True
+
+    def _export(self, one: Statement) -> None:
+        for raw in one.words[1:]:
+            if found := assignment(raw):
+                name, added, value = found
+                self._assign(name, added, self._scope.one(value))
+            else:
+                name = raw.bare
+                if not name.isidentifier():
+                    raise Refused(f"export {keyless(name, 40)}", line=one.line)
+            self._scope.exported[name] = name != "PATH"
+
+    def _cd(self, rest: Sequence[Word], one: Statement) -> None:
+        self._draft.refuse_unknown(rest)
+        if rest and not self._begun:
+            where = Path(rest[-1])
+            here = Path(self._draft.table("venv").get("cwd", "") or self._folder or ".")
+            whole = here / where
+            if not whole.is_absolute():
+                raise Refused(f"cd {keyless(str(where), 80)}: where that is depends on where it is run", line=one.line)
+            self._draft.put("venv", "cwd", str(whole))
+
+    def _here(self) -> Path | None:
+        cwd = self._draft.raw.get("venv", {}).get("cwd")
+        return Path(cwd) if cwd else self._folder
+
+    def _source(self, rest: Sequence[Word], one: Statement) -> None:
+        self._draft.refuse_unknown(rest[:1])
+        if not rest:
+            return
+        here = self._here()
+        file = Path(rest[0]) if here is None else here / rest[0]
+        if file.name == "activate":
+            self._bin = file.parent
+            return
+        try:
+            data, _ = read_start(file, _MAX_SOURCED)
+            text = data.decode("utf-8")
+        except (OSError, ValueError):
+            raise Refused(f"{keyless(str(rest[0]), 80)}, which it sources, cannot be read", line=one.line) from None
+        for name, value in of_file(text):
+            self._assign(name, False, Word(value), export=self._all_exported or f"export {name}" in text)
+
+    def _starts(self, words: Sequence[Word]) -> bool:
+        """Whether it starts vLLM, as it stands or through something else."""
+        rest = [str(word) for word in words]
+        if any(role(rest[at:]) == "api" for at in range(len(rest))):
+            return True
+        at = next((at for at, word in enumerate(rest) if Path(word).name in CONTAINERS), None)
+        return at is not None and "run" in rest[at : at + 3] and _is_server(rest[at:])
+
+    def _server(
+        self,
+        one: Statement,
+        words: list[Word],
+        values: Sequence[tuple[str, bool, Word | list[Word]]],
+    ) -> None:
+        if self._begun:
+            raise Refused("a second command that starts vLLM: a profile is one server", line=one.line)
+        self._begun = True
+        draft = self._draft
+        for name, exported in self._scope.exported.items():
+            value = self._scope.values.get(name)
+            if not exported:
+                draft.outer[name] = None
+            elif isinstance(value, Word):
+                draft.outer[name] = value
+        for name, _, prefixed in values:
+            if isinstance(prefixed, Word):
+                draft.outer[name] = prefixed
+        command(draft, [self._found(word) for word in words])
+        for operator, target in one.redirected:
+            if not operator.endswith("&"):
+                where = "".join(self._scope.words(target))
+                draft.note(f"its output went to {keyless(where, 100)}: kvtop keeps a log of its own ([log] file)")
+        self._in_background = one.end == "&" or words[0] == "exec"
+        if one.end == "|":
+            behind = self._next()
+            if behind is None or not behind.words or behind.words[0].bare != "tee":
+                raise Refused("a pipe behind vLLM: the script has logic", line=one.line)
+            draft.note("its output went through tee: kvtop keeps a log of its own ([log] file)")
+
+    def _found(self, word: Word) -> Word:
+        """A program of the environment that the script activates, by its path."""
+        if self._bin is None or "/" in word:
+            return word
+        if word == "vllm" or word.startswith("python") or (self._bin / word).exists():
+            return Word(str(self._bin / word), line=word.line)
+        return word
+
+    def _other(
+        self,
+        one: Statement,
+        words: list[Word],
+        values: Sequence[tuple[str, bool, Word | list[Word]]],
+        may_fail: bool = False,
+    ) -> None:
+        """A command that is none of vLLM's."""
+        draft = self._draft
+        shown = f"line {one.line}: `{keyless(' '.join(words), 80)}`"
+        if draft.keeps_own:
+            return
+        if Path(words[0]).name in CONTAINERS and words[1:2] and words[1] in ("rm", "stop", "kill"):
+            draft.note(f"{shown} was left out: kvtop stops what it starts")
+            return
+        if holds_secret([str(word) for word in words]):
+            draft.note(f"{shown} was left out: it holds a secret")
+            return
+        draft.refuse_unknown(words, by_shell=True)
+        if self._begun and self._in_background:
+            draft.note(f"{shown} was left out: it runs beside vLLM")
+            return
+        if one.end == "&":
+            name = Path(words[0]).name
+            draft.raw.setdefault("sidecar", []).append({"name": name, "command": [str(self._found(w)) for w in words]})
+            draft.note(f"{shown} runs beside vLLM, as a sidecar")
+            return
+        said = self._said(one, words, values, may_fail)
+        draft.table("start").setdefault("after_stop" if self._begun else "before", []).append(said)
+
+    def _said(
+        self, one: Statement, words: list[Word], values: Sequence[tuple[str, bool, Word | list[Word]]], may_fail: bool
+    ) -> str | list[str]:
+        """As a list of words, or as a text where a shell must read it."""
+        if not (one.redirected or values or may_fail) and all(word.plain for word in words):
+            return [str(word) for word in words]
+        text = [f"{name}={shlex.quote(str(value))}" for name, _, value in values if isinstance(value, Word)]
+        text += [shlex.quote(word) if word.plain else str(word) for word in words]
+        for operator, target in one.redirected:
+            where = " ".join(shlex.quote(word) for word in self._scope.words(target))
+            text.append(f"{operator}{where}" if operator.endswith("&") else f"{operator} {where}")
+        return " ".join([*text, *(["|| true"] if may_fail else [])])
+
+
+def _is_server(words: Sequence[str]) -> bool:
+    """Whether a container is one of vLLM: by its image, or by flags that only vLLM has."""
+    return any("vllm" in word.lower() for word in words) or "--served-model-name" in words or "--model" in words

@@ -1,0 +1,221 @@
+"""What a profile runs: exact words, exact environment, secrets by reference only."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from kvtop.errors import UsageError, printable
+from kvtop.profiles.profile import Profile
+from kvtop.sources.processes import option
+from kvtop.sources.url import VLLM_PORT, parse
+
+READY_TIMEOUT = "VLLM_ENGINE_READY_TIMEOUT_S"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+ALL = ["all"]
+_LOOPBACK = "127.0.0.1"
+_EVERYWHERE = ("", "0.0.0.0", "::", "[::]", "*")
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Where the value of a variable is read when the server starts; never the value."""
+
+    kind: Literal["file", "env"]
+    where: str
+    """Path of the file whose first line it is, or the variable of kvtop's own environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start of one profile. `set`, `unset` and `secrets` make the environment of `argv`, on top of kvtop's own."""
+
+    argv: tuple[str, ...]
+    """What kvtop runs: vLLM itself (venv), `docker run …`, `docker compose … up -d SERVICE`, `systemctl start UNIT`;
+    empty for attach."""
+    serve: tuple[str, ...]
+    """What vLLM gets, from the model on, as far as it is known: behind `vllm serve`, or behind the image."""
+    set: dict[str, str] = field(default_factory=dict)
+    """For docker the variables of the container stand in `argv`, and none here."""
+    unset: tuple[str, ...] = ()
+    secrets: dict[str, Secret] = field(default_factory=dict)
+    """Variable -> where its value is. docker gets such a variable by name (`-e NAME`), never in its command line."""
+    cwd: str | None = None
+    port: int = VLLM_PORT
+    """Where HTTP will answer."""
+    host: str = _LOOPBACK
+    """Where kvtop asks it."""
+
+
+def launch(name: str, profile: Profile) -> Launch:
+    """What `name` runs. Raises UsageError where its runner lacks what it cannot do without."""
+    serve = serve_words(profile)
+    port, host = _address(name, profile, serve)
+    argv: tuple[str, ...] = ()
+    variables: dict[str, str] = {}
+    unset: tuple[str, ...] = ()
+    secrets: dict[str, Secret] = {}
+    cwd = None
+    if profile.runner == "venv":
+        argv = (*profile.venv.wrap, *_program(profile.venv.command or ["vllm", "serve"]), *serve)
+        variables, unset, secrets = environment(profile), tuple(profile.env.unset), secrets_of(profile)
+        cwd = _home(profile.venv.cwd) or None
+    elif profile.runner == "docker":
+        argv, unset, secrets = _docker(name, profile, serve), tuple(profile.env.unset), secrets_of(profile)
+    elif profile.runner == "compose":
+        argv, unset, secrets = _compose(name, profile), tuple(profile.env.unset), secrets_of(profile)
+        variables = dict(profile.compose.variables)
+    elif profile.runner == "systemd":
+        unit = _needed(name, "systemd.unit", profile.systemd.unit)
+        argv = ("systemctl", *(["--user"] if profile.systemd.user else []), "start", unit)
+    else:
+        _needed(name, "attach.url", profile.attach.url)
+    return Launch(argv, serve, variables, unset, secrets, cwd, port, host)
+
+
+def serve_words(profile: Profile) -> tuple[str, ...]:
+    """What stands behind `vllm serve`: model, fields, args, JSON flags."""
+    serve = profile.serve
+    words = [_home(serve.model)] if serve.model else []
+    if serve.config:
+        words += ["--config", _home(serve.config)]
+    if serve.names:
+        words += ["--served-model-name", *serve.names]
+    if serve.host:
+        words += ["--host", serve.host]
+    if serve.port is not None:
+        words += ["--port", str(serve.port)]
+    words += serve.args
+    for flag, value in serve.json.items():
+        words += [f"--{flag}", compact(value)]
+    return tuple(words)
+
+
+def compact(value: Any) -> str:
+    """JSON as short as it can be written."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def environment(profile: Profile) -> dict[str, str]:
+    """The variables that vLLM gets, less secrets: those of the profile, its cards, its start timeout."""
+    env = profile.env
+    said = {*env.set, *env.unset, *env.from_file, *env.from_env}
+    made = {}
+    if profile.gpus not in ([], ALL) and profile.runner != "docker" and VISIBLE not in said:
+        made[VISIBLE] = ",".join(profile.gpus)
+    if READY_TIMEOUT not in said and profile.runner in ("venv", "docker"):
+        made[READY_TIMEOUT] = str(math.ceil(profile.start.timeout_s))
+    return {**made, **env.set}
+
+
+def secrets_of(profile: Profile) -> dict[str, Secret]:
+    """Where the values of secret variables are."""
+    files = {name: Secret("file", _home(where)) for name, where in profile.env.from_file.items()}
+    return files | {name: Secret("env", where) for name, where in profile.env.from_env.items()}
+
+
+def container_name(name: str, profile: Profile) -> str:
+    """Of the runner docker."""
+    return profile.docker.name or f"kvtop-{name}"
+
+
+def _docker(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[str, ...]:
+    docker = profile.docker
+    image = _needed(name, "docker.image", docker.image)
+    words = [*_program([docker.program]), "run", "-d", "--name", container_name(name, profile)]
+    if profile.gpus == ALL:
+        words += ["--gpus", "all"]
+    elif profile.gpus:
+        cards = f"device={','.join(profile.gpus)}"
+        # docker reads this value as a row of CSV: a comma needs quotes around it
+        words += ["--gpus", f'"{cards}"' if len(profile.gpus) > 1 else cards]
+    words += docker.options
+    for file in docker.env_files:
+        words += ["--env-file", _home(file)]
+    for variable, value in environment(profile).items():
+        words += ["-e", f"{variable}={value}"]
+    # by name alone: docker takes the value from its own environment, and unsets what is not there
+    for variable in (*profile.env.from_file, *profile.env.from_env, *profile.env.unset):
+        words += ["-e", variable]
+    if docker.entrypoint:
+        words += ["--entrypoint", docker.entrypoint[0]]
+    return (*words, image, *docker.entrypoint[1:], *docker.command, *serve)
+
+
+def _compose(name: str, profile: Profile) -> tuple[str, ...]:
+    compose = profile.compose
+    service = _needed(name, "compose.service", compose.service)
+    words = _program(compose.program or ["docker", "compose"])
+    for flag, values in (
+        ("-f", [_home(file) for file in compose.files]),
+        ("-p", [compose.project] if compose.project else []),
+        ("--profile", compose.profiles),
+        ("--env-file", [_home(file) for file in compose.env_files]),
+    ):
+        words += [word for value in values for word in (flag, value)]
+    return (*words, "up", "-d", service)
+
+
+def _address(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[int, str]:
+    """(port, host) where kvtop asks the server."""
+    port, host = _served_at(profile, serve)
+    key, url = "start.health_url", profile.start.health_url
+    if profile.runner == "attach":
+        key, url = "attach.url", profile.attach.url
+    if url:
+        try:
+            place = parse(url)
+        except UsageError as error:
+            raise UsageError(f"profile {printable(name, 100)}: {key}: {error.what}", error.fix) from None
+        return place.port, place.host
+    if profile.runner in ("docker", "compose"):
+        return _published(profile.docker.options, port), _LOOPBACK
+    return port, _LOOPBACK if host in _EVERYWHERE else host
+
+
+def _served_at(profile: Profile, serve: tuple[str, ...]) -> tuple[int, str]:
+    typed = option(serve, "--port") or ""
+    port = int(typed) if typed.isdecimal() and len(typed) < 6 and 0 < int(typed) < 65536 else VLLM_PORT
+    return port, printable(option(serve, "--host") or "")
+
+
+def _published(options: Iterable[str], port: int) -> int:
+    """The port of this machine at which a container's port is, by `-p HOST:CONTAINER`; the same where none is told."""
+    words = list(options)
+    for at, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag in ("-p", "--publish"):
+            value = value if equals else (words[at + 1] if at + 1 < len(words) else "")
+        elif word.startswith("-p") and not word.startswith("--"):
+            value = word[2:]
+        else:
+            continue
+        outer, _, inner = value.removesuffix("/tcp").rpartition(":")
+        outer = outer.rpartition(":")[2]
+        if inner == str(port) and outer.isdecimal() and len(outer) < 6 and 0 < int(outer) < 65536:
+            return int(outer)
+    return port
+
+
+def _program(words: list[str]) -> list[str]:
+    return [_home(words[0]), *words[1:]]
+
+
+def _home(path: str) -> str:
+    """A path from ~ as a whole one; no shell will do that."""
+    if path == "~" or path.startswith("~/"):
+        return str(Path(os.path.expanduser(path)))  # noqa: PTH111  Path's own raises where there is no home
+    return path
+
+
+def _needed(name: str, key: str, value: str) -> str:
+    if not value:
+        raise UsageError(
+            f"profile {printable(name, 100)}: {key} is missing", "docs/profiles.md says what its runner needs"
+        )
+    return value

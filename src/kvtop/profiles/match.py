@@ -1,0 +1,35 @@
+"""Which profile a running server is, by its command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvtop.errors import printable
+from kvtop.profiles.differences import flag_values
+from kvtop.profiles.launch import Launch
+from kvtop.profiles.secret import masked_words
+from kvtop.readings import VllmProcess
+from kvtop.sources.processes import program_of
+
+_KEYS = ("--api-key", "--hf-token")
+"""A profile hands these to vLLM by its environment."""
+
+
+def is_of(run: Launch, process: VllmProcess) -> bool:
+    """Whether a server runs what a profile says: the same flags with the same values, in whatever order."""
+    words = behind_serve(process.command)
+    return words is not None and bool(run.serve) and _asked(run.serve) == _asked(words)
+
+
+def behind_serve(command: Sequence[str]) -> list[str] | None:
+    """What stands behind `vllm serve` in a command line; None for one that is no server's."""
+    program, rest = program_of(command)
+    if program == "vllm":
+        return rest[1:] if rest[:1] == ["serve"] else None
+    return rest if program.startswith("vllm") else None
+
+
+def _asked(words: Sequence[str]) -> dict[str, str]:
+    # as the table of processes has them
+    found = flag_values([printable(word, 4000) for word in masked_words(words)])
+    return {name: value for name, value in found.items() if name not in _KEYS}

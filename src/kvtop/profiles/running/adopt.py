@@ -1,0 +1,63 @@
+"""Servers on this machine that kvtop did not start: found, named by the profile that they run, and ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvtop.profiles.launch import Launch
+from kvtop.profiles.match import is_of
+from kvtop.profiles.running import aftermath, family, record
+from kvtop.profiles.running.family import End, Pause
+from kvtop.profiles.running.record import Who
+from kvtop.readings import VllmProcess
+from kvtop.sources.processes import ProcessTable
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """One server."""
+
+    process: VllmProcess
+    who: Who
+    profile: str = ""
+    """Whose command line it has; empty: no profile's."""
+
+    @property
+    def port(self) -> int | None:
+        return self.process.ports[0] if self.process.ports else self.process.port
+
+    @property
+    def words(self) -> str:
+        """`process 123 on port 8000`."""
+        return f"process {self.who.pid}" + (f" on port {self.port}" if self.port is not None else "")
+
+
+def foreign(launches: Mapping[str, Launch]) -> list[Foreign]:
+    """The servers outside of containers that no record knows. `launches`: what each profile runs."""
+    ours = {who.pid for state in record.every() for who in (*state.family, *filter(None, (state.server,))) if who.lives}
+    found: list[Foreign] = []
+    for process in ProcessTable().read().vllm:
+        if process.role != "api" or process.pid in ours or process.parent in ours or process.contained:
+            continue
+        who = Who.of(process.pid)
+        if who is not None:
+            name = next((name for name, launch in launches.items() if is_of(launch, process)), "")
+            found.append(Foreign(process, who, name))
+    # the API servers of one `vllm serve` are its children: the first of them stands for all
+    pids = {one.who.pid for one in found}
+    return [one for one in found if one.process.parent not in pids]
+
+
+def end(one: Foreign, wait_s: float, pause: Pause = time.sleep) -> End:
+    """End it as kvtop ends its own: one SIGINT, then SIGKILL to it and what it had. Raises PermissionError.
+
+    Only what descends from it: the session may be that of somebody's terminal.
+    """
+    return family.end(one.who, (), wait_s, pause, time.monotonic, session=False)
+
+
+def told(done: End, wait_s: float) -> list[str]:
+    """How it ended, in words."""
+    return aftermath.told(done, wait_s, True)

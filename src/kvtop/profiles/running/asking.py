@@ -1,0 +1,60 @@
+"""One GET, waited for: with h11, since with http.client the keeper beside every server would be 6 MB larger."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+import h11
+
+ASK_S = 2.0
+_MAX_BYTES = 4_000_000
+_CHUNK = 1 << 16
+
+
+def get(url: str) -> tuple[int, bytes]:
+    """(status, body) of what answers there; of a long body the beginning. No redirect is followed.
+
+    Raises OSError where nothing answers in time, and ValueError for what is no HTTP, or no URL.
+    """
+    parts = urlsplit(url)
+    host, tls = parts.hostname or "127.0.0.1", parts.scheme == "https"
+    with socket.create_connection((host, parts.port or (443 if tls else 80)), ASK_S) as plain:
+        if not tls:
+            return _exchange(plain, parts.netloc.rpartition("@")[2], parts.path or "/")
+        import ssl
+
+        with ssl.create_default_context().wrap_socket(plain, server_hostname=host) as secured:
+            return _exchange(secured, parts.netloc.rpartition("@")[2], parts.path or "/")
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether anybody takes a connection there. vLLM holds its port from early on, and listens when it is ready."""
+    try:
+        socket.create_connection((host, port), ASK_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _exchange(link: socket.socket, host: str, path: str) -> tuple[int, bytes]:
+    talk = h11.Connection(h11.CLIENT)
+    status, body = 0, b""
+    try:
+        asked = h11.Request(method="GET", target=path, headers=[("Host", host), ("Connection", "close")])
+        link.sendall(talk.send(asked) + talk.send(h11.EndOfMessage()))
+        while len(body) < _MAX_BYTES:
+            event = talk.next_event()
+            if event is h11.NEED_DATA:
+                talk.receive_data(link.recv(_CHUNK))
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+                break
+    except (h11.ProtocolError, TypeError) as error:
+        raise ValueError(f"no HTTP answer: {error}") from None
+    if not status:
+        raise ValueError("no HTTP answer")
+    return status, body

@@ -1,0 +1,213 @@
+"""What commands and the screen call: start a profile's server, follow it, end it. The keeper does the work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+import kvtop
+from kvtop import paths
+from kvtop.errors import KvtopError, printable
+from kvtop.profiles.launch import Launch
+from kvtop.profiles.profile import Profile
+from kvtop.profiles.running import aftermath, family, look, progress, record
+from kvtop.profiles.running.helpers import SIDECAR_STOP_S
+from kvtop.profiles.running.lock import Lock
+from kvtop.profiles.running.look import Seen
+from kvtop.profiles.running.order import Order
+from kvtop.profiles.running.progress import Left
+from kvtop.profiles.running.record import Ask, Record
+from kvtop.profiles.running.runners import runner_of
+from kvtop.profiles.running.tools import Failed
+
+BEGIN_S = 20.0
+"""For the keeper to write its first word."""
+STOP_MORE_S = 60.0
+"""What a stop may take beyond the wait for SIGINT: killing, clean-up, a tool of the runner."""
+LOOK_S = 0.2
+_LOG_BYTES = 100_000
+_keepers: list[subprocess.Popen[bytes]] = []
+"""Of this process, so that it takes notice of their end."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A profile, ready to be started."""
+
+    name: str
+    file: str
+    profile: Profile
+    launch: Launch
+    names: list[str] = field(default_factory=list)
+    """What the server will call its model, any of them."""
+
+
+def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None) -> Record:
+    """Start the keeper, which starts the server; returns when its record stands. It goes on when this process ends.
+
+    Raises KvtopError where it runs already, or the keeper does not come up.
+    """
+    startable(chosen)
+    base = dict(os.environ if env is None else env)
+    order = Order(chosen.name, chosen.file, chosen.profile, chosen.launch, base, chosen.names, lock.fd)
+    child = _keeper(order, lock.fd)
+    state = record.read(chosen.name)
+    if state is None or state.keeper is None or state.keeper.pid != child.pid:
+        child.kill()
+        child.wait()
+        raise KvtopError(f"the keeper of {chosen.name} did not come up", f"its log: {_keeper_log()}")
+    return state
+
+
+def startable(chosen: Chosen) -> None:
+    """Raises KvtopError where it runs already, or is none that kvtop starts."""
+    name = printable(chosen.name, 80)
+    if chosen.profile.runner == "attach":
+        raise KvtopError(f"{name} is only watched: its runner is attach", "start it where it runs")
+    seen = look.look(chosen.name)
+    if seen.state in ("starting", "running", "stopping"):
+        raise KvtopError(f"{name} is {seen.state} already{seen.where}", f"kvtop profile stop {name}")
+
+
+def _keeper_log() -> Path:
+    return record.folder() / "keeper.log"
+
+
+def _keeper(order: Order, lock_fd: int) -> subprocess.Popen[bytes]:
+    _keepers[:] = [child for child in _keepers if child.poll() is None]
+    paths.make_private(record.folder())
+    log = os.open(_keeper_log(), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(log).st_size > _LOG_BYTES:
+            os.ftruncate(log, 0)
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "kvtop.profiles.running.keeper", order.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            pass_fds=(lock_fd,) if lock_fd >= 0 else (),
+            cwd="/",
+            env=_environment(),
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    _keepers.append(child)
+    assert child.stdin is not None and child.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(msgspec.json.encode(order))
+        child.stdin.close()
+    poll = select.poll()
+    poll.register(child.stdout, select.POLLIN)
+    poll.poll(BEGIN_S * 1000)
+    child.stdout.close()
+    return child
+
+
+def _environment() -> dict[str, str]:
+    """The keeper's: a kvtop that is run from a checkout is found from its folder too."""
+    env = dict(os.environ)
+    root = Path(kvtop.__file__).parents[1]
+    if root.name not in ("site-packages", "dist-packages"):
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), env.get("PYTHONPATH"))))
+    return env
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A start or a stop, as it stands."""
+
+    seen: Seen
+    left: Left | None
+    """None: not known."""
+    elapsed_s: float
+
+
+def follow(name: str, until: Callable[[Seen], bool], pause: family.Pause = time.sleep) -> Iterator[Step]:
+    """Looks at it several times a second until `until`; the last step is the one for which that holds."""
+    past = record.starts(name)
+    while True:
+        seen = look.look(name)
+        state, now = seen.record, time.time()
+        shards = None
+        if state is not None and state.shards is not None and state.shards_done is not None:
+            shards = (state.shards_done, state.shards)
+        left = progress.left(state.stages, shards, past, now) if state is not None else None
+        yield Step(seen, left, max(0.0, now - state.started_at) if state is not None else 0.0)
+        if until(seen):
+            return
+        pause(LOOK_S)
+
+
+def stop(name: str, by: str, pause: family.Pause = time.sleep, *, locked: bool = False) -> Record:
+    """End a profile's server and see it gone; the record as it is then. `by`: who wants it, for the record. `locked`:
+    the caller holds the lock.
+
+    Raises KvtopError where nothing runs, or it does not end.
+    """
+    seen = look.look(name)
+    state = seen.record
+    if state is None or seen.state in ("stopped", "failed"):
+        raise KvtopError(f"{printable(name, 80)} does not run", "kvtop profile list shows what runs")
+    if state.keeper is not None and state.keeper.lives:
+        return _by_keeper(state, by, pause, locked)
+    return _alone(state, by, pause, locked)
+
+
+def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
+    assert state.keeper is not None
+    if state.state != "stopping":
+        record.ask(state.name, by, time.time())
+        family.send(state.keeper, signal.SIGTERM)
+    until = time.monotonic() + state.stop_wait_s + STOP_MORE_S
+    while time.monotonic() < until:
+        if not state.keeper.lives:
+            now = record.read(state.name)
+            if now is not None and now.state in ("stopped", "failed"):
+                return now
+            return _alone(now or state, by, pause, locked)
+        pause(family.POLL_S)
+    raise KvtopError(
+        f"{state.name} does not end (its keeper: process {state.keeper.pid})", "kvtop profile logs shows what it does"
+    )
+
+
+def _alone(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
+    """Its keeper is gone: this process ends it and writes the record."""
+    with contextlib.nullcontext() if locked else Lock(f"stops {state.name}"):
+        return _ended_here(state, by, pause)
+
+
+def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
+    runner = runner_of(state)
+    record.asked(state.name)  # its keeper will not read it any more
+    state.state, state.ask = "stopping", Ask(by, time.time())
+    record.write(state)
+    try:
+        done = runner.end(state.stop_wait_s, pause, time.monotonic)
+    except (Failed, OSError) as error:
+        raise KvtopError(f"{state.name} does not end: {error}", "") from None
+    for sidecar in state.sidecars:
+        family.end(sidecar, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True)
+    state.notes = [*aftermath.told(done, state.stop_wait_s, True), *aftermath.left_over(state)]
+    state.notes.append("its keeper was gone: commands after the stop were not run")
+    state.state, state.ended_at, state.why = "stopped", time.time(), ""
+    state.family = [who for who in state.family if who.lives]
+    state.sidecars = [who for who in state.sidecars if who.lives]
+    record.write(state)
+    return state
+
+
+def running() -> list[Seen]:
+    """The profiles whose server starts, runs or stops."""
+    return [seen for seen in look.every() if seen.state in ("starting", "running", "stopping")]

@@ -1,0 +1,176 @@
+"""Which processes are a server's, and signals that reach them and nobody else.
+
+A server has a session of its own. What left that session is known by having been its descendant when it was looked at.
+Each is told by number and birth, so that one which took over a number is never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from kvtop.profiles.running.record import Who
+from kvtop.sources.births import birth
+from kvtop.sources.processes import UNTOLD
+
+WORKERS_S = 5.0
+"""How long engine and workers may outlive their parent before they are killed."""
+KILL_S = 10.0
+"""How long the kernel may take over the end of what was killed: the memory of a card is given back then."""
+TRACKER_S = 3.0
+"""How long Python's resource tracker may take: once those whose memory it tracks are gone, it removes what they left in
+/dev/shm, and ends. Killed with them, it leaves that behind."""
+POLL_S = 0.05
+
+Pause = Callable[[float], None]
+"""Waits that long, or until something may have changed."""
+
+
+@dataclass(slots=True)
+class End:
+    """How a server's processes ended."""
+
+    in_time: bool = True
+    """The server itself ended by the one signal that it got."""
+    took_s: float = 0.0
+    killed: int = 0
+    """Of those that were killed, the ones that had left the server's session, or stayed behind it."""
+    left: list[int] = field(default_factory=list)
+    """Processes that live still."""
+
+
+def look(server: Who, known: Iterable[Who] = (), *, session: bool = True) -> list[Who]:
+    """The server's living processes: itself, its session, its descendants, and those of `known` that live.
+
+    Not `session`: it has none of its own.
+    """
+    found: dict[int, Who] = {who.pid: who for who in known if who.lives}
+    if server.lives:
+        found[server.pid] = server
+    elif birth(server.pid) is not None:
+        return list(found.values())  # another process has its number, so nobody is left in its session
+    children: dict[int, list[int]] = {}
+    members: list[int] = []
+    for pid in _pids():
+        facts = _parent_and_session(pid)
+        if facts is not None:
+            children.setdefault(facts[0], []).append(pid)
+            if session and facts[1] == server.pid:
+                members.append(pid)
+    ways = [server.pid, *found, *members]
+    seen: set[int] = set()
+    while ways:
+        pid = ways.pop()
+        if pid in seen:
+            continue
+        seen.add(pid)
+        ways += children.get(pid, ())
+        if pid not in found and (who := Who.of(pid)) is not None and pid != server.pid:
+            found[pid] = who
+    return sorted(found.values(), key=lambda who: who.pid)
+
+
+def _tracks(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _pids() -> Sequence[int]:
+    try:
+        return psutil.pids()
+    except UNTOLD:
+        return ()
+
+
+def _parent_and_session(pid: int) -> tuple[int, int] | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        fields = stat.rpartition(")")[2].split()
+        return int(fields[1]), int(fields[3])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def send(who: Who, number: signal.Signals) -> bool:
+    """Whether it was there to get it. Raises PermissionError where it is another user's."""
+    try:
+        handle = os.pidfd_open(who.pid)
+    except OSError:
+        return False
+    try:
+        if not who.lives:  # the descriptor holds the number, so that it cannot change hands behind this look
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, number)
+            return True
+        return False
+    finally:
+        os.close(handle)
+
+
+def end(
+    server: Who,
+    known: Iterable[Who],
+    wait_s: float,
+    pause: Pause,
+    clock: Callable[[], float],
+    *,
+    gently: bool = True,
+    session: bool = True,
+    politely: bool = False,
+) -> End:
+    """One SIGINT to the server, `wait_s` for its end, SIGKILL to whatever of it is there then.
+
+    No second signal: while a stream is open the web server ignores it. Not `gently`: killed at once. `politely`:
+    SIGTERM to all of them instead, as any program takes it.
+    """
+
+    def see(known: Iterable[Who]) -> list[Who]:
+        return look(server, known, session=session)
+
+    began = clock()
+    done = End()
+    family = see(known)
+    asked = send(server, signal.SIGTERM if politely else signal.SIGINT) if gently else False
+    if politely:
+        for who in family:
+            send(who, signal.SIGTERM)
+    if asked:
+        _until(lambda: not server.lives, wait_s, pause, clock)
+        done.in_time = not server.lives
+        family = see(family)
+        until = clock() + min(WORKERS_S, wait_s)
+        while done.in_time and family and clock() < until:
+            pause(POLL_S)
+            family = see(family)
+    until, trackers_until = clock() + KILL_S, clock() + TRACKER_S
+    hit: set[Who] = set()
+    while family:  # again while there is anybody: one that was just being born is met the next time
+        for who in family:
+            if clock() < trackers_until and _tracks(who.pid):
+                continue
+            with contextlib.suppress(PermissionError):
+                if send(who, signal.SIGKILL):
+                    hit.add(who)
+        pause(POLL_S)
+        family = see(family)
+        if clock() > until:
+            break
+    done.left = [who.pid for who in family]
+    done.killed = len(hit - {server})
+    done.took_s = clock() - began
+    return done
+
+
+def _until(done: Callable[[], bool], wait_s: float, pause: Pause, clock: Callable[[], float]) -> None:
+    until = clock() + wait_s
+    while not done() and clock() < until:
+        pause(POLL_S)

@@ -1,0 +1,122 @@
+"""What runs around a server: pre-start commands, sidecars, and commands when it is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvtop.errors import printable
+from kvtop.profiles.profile import Profile, Sidecar
+from kvtop.profiles.running import family, logs, tools
+from kvtop.profiles.running.asking import get
+from kvtop.profiles.running.family import Pause
+from kvtop.profiles.running.record import Record, Who
+from kvtop.profiles.running.tools import Failed
+
+AFTER_S = 300.0
+"""For each command after the stop."""
+SIDECAR_STOP_S = 10.0
+_POLL_S = 0.25
+
+
+class Helpers:
+    """Those of one profile."""
+
+    def __init__(self, name: str, profile: Profile, state: Record) -> None:
+        self._name = name
+        self._profile = profile
+        self._state = state
+        self._env: Mapping[str, str] | None = None
+        self._cwd: str | None = None
+        self._running: list[tuple[Sidecar, subprocess.Popen[bytes], Path, int]] = []
+
+    def before(self, env: Mapping[str, str], cwd: str | None, log: int | None, pause: Pause, timeout_s: float) -> None:
+        """Run the pre-start commands, then start the sidecars. Raises Failed, and what `pause` raises."""
+        self._env, self._cwd = env, cwd
+        until = time.monotonic() + timeout_s
+        commands = self._profile.start.before
+        for number, command in enumerate(commands, 1):
+            which = f"pre-start command {number} of {len(commands)}"
+            left = max(0.1, until - time.monotonic())
+            done = tools.run(command, env=env, cwd=cwd, timeout_s=left, pause=pause, output=log)
+            if done.code:
+                raise Failed(f"{which} failed with exit code {done.code}")
+        for sidecar in self._profile.sidecar:
+            self._start(sidecar, env, cwd)
+            self._ready(sidecar, until, pause)
+
+    def after(self, log: int | None, pause: Pause) -> None:
+        """When the server is gone: its sidecars end, then the commands run. What fails is noted."""
+        for sidecar, child, _, fd in reversed(self._running):
+            who = Who.of(child.pid)
+            if who is not None:
+                end = family.end(who, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True)
+                if end.left:
+                    self._state.notes.append(f"the sidecar {printable(sidecar.name, 40)} does not end")
+            child.poll()
+            os.close(fd)
+        self._running = []
+        self._state.sidecars = [who for who in self._state.sidecars if who.lives]
+        commands = self._profile.start.after_stop
+        for number, command in enumerate(commands, 1):
+            which = f"after_stop command {number} of {len(commands)}"
+            try:
+                done = tools.run(command, env=self._env, cwd=self._cwd, timeout_s=AFTER_S, pause=pause, output=log)
+            except Failed as error:
+                self._state.notes.append(f"{which}: {error}")
+                continue
+            if done.code:
+                self._state.notes.append(f"{which} failed with exit code {done.code}")
+
+    def rotate(self) -> None:
+        """Keep the sidecars' logs small."""
+        for _, _, path, fd in self._running:
+            with contextlib.suppress(OSError):
+                logs.rotate(path, fd, self._profile.log.max_bytes)
+
+    def _start(self, sidecar: Sidecar, env: Mapping[str, str], cwd: str | None) -> None:
+        name = printable(sidecar.name, 40)
+        path = logs.default(f"{self._name}.{sidecar.name}")
+        fd = logs.open_log(path, self._profile.log.max_bytes)
+        try:
+            child = subprocess.Popen(
+                sidecar.command,
+                shell=isinstance(sidecar.command, str),
+                stdin=subprocess.DEVNULL,
+                stdout=fd,
+                stderr=fd,
+                env=dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            os.close(fd)
+            raise Failed(f"the sidecar {name} cannot be run: {getattr(error, 'strerror', None) or error}") from None
+        self._running.append((sidecar, child, path, fd))
+        if who := Who.of(child.pid):
+            self._state.sidecars.append(who)
+
+    def _ready(self, sidecar: Sidecar, until: float, pause: Pause) -> None:
+        name, child, path = printable(sidecar.name, 40), self._running[-1][1], self._running[-1][2]
+        while True:
+            if child.poll() is not None:
+                code = tools.code_of(child.returncode)
+                raise Failed(f"the sidecar {name} ended with exit code {code}; its log: {path}")
+            if not sidecar.ready_url or _answers(sidecar.ready_url):
+                return
+            if time.monotonic() > until:
+                raise Failed(
+                    f"the sidecar {name} does not answer at {printable(sidecar.ready_url, 120)}; its log: {path}"
+                )
+            pause(_POLL_S)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return get(url)[0] == 200
+    except (OSError, ValueError):
+        return False

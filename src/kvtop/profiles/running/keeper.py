@@ -1,0 +1,313 @@
+"""The keeper: a small process beside a server, its parent. It starts it, follows it to ready, rotates its log, waits
+for its end, cleans up behind it, and writes the record. `python -m kvtop.profiles.running.keeper` with an order on its
+stdin.
+
+The server has a session, an environment and a log of its own: it does not notice when the keeper dies.
+SIGTERM asks the keeper for the server's end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from kvtop.errors import printable
+from kvtop.profiles.running import aftermath, failure, lock, logs, progress, ready, record
+from kvtop.profiles.running.helpers import Helpers
+from kvtop.profiles.running.order import Order, environment
+from kvtop.profiles.running.progress import Progress
+from kvtop.profiles.running.record import Ask, Record, Who
+from kvtop.profiles.running.runners import runner_of
+from kvtop.profiles.running.tools import Failed
+from kvtop.profiles.secret import masked_words
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_WAKING = (signal.SIGHUP, signal.SIGCHLD)
+_OTHER_S = 2.0
+"""Between two looks at who listens on the port, while it is another one: all processes are looked at."""
+_LOOK_S = 2.0
+"""Between two looks at the processes and the tier files of a server that starts."""
+_TOOL_S = 2.0
+_RUNNING_S = 5.0
+_FAMILY_S = 30.0
+LOG_BYTES = 4_000_000
+"""Of a failed start's log so much is read, from its end."""
+
+
+class _Asked(Exception):
+    """Somebody wants the server's end."""
+
+
+class Keeper:
+    """One server, from its start to what is left of it."""
+
+    def __init__(self, order: Order, signals: int) -> None:
+        """`signals`: where their numbers can be read."""
+        self._order = order
+        self._signals = signals
+        self._profile = order.profile
+        last = record.read(order.name)
+        record.asked(order.name)  # of a keeper before this one
+        self._record = _begun(order, last)
+        self._runner = runner_of(self._record)
+        self._progress = Progress()
+        self._helpers = Helpers(order.name, self._profile, self._record)
+        self._log: int | None = None
+        self._until = time.monotonic() + self._profile.start.timeout_s
+        self._told = self._ending = False
+        self._written = b""
+
+    def run(self) -> None:
+        """To the end. Nothing is raised for what goes wrong with the server: the record tells."""
+        state = self._record
+        try:
+            self._start()
+            self._follow()
+            self._watch()
+        except _Asked:
+            asked = record.asked(state.name) or Ask("a signal to its keeper", time.time())
+            self._finish(asked, "" if state.ready_at is not None else "it had not answered yet")
+        except Failed as why:
+            self._finish(None, str(why))
+        except OSError as error:
+            said = printable(f"{error.filename or 'kvtop'}: {error.strerror or error}", 300)
+            print(said, file=sys.stderr, flush=True)  # the record may be what cannot be written
+            self._finish(None, said)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not past a signal. Raises _Asked for one that asks for the end, once."""
+        select.select((self._signals,), (), (), seconds)
+        with contextlib.suppress(BlockingIOError):
+            self._told |= any(number in _ENDING for number in os.read(self._signals, 1024))
+        if self._told and not self._ending:
+            self._ending = True
+            raise _Asked
+
+    def save(self) -> None:
+        """Write the record, where it has changed."""
+        state = self._record
+        state.stages = list(self._progress.stages)
+        if self._progress.shards is not None:
+            state.shards_done, state.shards = self._progress.shards
+        state.kv_cache_tokens = self._progress.kv_cache_tokens
+        text = msgspec.json.encode(state)
+        if text != self._written:
+            with contextlib.suppress(OSError):  # a full disk: the server is not to suffer from it
+                record.write(state)
+                self._written = text
+
+    def _start(self) -> None:
+        order, state = self._order, self._record
+        if state.log:
+            self._log = logs.open_log(Path(state.log), self._profile.log.max_bytes)
+            state.log_offset = os.fstat(self._log).st_size
+        record.write(state)
+        self._tell_started()
+        env = environment(order.launch, order.base)
+        if self._profile.start.before or self._profile.sidecar:
+            self._progress.begin(progress.BEFORE, time.time())
+            self.save()
+            self._helpers.before(env, order.launch.cwd, self._log, self.pause, self._left())
+        self._progress.begin(progress.PROCESS, time.time())
+        self._runner.start(order, env, log=self._log, pause=self.pause, timeout_s=self._left())
+        self.save()
+
+    def _tell_started(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(1, b"\n")
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+
+    def _left(self) -> float:
+        return max(0.1, self._until - time.monotonic())
+
+    def _follow(self) -> None:
+        """Until it answers. Raises Failed where it ends before that, or takes too long."""
+        state = self._record
+        tail = self._runner.tail()
+        tiers = aftermath.Tiers(state)
+        said = ready.Answer(False)
+        ask_at = look_at = 0.0
+        try:
+            while True:
+                while data := tail.read():
+                    self._progress.feed(data, time.time())
+                if not self._runner.lives():
+                    raise Failed(self._why_ended())
+                if time.monotonic() >= ask_at:
+                    said = self._runner.answers(self._profile.start.health_url)
+                    ask_at = time.monotonic() + (_OTHER_S if said.other else 0.0)
+                if said.ready:
+                    self._last_words(tail)
+                    break
+                if said.other and state.runner == "venv" and self._progress.now == progress.PORT:
+                    raise Failed(said.why)
+                if time.monotonic() >= look_at:
+                    self._runner.look()
+                    tiers.look(self._progress.tier_files)
+                    look_at = time.monotonic() + _LOOK_S
+                self.save()
+                if time.monotonic() > self._until:
+                    raise Failed(self._too_late(said))
+                self.pause(self._runner.look_s)
+        finally:
+            tail.close()
+        now = time.time()
+        self._progress.ready(now)
+        tiers.look(self._progress.tier_files, anew=True)
+        state.state, state.ready_at = "running", now
+        state.block_tokens = ready.block_tokens(state.host, state.port)
+        self._runner.look()
+        self._let_go()  # before anybody can read that it is ready
+        self.save()
+        stages = self._progress.stages
+        with contextlib.suppress(OSError):
+            record.remember(
+                state.name,
+                progress.took(stages, state.started_at, now, state.kv_cache_tokens, state.block_tokens),
+            )
+
+    def _last_words(self, tail: logs.Tail) -> None:
+        """What was logged before it answered; a tool that follows a log takes a moment to hand it on."""
+        until = time.monotonic() + (_TOOL_S if isinstance(tail, logs.CommandTail) else 0.0)
+        while True:
+            while data := tail.read():
+                self._progress.feed(data, time.time())
+            if self._progress.now == progress.PORT or time.monotonic() >= until:
+                return
+            self.pause(0.05)
+
+    def _too_late(self, said: ready.Answer) -> str:
+        stage = self._progress.now or progress.PROCESS
+        why = f"it did not answer within {self._profile.start.timeout_s:g} s; it was at: {progress.WORDS[stage]}"
+        return f"{why}; {said.why}" if said.why else why
+
+    def _watch(self) -> None:
+        """While it runs. Raises Failed when it ends though nobody asked for that."""
+        looked = time.monotonic()
+        while self._runner.lives():
+            self.pause(_RUNNING_S)
+            if self._log is not None:
+                with contextlib.suppress(OSError):
+                    if logs.rotate(Path(self._record.log), self._log, self._profile.log.max_bytes):
+                        self._record.log_offset = 0
+                        self.save()
+            self._helpers.rotate()
+            if time.monotonic() - looked > _FAMILY_S:
+                looked = time.monotonic()
+                self._runner.look()
+                self.save()
+        raise Failed(self._why_ended())
+
+    def _why_ended(self) -> str:
+        state = self._record
+        state.exit_code = self._runner.code()
+        cause = failure.root_cause(self._runner.log_text(LOG_BYTES), ran=state.ready_at is not None)
+        return failure.ended(cause, state.exit_code, ran=state.ready_at is not None)
+
+    def _finish(self, asked: Ask | None, why: str) -> None:
+        """End what is there, look at what it leaves, write how it came."""
+        state = self._record
+        self._ending = True
+        state.ask, state.why = asked, why
+        state.state = "stopping"
+        self.save()
+        try:
+            # One that failed is not asked: it had its time, or is dying already.
+            gently = asked is not None or state.ready_at is None
+            done = self._runner.end(state.stop_wait_s, self.pause, time.monotonic, gently=gently)
+            state.notes += aftermath.told(done, state.stop_wait_s, asked is not None)
+        except (Failed, OSError) as error:
+            state.notes.append(printable(str(error), 300))
+        if state.exit_code is None:
+            state.exit_code = self._runner.code()
+        self._helpers.after(self._log, self.pause)
+        state.notes += aftermath.left_over(state)
+        state.state = "stopped" if asked is not None else "failed"
+        state.ended_at = time.time()
+        record.asked(state.name)  # what came too late
+        state.family = [who for who in state.family if who.lives]
+        self._let_go()
+        self.save()
+
+    def _let_go(self) -> None:
+        """Others may start and stop servers now."""
+        if self._order.lock_fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._order.lock_fd)
+            self._order = msgspec.structs.replace(self._order, lock_fd=-1)
+
+
+def _begun(order: Order, last: Record | None) -> Record:
+    """The record of a start that begins. The container of the last one is known, so that it can be removed."""
+    profile, launch = order.profile, order.launch
+    at = time.time()
+    return Record(
+        name=order.name,
+        file=order.file,
+        runner=profile.runner,
+        argv=masked_words(launch.argv),
+        model=profile.serve.model,
+        names=order.names,
+        host=launch.host,
+        port=launch.port,
+        started_at=at,
+        timeout_s=profile.start.timeout_s,
+        stop_wait_s=profile.start.stop_wait_s,
+        keeper=Who.of(os.getpid()),
+        container=last.container if last is not None and last.runner == profile.runner else "",
+        unit=profile.systemd.unit,
+        user_unit=profile.systemd.user,
+        program=_program(order),
+        service=profile.compose.service,
+        log=str(_log_file(order)) if profile.runner == "venv" else "",
+    )
+
+
+def _log_file(order: Order) -> Path:
+    given = order.profile.log.file
+    return Path(given).expanduser().absolute() if given else logs.default(order.name)
+
+
+def _program(order: Order) -> list[str]:
+    """What asks the runner's own tool, as far as its options are the same for every question."""
+    argv = list(order.launch.argv)
+    if order.profile.runner == "compose" and "up" in argv:
+        return argv[: argv.index("up")]
+    return argv[:1] if order.profile.runner == "docker" else []
+
+
+def _caught() -> int:
+    """From now on signals only say that they came; unlike blocked or ignored ones that is nothing a child inherits."""
+    receive, send = os.pipe()
+    os.set_blocking(receive, False)
+    os.set_blocking(send, False)
+    signal.set_wakeup_fd(send, warn_on_full_buffer=False)
+    for number in (*_ENDING, *_WAKING):
+        signal.signal(number, lambda *_: None)
+    return receive
+
+
+def main() -> int:
+    """Read the order, keep its server."""
+    signals = _caught()
+    with os.fdopen(0, "rb") as told:
+        order = msgspec.json.decode(told.read(), type=Order)
+    os.open(os.devnull, os.O_RDWR)  # takes the number 0
+    if order.lock_fd >= 0:
+        os.set_inheritable(order.lock_fd, False)
+        lock.note(order.lock_fd, f"starts {order.name}", f"wait for it, or end it: kvtop profile stop {order.name}")
+    Keeper(order, signals).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

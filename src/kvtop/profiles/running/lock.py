@@ -1,0 +1,83 @@
+"""One start, switch or stop at a time: a lock on a file that says who holds it and for what.
+
+The keeper inherits the lock from the command that started it and holds it until the server answers or has failed, so
+that ctrl-c of the command does not open the door in the middle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from types import TracebackType
+
+import msgspec
+
+from kvtop import paths
+from kvtop.clock import iso
+from kvtop.errors import KvtopError, printable
+from kvtop.profiles.running import record
+
+_MAX_BYTES = 4096
+
+
+class _Holder(msgspec.Struct):
+    pid: int
+    what: str
+    """`starts qwen27`."""
+    at: float
+    fix: str = ""
+
+
+class Busy(KvtopError):
+    """Somebody else starts, stops or switches."""
+
+
+class Lock:
+    """Held from its making until `close`."""
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        """`what`: for others, `starts qwen27`; `fix`: what they can do about it. Raises Busy, OSError."""
+        paths.make_private(record.folder())
+        self.fd = os.open(record.folder() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            said = _said(self.fd)
+            os.close(self.fd)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise Busy(*said) from None
+        note(self.fd, what, fix)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def note(fd: int, what: str, fix: str = "") -> None:
+    """Say who holds the lock from now on: this process."""
+    text = msgspec.json.encode(_Holder(os.getpid(), what, time.time(), fix))
+    with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, text, 0)
+
+
+def _said(fd: int) -> tuple[str, str]:
+    try:
+        holder = msgspec.json.decode(os.pread(fd, _MAX_BYTES, 0), type=_Holder)
+    except (OSError, msgspec.MsgspecError, ValueError):
+        return "another kvtop starts or stops a server", "wait for it"
+    what = f"kvtop (process {holder.pid}) {printable(holder.what, 120)}, since {iso(holder.at)}"
+    return what, printable(holder.fix, 200) or "wait for it"

@@ -1,0 +1,191 @@
+"""A server's log file: opened for it, rotated behind its back, read from its end and as it grows.
+
+The server writes into the file itself, with O_APPEND: nobody stands between whose death would end its output. So the
+file cannot be moved aside; it is copied and emptied, and what is written between the last read and the cut is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+import subprocess
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kvtop import paths
+from kvtop.profiles.running.text import MAX_LINE, clean
+
+_BLOCK = 1 << 16
+_COPY = 1 << 20
+
+
+def default(name: str) -> Path:
+    """Where a profile's log is, unless it says otherwise. Raises UsageError as `paths.state_dir`."""
+    return paths.state_dir() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log"
+
+
+def older(path: Path) -> Path:
+    """Where the last rotation put what was there before."""
+    return path.with_name(f"{path.name}.1")
+
+
+def open_log(path: Path, max_bytes: int) -> int:
+    """A descriptor that appends; a log that is too large is rotated first. Raises OSError."""
+    paths.make_private(path.parent)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        os.set_blocking(fd, True)
+        with contextlib.suppress(OSError):  # nothing that is not rotated keeps a server from starting
+            rotate(path, fd, max_bytes)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def rotate(path: Path, fd: int, max_bytes: int) -> bool:
+    """Where it has grown past `max_bytes`: copied to `older`, then emptied. Raises OSError, the log as it was."""
+    if os.fstat(fd).st_size <= max_bytes:
+        return False
+    fresh = older(path).with_name(f".{path.name}.1.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    try:
+        copy = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            at = 0
+            while data := os.pread(fd, _COPY, at):
+                at += os.write(copy, data)
+        finally:
+            os.close(copy)
+        fresh.replace(older(path))
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+    os.ftruncate(fd, 0)
+    return True
+
+
+class FileTail:
+    """What was written to a file since the last look."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._path = path
+        self._at = offset
+        self._inode = 0
+
+    def read(self, limit: int = _COPY) -> bytes:
+        """More of it; nothing where there is nothing new, or it cannot be read."""
+        try:
+            with self._path.open("rb") as file:
+                facts = os.fstat(file.fileno())
+                if facts.st_size < self._at or (self._inode and facts.st_ino != self._inode):
+                    self._at = 0  # emptied, or another file
+                self._inode = facts.st_ino
+                file.seek(self._at)
+                data = file.read(limit)
+        except OSError:
+            return b""
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class CommandTail:
+    """What a command that follows a log has said since the last look. Raises OSError where it cannot be started."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.child = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert self.child.stdout is not None
+        os.set_blocking(self.child.stdout.fileno(), False)
+
+    def read(self, limit: int = _COPY) -> bytes:
+        assert self.child.stdout is not None
+        try:
+            return os.read(self.child.stdout.fileno(), limit)
+        except OSError:  # nothing there now
+            return b""
+
+    def close(self) -> None:
+        if self.child.poll() is None:
+            self.child.kill()
+        self.child.wait()
+        assert self.child.stdout is not None
+        self.child.stdout.close()
+
+
+Tail = FileTail | CommandTail
+
+
+def since(path: Path, offset: int, limit: int) -> bytes:
+    """What stands in the log from `offset` on, of more than `limit` bytes their end; nothing if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            start = offset if offset <= size else 0
+            file.seek(max(start, size - limit))
+            return file.read(limit)
+    except OSError:
+        return b""
+
+
+def last_lines(path: Path, count: int, holds: str = "") -> list[str]:
+    """The last lines, of those with the text `holds` in them whatever its case; from the older file too where the new
+    one has too few. Read backwards: a large log is not read whole, unless what is looked for is rare.
+
+    Raises OSError where the log cannot be read.
+    """
+    found: deque[str] = deque()
+    want = holds.casefold()
+    for part in (path, older(path)):
+        try:
+            lines = backwards(part)
+            for line in lines:
+                if len(found) >= count:
+                    break
+                text = clean(line)
+                if not want or want in text.casefold():
+                    found.appendleft(text)
+        except FileNotFoundError:
+            if part == path:
+                raise
+    return list(found)
+
+
+def backwards(path: Path) -> Iterator[bytes]:
+    """The lines of a file, last one first; those longer than MAX_LINE in pieces. Raises OSError."""
+    with path.open("rb") as file:
+        at = size_of_all = os.fstat(file.fileno()).st_size
+        rest = b""
+        first = True
+        while at > 0:
+            size = min(_BLOCK, at)
+            at -= size
+            file.seek(at)
+            pieces = re.split(rb"\r\n|[\r\n]", file.read(size) + rest)
+            rest = pieces[0]
+            for piece in reversed(pieces[1:]):
+                if first and not piece:
+                    first = False
+                    continue  # behind the last end of line there is nothing
+                first = False
+                yield piece
+            while len(rest) > MAX_LINE:
+                yield rest[-MAX_LINE:]
+                rest = rest[:-MAX_LINE]
+        if size_of_all:
+            yield rest

@@ -1,0 +1,99 @@
+"""A profile's state, as anybody can work it out: by its record, its keeper, the process table, and its log."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+
+from kvtop.profiles.running import failure, record
+from kvtop.profiles.running.record import Record
+from kvtop.profiles.running.runners import runner_of
+
+_LOG_BYTES = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What runs under a profile's name."""
+
+    name: str
+    state: record.State
+    """`stopped` also for one that was never started."""
+    record: Record | None = None
+    """Of its last start."""
+
+    @property
+    def pid(self) -> int | None:
+        """The server's, while it lives."""
+        server = self.record.server if self.record is not None else None
+        return server.pid if server is not None and self.state in ("starting", "running", "stopping") else None
+
+    @property
+    def since(self) -> float | None:
+        """Unix time at which this state began; None where it is not known."""
+        if self.record is None:
+            return None
+        match self.state:
+            case "starting":
+                return self.record.started_at
+            case "running":
+                return self.record.ready_at
+            case "stopping":
+                return self.record.ask.at if self.record.ask is not None else None
+            case _:
+                return self.record.ended_at
+
+    @property
+    def where(self) -> str:
+        """` (process 123, port 8000)`."""
+        if self.record is None:
+            return ""
+        who = f"process {self.pid}, " if self.pid is not None else ""
+        return f" ({who}port {self.record.port})"
+
+
+def look(name: str) -> Seen:
+    """One profile. A start whose keeper is gone is finished here, in the record, when its server is gone as well."""
+    state = record.read(name)
+    if state is None:
+        return Seen(name, "stopped")
+    if state.keeper is not None and state.keeper.lives:
+        return Seen(name, state.state, state)
+    if state.state in ("stopped", "failed"):
+        return Seen(name, state.state, state)
+    runner = runner_of(state)
+    if runner.lives():
+        if state.state == "starting" and runner.answers().ready:
+            state.state, state.ready_at = "running", time.time()
+            _save(state)
+        return Seen(name, state.state, state)
+    return Seen(name, _finished(state).state, state)
+
+
+def _finished(state: Record) -> Record:
+    """Neither keeper nor server: how it ended is worked out once."""
+    ran = state.ready_at is not None
+    if state.ask is not None:
+        state.state = "stopped"
+    elif state.server is None and not state.container and not state.unit:
+        state.state, state.why = "failed", "its keeper ended before the server was started"
+    else:
+        state.state = "failed"
+        runner = runner_of(state)
+        state.exit_code = runner.code()
+        cause = failure.root_cause(runner.log_text(_LOG_BYTES), ran=ran)
+        state.why = failure.ended(cause, state.exit_code, ran=ran) + "; its keeper was gone"
+    state.ended_at = time.time()
+    _save(state)
+    return state
+
+
+def _save(state: Record) -> None:
+    with contextlib.suppress(OSError):
+        record.write(state)
+
+
+def every() -> list[Seen]:
+    """All profiles that were ever started, by name."""
+    return [look(state.name) for state in record.every()]

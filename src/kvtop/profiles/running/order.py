@@ -1,0 +1,57 @@
+"""What a keeper is told: the profile, what to run, and the environment it is run in. It goes through a pipe, since
+command lines and environments may hold secrets; nothing of it is written to disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kvtop.config import read_key_file
+from kvtop.profiles.launch import Launch, Secret
+from kvtop.profiles.profile import Profile
+from kvtop.profiles.running.tools import Failed
+
+
+class Order(msgspec.Struct, frozen=True):
+    """One start."""
+
+    name: str
+    file: str
+    profile: Profile
+    launch: Launch
+    base: dict[str, str]
+    """The environment of the command that starts it."""
+    names: list[str] = []
+    """What the server will call its model, any of them."""
+    lock_fd: int = -1
+    """The lock, inherited."""
+
+
+def environment(launch: Launch, base: Mapping[str, str]) -> dict[str, str]:
+    """Exactly what the server gets: the base without what is unset, with what is set, secrets read now.
+
+    Raises Failed, which names a secret's place and never holds its value.
+    """
+    env = {name: value for name, value in base.items() if name not in launch.unset}
+    env |= launch.set
+    for name, secret in launch.secrets.items():
+        env[name] = _value(name, secret, base)
+    return env
+
+
+def _value(name: str, secret: Secret, base: Mapping[str, str]) -> str:
+    if secret.kind == "env":
+        value = base.get(secret.where, "")
+        if not value:
+            raise Failed(f"{name} is to come from the variable {secret.where}, which is not set; set it")
+        return value
+    try:
+        found, _ = read_key_file(secret.where)
+    except (OSError, ValueError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "no text, or no name of a file"
+        raise Failed(f"{name} is to come from {secret.where}: {why}") from None
+    if not found:
+        raise Failed(f"{name} is to come from {secret.where}, whose first line is empty")
+    return found

@@ -1,0 +1,224 @@
+"""What is known of a profile's server: one file a profile in the state folder, and the last starts beside it.
+
+While a keeper lives it alone writes the record; others tell it something by a small file of their own (`ask`). Where it
+is gone, whoever acts on the server writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from kvtop import paths
+from kvtop.files import read_start
+from kvtop.sources.births import birth
+
+State = Literal["starting", "running", "stopping", "stopped", "failed"]
+LAST_STARTS = 5
+"""Good starts that are remembered for what is usual."""
+_MAX_BYTES = 1_000_000
+
+_T = TypeVar("_T")
+
+
+class Who(msgspec.Struct, frozen=True):
+    """A process, told from a later one with the same number."""
+
+    pid: int
+    birth: str
+    """See `births.birth`."""
+
+    @property
+    def lives(self) -> bool:
+        return bool(self.birth) and birth(self.pid) == self.birth
+
+    @classmethod
+    def of(cls, pid: int) -> Who | None:
+        """None where no such process lives."""
+        born = birth(pid)
+        return None if born is None else cls(pid, born)
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Who asked for the server's end."""
+
+    by: str
+    """For instance `kvtop profile stop`, `a switch to coder-30b`."""
+    at: float
+    """Unix time."""
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """One stage of a start. See `progress`."""
+
+    name: str
+    began_at: float | None = None
+    """Unix time; None where nobody watched."""
+    ended_at: float | None = None
+
+    @property
+    def took_s(self) -> float | None:
+        return None if self.began_at is None or self.ended_at is None else max(0.0, self.ended_at - self.began_at)
+
+
+class TierFile(msgspec.Struct, frozen=True):
+    """A file of the CPU tier that a process of this server had mapped, or that its log names."""
+
+    path: str
+    inode: int
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """One start of one profile."""
+
+    name: str
+    file: str = ""
+    """The profile's."""
+    runner: str = "venv"
+    argv: list[str] = []
+    """What was run, its secrets masked."""
+    model: str = ""
+    names: list[str] = []
+    host: str = "127.0.0.1"
+    port: int = 8000
+    state: State = "starting"
+    why: str = ""
+    """Of a failure, or of an end that is worth a word: one line."""
+    started_at: float = 0.0
+    """Unix time."""
+    ready_at: float | None = None
+    ended_at: float | None = None
+    timeout_s: float = 1800.0
+    stop_wait_s: float = 15.0
+    keeper: Who | None = None
+    server: Who | None = None
+    """None before it was started, and where its number is not known (a container)."""
+    family: list[Who] = []
+    """Processes that it had when they were last looked at."""
+    container: str = ""
+    """Its id; docker and compose."""
+    unit: str = ""
+    user_unit: bool = False
+    program: list[str] = []
+    """What asks the runner's own tool: docker; docker compose with its files; systemctl --user."""
+    service: str = ""
+    ask: Ask | None = None
+    exit_code: int | None = None
+    """As the shell has it: 128 and the signal for one that was killed."""
+    log: str = ""
+    """Empty: the runner keeps it (docker, compose, systemd)."""
+    log_offset: int = 0
+    """Where in it this start begins."""
+    stages: list[Stage] = []
+    shards_done: int | None = None
+    shards: int | None = None
+    kv_cache_tokens: int | None = None
+    block_tokens: int | None = None
+    tier_files: list[TierFile] = []
+    sidecars: list[Who] = []
+    notes: list[str] = []
+    """What was seen after its end: killed, left over, removed."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """A start that went well."""
+
+    at: float
+    took_s: float
+    stages: dict[str, float]
+    """Stage -> seconds."""
+    kv_cache_tokens: int | None = None
+    block_tokens: int | None = None
+
+
+def folder() -> Path:
+    """Where the records are. Raises UsageError as `paths.state_dir`."""
+    return paths.state_dir() / "profiles"
+
+
+def path_of(name: str) -> Path:
+    return folder() / f"{quote(name, safe='')}.json"
+
+
+def starts_path(name: str) -> Path:
+    return folder() / f"{quote(name, safe='')}.starts.json"
+
+
+def _ask_path(name: str) -> Path:
+    return folder() / f"{quote(name, safe='')}.ask.json"
+
+
+def read(name: str) -> Record | None:
+    """None where there is none that can be read."""
+    return _decode(path_of(name), Record)
+
+
+def every() -> list[Record]:
+    """All records, by name."""
+    try:
+        files = sorted(folder().glob("*.json"))
+    except OSError:
+        return []
+    own = [file for file in files if not file.name.endswith((".starts.json", ".ask.json"))]
+    return [record for file in own if (record := _decode(file, Record)) is not None]
+
+
+def write(record: Record) -> None:
+    """In one piece, 0600. Raises OSError."""
+    _put(path_of(record.name), msgspec.json.encode(record))
+
+
+def ask(name: str, by: str, at: float) -> None:
+    """Leave word for the keeper who wants the end. Raises OSError."""
+    _put(_ask_path(name), msgspec.json.encode(Ask(by, at)))
+
+
+def asked(name: str) -> Ask | None:
+    """The word that was left; it is gone then."""
+    found = _decode(_ask_path(name), Ask)
+    with contextlib.suppress(OSError):
+        _ask_path(name).unlink()
+    return found
+
+
+def starts(name: str) -> list[Start]:
+    """The last good ones, oldest first."""
+    return _decode(starts_path(name), list[Start]) or []
+
+
+def remember(name: str, start: Start) -> None:
+    """Add a good start. Raises OSError."""
+    _put(starts_path(name), msgspec.json.encode([*starts(name), start][-LAST_STARTS:]))
+
+
+def ended_stages(stages: Sequence[Stage]) -> dict[str, float]:
+    """Stage -> seconds, of those whose length is known."""
+    return {stage.name: took for stage in stages if (took := stage.took_s) is not None}
+
+
+def _decode(path: Path, kind: type[_T]) -> _T | None:
+    try:
+        return msgspec.json.decode(read_start(path, _MAX_BYTES)[0], type=kind)
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def _put(path: Path, text: bytes) -> None:
+    paths.make_private(path.parent)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)  # of a process that had this number before
+    try:
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as out:
+            out.write(text)
+        fresh.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise

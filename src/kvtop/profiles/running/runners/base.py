@@ -1,0 +1,66 @@
+"""What all runners have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kvtop.profiles.running import family, logs, ready
+from kvtop.profiles.running.asking import listens
+from kvtop.profiles.running.family import End, Pause
+from kvtop.profiles.running.order import Order
+from kvtop.profiles.running.record import Record
+
+
+class Runner(ABC):
+    """A server of one record. What it learns of it, it writes into the record."""
+
+    look_s = 1.0
+    """Between two looks at one that starts: each runs the runner's own tool."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    @abstractmethod
+    def start(self, order: Order, env: Mapping[str, str], *, log: int | None, pause: Pause, timeout_s: float) -> None:
+        """Start it. Raises `tools.Failed` where that does not work, and what `pause` raises."""
+
+    @abstractmethod
+    def lives(self) -> bool:
+        """Whether it runs, as far as can be told."""
+
+    @abstractmethod
+    def code(self) -> int | None:
+        """Of one that does not live: its exit code as a shell has it; None where nobody knows it."""
+
+    @abstractmethod
+    def end(self, wait_s: float, pause: Pause, clock: Callable[[], float], *, gently: bool = True) -> End:
+        """End it, and what is left of it. Raises `tools.Failed`, PermissionError."""
+
+    def tail(self) -> logs.Tail:
+        """The log of this start, as it grows. Raises OSError."""
+        return logs.FileTail(Path(self.record.log), self.record.log_offset)
+
+    def log_command(self, lines: int, follow: bool) -> list[str] | None:
+        """The runner's own tool that shows the log; None: it is a file."""
+        return None
+
+    def log_text(self, limit: int) -> bytes:
+        """The log of this start, of a long one its end."""
+        return logs.since(Path(self.record.log), self.record.log_offset, limit)
+
+    def answers(self, health_url: str = "") -> ready.Answer:
+        """Whether it is ready, and it itself."""
+        if not listens(self.record.host, self.record.port):
+            return ready.Answer(False)  # without a look at all processes
+        self.look()
+        pids = {who.pid for who in self.record.family}
+        return ready.ask(
+            self.record.host, self.record.port, health_url=health_url, names=self.record.names, pids=pids or None
+        )
+
+    def look(self) -> None:
+        """Bring the record's processes up to date."""
+        if self.record.server is not None:
+            self.record.family = family.look(self.record.server, self.record.family)

@@ -1,0 +1,210 @@
+"""The runners docker and compose: the server is a container, known by its id. podman answers to the same words."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from kvtop.clock import iso
+from kvtop.errors import printable
+from kvtop.profiles.running import family, logs, ready, tools
+from kvtop.profiles.running.asking import listens
+from kvtop.profiles.running.family import End, Pause
+from kvtop.profiles.running.order import Order
+from kvtop.profiles.running.record import Who
+from kvtop.profiles.running.runners.base import Runner
+from kvtop.profiles.running.tools import Failed
+
+_ID = re.compile(r"^[0-9a-f]{12,64}$")
+STOP_MORE_S = 20.0
+"""What docker itself may take on top of the wait that it is told."""
+
+
+class _State(msgspec.Struct, rename="pascal"):
+    status: str = ""
+    running: bool = False
+    pid: int = 0
+    exit_code: int = 0
+    error: str = ""
+    oom: bool = msgspec.field(default=False, name="OOMKilled")
+
+
+class _Binding(msgspec.Struct, rename="pascal"):
+    host_port: str = ""
+
+
+class _Network(msgspec.Struct, rename="pascal"):
+    ports: dict[str, list[_Binding] | None] | None = None
+
+
+class _Host(msgspec.Struct, rename="pascal"):
+    network_mode: str = ""
+
+
+class Inspected(msgspec.Struct, rename="pascal"):
+    """What `docker inspect` says of a container, as far as it is read."""
+
+    id: str = ""
+    state: _State = msgspec.field(default_factory=_State)
+    network_settings: _Network = msgspec.field(default_factory=_Network)
+    host_config: _Host = msgspec.field(default_factory=_Host)
+
+    def publishes(self, port: int) -> bool:
+        rows = (self.network_settings.ports or {}).values()
+        return any(binding.host_port == str(port) for row in rows for binding in row or ())
+
+
+class Container(Runner):
+    """One container."""
+
+    @property
+    def _docker(self) -> list[str]:
+        """What asks about containers: the program without compose and its options."""
+        first = self.record.program[0] if self.record.program else "docker"
+        return [first.removesuffix("-compose")]
+
+    def start(self, order: Order, env: Mapping[str, str], *, log: int | None, pause: Pause, timeout_s: float) -> None:
+        launch = order.launch
+        self._remove_last()
+        done = tools.run(launch.argv, env=env, cwd=launch.cwd, timeout_s=timeout_s, pause=pause)
+        lines = done.out.split()
+        if self.record.runner == "docker":
+            made = lines[-1] if lines and _ID.match(lines[-1]) else ""
+            if done.code:
+                # docker makes the container before it starts it: it would be in the way the next time
+                if made:
+                    self._ask("rm", made)
+                raise Failed(_docker_error(done))
+            self.record.container = made or self._named(launch.argv)
+        else:
+            if done.code:
+                raise Failed(f"{' '.join(launch.argv[:2])} failed: {done.last_word or f'exit code {done.code}'}")
+            ids = self._run([*self.record.program, "ps", "-a", "-q", self.record.service]).out.split()
+            self.record.container = ids[0] if ids and _ID.match(ids[0]) else ""
+        if not self.record.container:
+            raise Failed("the container's id is not known: its tool said none")
+        self.look()
+
+    def look(self) -> None:
+        found = self._found()
+        if found is not None and found.state.pid > 0 and self.record.server is None:
+            self.record.server = Who.of(found.state.pid)
+        super().look()
+
+    def lives(self) -> bool:
+        try:
+            found = self.inspect()
+        except Failed:
+            return True  # it cannot be asked now; that says nothing of the container
+        return found is not None and found.state.running
+
+    def code(self) -> int | None:
+        found = self._found()
+        return None if found is None or found.state.running else found.state.exit_code
+
+    def answers(self, health_url: str = "") -> ready.Answer:
+        record = self.record
+        if record.server is not None and not listens(record.host, record.port):
+            return ready.Answer(False)
+        found = self._found()
+        if found is None or not found.state.running:
+            return ready.Answer(False)
+        if not found.publishes(record.port) and found.host_config.network_mode == "host":
+            return super().answers(health_url)
+        if not found.publishes(record.port) and found.network_settings.ports is not None:
+            return ready.Answer(
+                False, f"the container {record.container[:12]} does not publish port {record.port}", True
+            )
+        return ready.ask(record.host, record.port, health_url=health_url, names=record.names, pids=None)
+
+    def end(self, wait_s: float, pause: Pause, clock: Callable[[], float], *, gently: bool = True) -> End:
+        began, wait = clock(), max(1, round(wait_s)) if gently else 0
+        self.look()
+        if not self.lives():
+            return End()
+        words = [*self._docker, "stop", "-t", str(wait), self.record.container]
+        if self.record.runner == "compose":
+            words = [*self.record.program, "stop", "-t", str(wait), self.record.service]
+        done = tools.run(words, timeout_s=wait_s + STOP_MORE_S, pause=pause)
+        if done.code:
+            raise Failed(f"{' '.join(words[:2])} failed: {done.last_word or f'exit code {done.code}'}")
+        left = [who.pid for who in self.record.family if who.lives]
+        until = clock() + family.KILL_S
+        while left and clock() < until:
+            pause(family.POLL_S)
+            left = [who.pid for who in self.record.family if who.lives]
+        return End(in_time=self.code() not in (137, None), took_s=clock() - began, left=left)
+
+    def tail(self) -> logs.Tail:
+        return logs.CommandTail([*self._logs(), "--since", iso(self.record.started_at) or "0", "-f", *self._which()])
+
+    def log_command(self, lines: int, follow: bool) -> list[str]:
+        return [*self._logs(), "-n", str(lines), *(["-f"] if follow else []), *self._which()]
+
+    def log_text(self, limit: int) -> bytes:
+        words = [*self._logs(), "--since", iso(self.record.started_at) or "0", *self._which()]
+        done = self._run(words)
+        return (done.out + done.err).encode()[-limit:]
+
+    def inspect(self) -> Inspected | None:
+        """None where there is no such container. Raises Failed where it cannot be asked."""
+        if not self.record.container:
+            return None
+        done = self._ask("inspect", "--type", "container", self.record.container)
+        if done.code:
+            if re.search(r"no such (container|object)", done.err, re.IGNORECASE):
+                return None
+            raise Failed(f"{self._docker[0]} inspect failed: {done.last_word or f'exit code {done.code}'}")
+        try:
+            rows = msgspec.json.decode(done.out, type=list[Inspected])
+        except (msgspec.MsgspecError, ValueError):
+            raise Failed(f"{self._docker[0]} inspect said something that cannot be read") from None
+        return rows[0] if rows else None
+
+    def _found(self) -> Inspected | None:
+        """`inspect`; None also where it cannot be asked."""
+        try:
+            return self.inspect()
+        except Failed:
+            return None
+
+    def _remove_last(self) -> None:
+        """The container of the last start, where it is over: its name would be taken."""
+        found = self._found() if self.record.runner == "docker" else None
+        if found is not None and not found.state.running:
+            self._ask("rm", self.record.container)
+        self.record.container = ""
+        self.record.server = None
+        self.record.family = []
+
+    def _named(self, argv: Sequence[str]) -> str:
+        if "--name" not in argv[:-1]:
+            return ""
+        done = self._ask("inspect", "--type", "container", "--format", "{{.Id}}", argv[argv.index("--name") + 1])
+        found = done.out.strip()
+        return found if done.code == 0 and _ID.match(found) else ""
+
+    def _logs(self) -> list[str]:
+        if self.record.runner == "compose":
+            return [*self.record.program, "logs", "--no-color", "--no-log-prefix"]
+        return [*self._docker, "logs"]
+
+    def _which(self) -> list[str]:
+        return [self.record.service if self.record.runner == "compose" else self.record.container]
+
+    def _ask(self, *words: str) -> tools.Done:
+        return self._run([*self._docker, *words])
+
+    def _run(self, words: Sequence[str]) -> tools.Done:
+        return tools.run(words, pause=time.sleep)
+
+
+def _docker_error(done: tools.Done) -> str:
+    """`docker: Error response from daemon: Conflict. The container name ...`"""
+    lines = [line for line in done.err.splitlines() if line.startswith(("docker: ", "Error"))]
+    first = lines[0] if lines else done.first_word
+    said = first.removeprefix("docker: ").removeprefix("Error response from daemon: ")
+    return printable(f"docker did not start it: {said or f'exit code {done.code}'}", 400)

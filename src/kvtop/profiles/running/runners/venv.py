@@ -1,0 +1,61 @@
+"""The runner venv: the server is a child, in a session of its own, and writes its log itself."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Mapping
+
+from kvtop.errors import printable
+from kvtop.profiles.running import family
+from kvtop.profiles.running.family import End, Pause
+from kvtop.profiles.running.order import Order
+from kvtop.profiles.running.record import Who
+from kvtop.profiles.running.runners.base import Runner
+from kvtop.profiles.running.tools import Failed, code_of
+
+
+class Venv(Runner):
+    """vLLM from a virtual environment, or any other program."""
+
+    look_s = 0.25
+    _child: subprocess.Popen[bytes] | None = None
+
+    def start(self, order: Order, env: Mapping[str, str], *, log: int | None, pause: Pause, timeout_s: float) -> None:
+        launch = order.launch
+        name = printable(launch.argv[0], 200)
+        try:
+            self._child = subprocess.Popen(
+                launch.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=launch.cwd,
+                env=dict(env),
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            if launch.cwd is not None and error.filename == launch.cwd:
+                raise Failed(f"there is no folder {printable(launch.cwd, 200)}, which [venv] cwd names") from None
+            raise Failed(f"there is no program {name}; [venv] command names it, with its path or from PATH") from None
+        except (OSError, ValueError) as error:
+            raise Failed(f"{name} cannot be run: {getattr(error, 'strerror', None) or error}") from None
+        self.record.server = Who.of(self._child.pid)
+        self.look()
+
+    def lives(self) -> bool:
+        if self._child is not None:
+            return self._child.poll() is None
+        return self.record.server is not None and self.record.server.lives
+
+    def code(self) -> int | None:
+        if self._child is None or self._child.poll() is None:
+            return None
+        return code_of(self._child.returncode)
+
+    def end(self, wait_s: float, pause: Pause, clock: Callable[[], float], *, gently: bool = True) -> End:
+        if self.record.server is None:
+            return End()
+        done = family.end(self.record.server, self.record.family, wait_s, pause, clock, gently=gently)
+        if self._child is not None:
+            self._child.poll()
+        return done

@@ -1,0 +1,51 @@
+"""The text of a log: bytes cut anywhere -> clean lines. Pure.
+
+A progress bar is drawn over itself with carriage returns: each of its states is a line here. Colours and cursor
+movements are taken out. A line without an end for very long is cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+MAX_LINE = 100_000
+"""Bytes; what is longer is no line that a person wrote."""
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[@-Z\\-_])")
+_PREFIX = re.compile(
+    r"^(?:\((?P<process>[^)]{1,60})\) ?)?"
+    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):? +(?:\d\d-\d\d \d\d:\d\d:\d\d )?(?:\[[^\]]{1,100}\] ?)?)?"
+)
+
+
+class Lines:
+    """Feeds on bytes, gives lines that have ended. However the bytes were cut, the lines are the same."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[str]:
+        pieces = re.split(rb"[\r\n]", self._rest + data)
+        # What has not ended is cut where it would be cut if it came in one piece.
+        self._rest = pieces.pop()
+        while len(self._rest) >= MAX_LINE:
+            pieces.append(self._rest[:MAX_LINE])
+            self._rest = self._rest[MAX_LINE:]
+        for piece in pieces:
+            for start in range(0, len(piece), MAX_LINE):
+                if line := clean(piece[start : start + MAX_LINE]):
+                    yield line
+
+
+def clean(line: bytes) -> str:
+    """Without colours and cursor movements, as text. What else controls a terminal stays: see `errors.printable`."""
+    return _ANSI.sub("", line.decode("utf-8", "replace")).rstrip()
+
+
+def split(line: str) -> tuple[str, str, str]:
+    """(process, level, what it says) of a line of vLLM's; empty where it has none."""
+    found = _PREFIX.match(line)
+    if found is None:
+        return "", "", line
+    return found["process"] or "", found["level"] or "", line[found.end() :]

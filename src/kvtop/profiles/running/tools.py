@@ -1,0 +1,99 @@
+"""Other programs, run to their end: pre-start commands, docker, systemctl."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from kvtop.errors import printable
+from kvtop.profiles.running.family import POLL_S, Pause
+
+QUICK_S = 15.0
+"""For what only asks."""
+_MAX_BYTES = 4_000_000
+
+
+class Failed(Exception):
+    """Why a start, or a step of it, did not work: one line, fit for a screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    """As the shell has it."""
+    out: str
+    err: str
+
+    @property
+    def last_word(self) -> str:
+        """The last line that it said, fit for a screen."""
+        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        return printable(lines[-1], 200) if lines else ""
+
+    @property
+    def first_word(self) -> str:
+        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        return printable(lines[0], 300) if lines else ""
+
+
+def run(
+    words: Sequence[str] | str,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    timeout_s: float = QUICK_S,
+    pause: Pause = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+    output: int | None = None,
+) -> Done:
+    """Run it to its end; a text is one for the shell. `output`: where what it says goes, instead of into the answer.
+
+    Raises Failed where it cannot be run or takes too long; it and what it started are killed then, and also where
+    `pause` raises.
+    """
+    name = printable(words if isinstance(words, str) else words[0] if words else "", 80)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            child = subprocess.Popen(
+                words,
+                shell=isinstance(words, str),
+                stdin=subprocess.DEVNULL,
+                stdout=out if output is None else output,
+                stderr=err if output is None else output,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise Failed(f"{name} cannot be run: {getattr(error, 'strerror', None) or error}") from None
+        until = clock() + timeout_s
+        try:
+            while child.poll() is None:
+                if clock() > until:
+                    raise Failed(f"{name} did not end within {timeout_s:g} s")
+                pause(POLL_S)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            raise
+        return Done(code_of(child.returncode), _text(out), _text(err))
+
+
+def code_of(returncode: int) -> int:
+    """Of a child, as the shell has it."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(_MAX_BYTES).decode("utf-8", "replace")

@@ -1,0 +1,61 @@
+"""How flags of vLLM's command line are spelled: the one place that knows which words are flags, and which are the same.
+
+vLLM takes `-` and `_` in the name of a flag for each other, up to the first dot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+_FLAG = re.compile(r"--?[A-Za-z]")
+
+
+class Group(NamedTuple):
+    """A flag and what stands behind it, up to the next flag."""
+
+    name: str
+    """As `flag_name` says it; empty for words in front of the first flag."""
+    words: tuple[str, ...]
+    """All of them, as they are typed."""
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        if not self.name:
+            return self.words
+        _, equals, value = self.words[0].partition("=")
+        return (value, *self.words[1:]) if equals else self.words[1:]
+
+
+def is_flag(word: str) -> bool:
+    """It begins a flag; a negative number, and JSON, do not."""
+    return _FLAG.match(word) is not None
+
+
+def plain(name: str) -> str:
+    """A flag's name without dashes in front, in one spelling: max_model_len -> max-model-len."""
+    first, dot, rest = name.lstrip("-").partition(".")
+    return first.replace("_", "-") + dot + rest
+
+
+def flag_name(word: str) -> str:
+    """The plain name of the flag that a word begins; '' for a word that is none."""
+    return plain(word.partition("=")[0]) if is_flag(word) else ""
+
+
+def groups(words: Sequence[str]) -> Iterator[Group]:
+    """The words of a command line behind `vllm serve`, flag by flag."""
+    held: list[str] = []
+    for word in words:
+        if held and is_flag(word):
+            yield Group(flag_name(held[0]), tuple(held))
+            held = []
+        held.append(word)
+    if held:
+        yield Group(flag_name(held[0]), tuple(held))
+
+
+def without(words: Sequence[str], names: frozenset[str] | set[str]) -> list[str]:
+    """The words less the flags of these plain names, with their values."""
+    return [word for group in groups(words) if not group.name or group.name not in names for word in group.words]

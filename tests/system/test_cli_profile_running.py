@@ -1,0 +1,337 @@
+"""`kvtop profile start, stop, switch, logs` with a stand-in server: what they print, answer and leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from profilebox import LOGS, Box, box, free_port, own, wait
+
+from kvtop.cli import profile
+from kvtop.cli.profile import checking, stop, switch
+from kvtop.errors import KvtopError, UsageError
+from kvtop.profiles.running import client, logs, look, record
+from kvtop.profiles.running.record import Who
+
+GOOD = str(LOGS / "good-0.32.txt")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
+    """A box whose profiles are files; servers of others on this machine are not seen."""
+    from kvtop.cli.profile import chosen
+
+    with box(tmp_path / "home", monkeypatch.setenv) as made:
+        every = chosen.foreign
+
+        def own() -> list[object]:
+            pids = made.processes()
+            return [one for one in every() if one.who.pid in pids]
+
+        monkeypatch.setattr(stop, "foreign", own)
+        monkeypatch.setattr(switch, "foreign", own)
+        monkeypatch.setattr(checking, "allowed", lambda entry, **_: True)
+        yield made
+
+
+def write(home: Box, name: str, port: int | None = None, start: str = "", **env: str) -> int:
+    port = port or free_port()
+    variables = "".join(f"STANDIN_{key.upper()} = {json.dumps(value)}\n" for key, value in env.items())
+    text = (
+        f'[serve]\nmodel = "/models/tiny"\nnames = ["tiny"]\nport = {port}\n'
+        f"[venv]\ncommand = {json.dumps([sys.executable, str(home.program), 'serve'])}\n"
+        f"[start]\nstop_wait_s = 2.0\n{start}\n[env.set]\n{variables}"
+    )
+    folder = home.home / "config" / "profiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.toml").write_text(text)
+    return port
+
+
+def run(*argv: str) -> int:
+    return profile.main(argv)
+
+
+def test_start_follows_to_ready(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    port = write(home, "good", log=GOOD)
+    assert run("start", "good") == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("good is ready after ") and said.out.count("\n") == 1
+    assert f": http://127.0.0.1:{port}, KV cache 2,097,152 tokens" in said.out
+    with pytest.raises(KvtopError, match=rf"good is running already \(process \d+, port {port}\)"):
+        run("start", "good")
+    stages = [line.rsplit("  ", 1)[0].strip() for line in said.err.splitlines()]
+    assert stages == ["process up", "weights, 1 of 1 shards", "KV cache", f"port {port} answers"]
+    assert run("stop", "good") == 0
+    assert capsys.readouterr().out.startswith("good stopped after ")
+    with pytest.raises(KvtopError, match="good does not run"):
+        run("stop", "good")
+
+
+def test_start_as_json(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    port = write(home, "good", log=GOOD)
+    assert run("start", "good", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["port"], told["kv_cache_tokens"], told["error"]) == ("running", port, 2_097_152, None)
+    assert run("stop", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["pid"], told["exit_code"], own(told["notes"])) == ("stopped", None, 0, [])
+
+
+def test_a_failed_start_says_why_and_where_the_log_is(home: Box) -> None:
+    write(home, "bad", log=str(LOGS / "bad-flag.txt"), fail="2")
+    with pytest.raises(KvtopError) as told:
+        run("start", "bad")
+    assert str(told.value).split("\n") == [
+        "bad did not start: unrecognized arguments: --no-such-flag 3; it ended with exit code 2 before it answered",
+        "  the whole log: kvtop profile logs bad",
+    ]
+    assert told.value.exit_code == 1
+
+
+def test_start_detached_returns_at_once(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, "slow", never="1")
+    assert run("start", "slow", "--detach") == 0
+    assert capsys.readouterr().out == "slow starts; kvtop profile logs -f slow shows how it comes on\n"
+    assert look.look("slow").state == "starting"
+    with pytest.raises(KvtopError, match="starts slow"):
+        run("start", "slow")
+    assert run("stop") == 0
+
+
+def kvtop(*argv: str) -> subprocess.Popen[str]:
+    """The program itself, without what check would say of the stand-in, and without servers of others."""
+    code = "import sys\nfrom kvtop.cli.profile import checking, switch\nchecking.allowed = lambda entry, **_: True\n"
+    code += "switch.foreign = lambda: []\n"
+    code += "from kvtop.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "profile", *argv]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_ctrl_c_of_a_start_leaves_it_starting_and_says_so(home: Box) -> None:
+    port = write(home, "slow", never="1", log=GOOD, pace_s="0.2")
+    with kvtop("start", "slow") as child:
+        wait(lambda: (now := record.read("slow")) is not None and now.server is not None, "it does not start")
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=20)
+    assert (child.returncode, out) == (130, "")
+    assert err.splitlines()[-2:] == [
+        f"kvtop: slow goes on starting on port {port}, only this command has ended",
+        "  kvtop profile logs -f slow shows how it comes on, kvtop profile stop slow ends it",
+    ]
+    assert look.look("slow").state == "starting"
+
+
+def test_switch_stops_and_starts(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    write(home, "old", port)
+    write(home, "new", port, log=GOOD)
+    assert run("start", "old") == 0
+    capsys.readouterr()
+    assert run("switch", "new") == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("new is ready after") and said.err.startswith("stops old\n")
+    old = look.look("old")
+    assert old.state == "stopped" and old.record is not None and old.record.ask is not None
+    assert old.record.ask.by == "a switch to new"
+    assert look.look("new").state == "running"
+
+
+@pytest.mark.parametrize("how", ["--fallback", "a yes", "a no", "nobody"])
+def test_a_switch_that_fails(
+    home: Box, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    write(home, "old")
+    write(home, "bad", log=str(LOGS / "large-tier.txt"), fail="1", pace_s="0.1")
+    assert run("start", "old") == 0
+    first = look.look("old").pid
+    capsys.readouterr()
+    if how.startswith("a "):
+        typed = "y\n" if how == "a yes" else "\n"
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: typed))
+    if how in ("--fallback", "a yes"):
+        assert run("switch", "bad", *(["--fallback"] if how == "--fallback" else [])) == 1
+        said = capsys.readouterr()
+        assert "bad did not start: RuntimeError: Insufficient space in /dev/shm" in said.err
+        assert ("Start old again? [y/N] " in said.err) == (how == "a yes")
+        assert said.out.startswith("old runs again: old is ready after")
+        assert look.look("old").state == "running" and look.look("old").pid != first
+    else:
+        with pytest.raises(KvtopError) as told:
+            run("switch", "bad")
+        assert str(told.value) == "nothing runs now\n  kvtop profile start old starts the former one"
+        assert client.running() == []
+
+
+def test_a_switch_to_what_runs_is_refused(home: Box) -> None:
+    write(home, "one")
+    assert run("start", "one") == 0
+    with pytest.raises(KvtopError, match="one runs already"):
+        run("switch", "one")
+
+
+def test_ctrl_c_of_a_switch_says_what_runs(home: Box) -> None:
+    write(home, "old", deaf="1", start="")
+    port = write(home, "new", never="1")
+    assert run("start", "old") == 0
+    with kvtop("switch", "new") as child:
+        wait(lambda: look.look("old").state == "stopping", "it does not stop")
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert err.splitlines()[-2:] == [
+        "kvtop: old is being stopped, and new was not started",
+        "  kvtop profile start new, or kvtop profile start old",
+    ]
+    home.until("old", "stopped")  # the keeper goes on
+    with kvtop("switch", "new") as child:
+        wait(lambda: look.look("new").pid is not None, "it does not start")
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert f"kvtop: new goes on starting on port {port}, only this command has ended" in err
+
+
+def started_by_hand(home: Box, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    from kvtop.cli.profile.chosen import choose
+    from kvtop.profiles import folder
+
+    run_ = choose(folder.find(name)).launch
+    env = {**os.environ, **run_.set}
+    child = subprocess.Popen(run_.argv, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield child
+    finally:
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+
+
+@pytest.fixture
+def by_hand(home: Box) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    made: list[Iterator[subprocess.Popen[bytes]]] = []
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        made.append(started_by_hand(home, name))
+        return next(made[-1])
+
+    yield start
+    for one in made:
+        next(one, None)
+
+
+def test_a_server_that_kvtop_did_not_start_is_stopped_after_a_yes(
+    home: Box, by_hand: Callable[[str], subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = write(home, "mine")
+    write(home, "else")
+    child = by_hand("mine")
+    wait(lambda: bool(stop.foreign()), "it is not found")
+    (found,) = stop.foreign()
+    assert (found.profile, found.who) == ("mine", Who.of(child.pid))
+    with pytest.raises(UsageError) as told:
+        run("stop", "mine")
+    assert str(told.value).startswith(
+        f"kvtop did not start process {child.pid} on port {port}, which is the command line"
+    )
+    assert child.poll() is None
+    assert run("stop", "mine", "--yes") == 0
+    assert capsys.readouterr().out.startswith(f"process {child.pid} on port {port} stopped after")
+    assert child.wait(5) == 0
+    with pytest.raises(KvtopError, match="no server runs that kvtop could stop"):
+        run("stop")
+
+
+def test_the_list_has_their_states(
+    home: Box, by_hand: Callable[[str], subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(home, "bad", log=str(LOGS / "bad-flag.txt"), fail="2")
+    write(home, "mine")
+    write(home, "never")
+    port = write(home, "runs")
+    with pytest.raises(KvtopError):
+        run("start", "bad")
+    assert run("start", "runs") == 0
+    child = by_hand("mine")
+    wait(lambda: bool(stop.foreign()), "it is not found")
+    capsys.readouterr()
+    assert run("list", "--json") == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "bad": "failed",
+        "mine": "foreign",
+        "never": "stopped",
+        "runs": "running",
+    }
+    assert rows["bad"]["error"].startswith("unrecognized arguments: --no-such-flag 3")
+    assert (rows["mine"]["pid"], rows["runs"]["port"]) == (child.pid, port)
+    assert rows["runs"]["pid"] == look.look("runs").pid and rows["runs"]["since"] is not None
+
+
+def test_logs_from_the_end(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, "good", log=GOOD)
+    assert run("start", "good") == 0
+    capsys.readouterr()
+    assert run("logs", "good", "-n", "2", "--grep", "kv CACHE SIZE") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("Maximum concurrency for 32,768 tokens per request: 64.00x")
+    with logs.default("good").open("ab") as file:
+        file.write(b"\x1b]0;title\x07a\x1b[2Jb\x00c \xe2\x80\xaed\n")
+    assert run("logs", "-n", "1") == 0
+    assert capsys.readouterr().out == "ab\\x00c \\u202ed\n"
+    with pytest.raises(UsageError, match="there is no profile 'nope'"):
+        run("logs", "nope")
+
+
+def test_logs_follow(home: Box) -> None:
+    write(home, "good", log=GOOD)
+    assert run("start", "good") == 0
+    with kvtop("logs", "good", "-f", "-n", "1") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        with logs.default("good").open("ab") as file:
+            file.write(b"one more\n")
+        while (line := child.stdout.readline()) != "one more\n":
+            assert line
+        child.send_signal(signal.SIGINT)
+        assert child.wait(10) == 130
+
+
+def test_on_a_terminal_the_line_is_drawn_over_itself(home: Box) -> None:
+    write(home, "good", log=GOOD, pace_s="1.5")
+    master, terminal = os.openpty()
+    code = "import sys\nfrom kvtop.cli.profile import checking\nchecking.allowed = lambda entry, **_: True\n"
+    code += "from kvtop.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "profile", "start", "good"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True) as child:
+        os.close(terminal)
+        drawn = b""
+        while True:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            drawn += piece
+        out, _ = child.communicate(timeout=30)
+    os.close(master)
+    assert child.returncode == 0 and out.startswith("good is ready after")
+    shown = drawn.decode().split("\r\x1b[K")
+    assert any(
+        re.fullmatch(
+            r"good starts: (process up|weights.*|KV cache|port \d+ answers); \d s so far, time left not known: "
+            r"its first start",
+            piece,
+        )
+        for piece in shown
+    ), shown
+    assert drawn.decode().replace("\r\n", "\n").count("\n") == 4  # a line for each stage stays

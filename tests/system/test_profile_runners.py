@@ -1,0 +1,227 @@
+"""The runners docker, compose and systemd, with stand-ins for their tools on PATH: the exact words that these get."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from profilebox import HERE, LOGS, Box, box, free_port, own, wait
+
+from kvtop.cli import profile as profile_command
+from kvtop.errors import KvtopError
+from kvtop.profiles.launch import launch
+from kvtop.profiles.profile import Profile
+from kvtop.profiles.running import client, look, record
+from kvtop.profiles.running.client import Chosen
+
+GOOD = str(LOGS / "good-0.32.txt")
+
+
+class Tools(Box):
+    """A box with fake tools."""
+
+    port = 0
+
+    def calls(self, kind: str) -> list[list[str]]:
+        """What the tools were called with, without questions, ids shortened to <id> and times to <time>."""
+        rows = [json.loads(line) for line in (self.home / kind / "calls").read_text().splitlines()]
+        shown = []
+        for row in rows:
+            words = [re.sub(r"^[0-9a-f]{64}$", "<id>", word) for word in row]
+            words = [
+                re.sub(r"^(--since=@)?\d{4}-\d\d-\d\dT[\d:]+Z$|(?<=--since=@)\d+$", "<time>", word) for word in words
+            ]
+            if "inspect" not in words and "show" not in words:
+                shown.append(words)
+        return shown
+
+    def chosen_of(self, name: str, **tables: object) -> Chosen:
+        made = msgspec.convert({"serve": {"model": "tiny", "port": self.port}, **tables}, Profile)
+        return Chosen(name, "", made, launch(name, made), ["tiny"])
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tools]:
+    with box(tmp_path / "home", monkeypatch.setenv) as plain:
+        made = Tools.__new__(Tools)
+        made.__dict__.update(plain.__dict__)
+        made.port = free_port()
+        for name, source in (("docker", "fakedocker"), ("systemctl", "fakesystemd"), ("journalctl", "fakesystemd")):
+            file = made.program.parent / name
+            file.write_text(f"#!{sys.executable}\n" + (HERE / f"{source}.py").read_text())
+            file.chmod(0o700)
+        for kind in ("docker", "systemd"):
+            (made.home / kind).mkdir()
+            monkeypatch.setenv(f"FAKE_{kind.upper()}", str(made.home / kind))
+        monkeypatch.setenv("FAKE_IMAGE", str(made.program))
+        monkeypatch.setenv("FAKE_PORT", str(made.port))
+        monkeypatch.setenv("PATH", f"{made.program.parent}:{os.environ['PATH']}")
+        monkeypatch.setenv("STANDIN_LOG", GOOD)
+        yield made
+        made.close()
+
+
+DOCKER = {"image": "vllm/vllm-openai:v0.32.0", "options": ["--ipc=host"]}
+
+
+def docker(tools: Tools, profile: str = "box", **more: object) -> Chosen:
+    options = ["--ipc=host", "-p", f"127.0.0.1:{tools.port}:{tools.port}"]
+    table = {"image": "vllm/vllm-openai:v0.32.0", "options": options, **more}
+    start = {"stop_wait_s": 3.0}
+    return tools.chosen_of(
+        profile, runner="docker", docker=table, start=start, env={"from_env": {"VLLM_API_KEY": "A_KEY"}}
+    )
+
+
+def test_docker(tools: Tools, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("A_KEY", "sk-secret-1")
+    chosen = docker(tools)
+    seen = tools.ready(chosen)
+    assert seen.state == "running" and seen.record is not None
+    assert [stage.name for stage in seen.record.stages] == ["process", "weights", "kv_cache", "port"]
+    assert seen.record.kv_cache_tokens == 2_097_152 and len(seen.record.container) == 64
+    assert seen.pid is not None and seen.pid in tools.processes()
+    port = str(tools.port)
+    ran = ["docker", "run", "-d", "--name", "kvtop-box", "--ipc=host", "-p", f"127.0.0.1:{port}:{port}"]
+    ran += ["-e", "VLLM_ENGINE_READY_TIMEOUT_S=1800", "-e", "VLLM_API_KEY", "vllm/vllm-openai:v0.32.0"]
+    ran += ["tiny", "--port", port]
+    assert tools.calls("docker") == [ran, ["docker", "logs", "--since", "<time>", "-f", "<id>"]]
+    assert not [file for file in tools.home.rglob("*") if file.is_file() and b"sk-secret-1" in file.read_bytes()]
+
+    assert profile_command.main(["logs", "box", "-n", "3", "--grep", "startup complete"]) == 0
+    assert "Application startup complete." in capsys.readouterr().out
+    ended = client.stop("box", "a test")
+    assert (ended.state, ended.exit_code, own(ended.notes)) == ("stopped", 0, [])
+    assert tools.calls("docker")[-1] == ["docker", "stop", "-t", "3", "<id>"]
+
+    tools.ready(chosen)  # its container of the last time is removed
+    assert tools.calls("docker")[-3:] == [
+        ["docker", "rm", "<id>"],
+        ran,
+        ["docker", "logs", "--since", "<time>", "-f", "<id>"],
+    ]
+
+
+def test_docker_that_refuses(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "x")
+    tools.start(docker(tools, image="no/such:image"))
+    seen = tools.until("box", "failed")
+    assert seen.record is not None
+    assert seen.record.why.startswith("docker did not start it: pull access denied for no/such, repository does not")
+    tools.ready(docker(tools, "one", name="same"))
+    tools.start(docker(tools, "two", name="same"))
+    seen = tools.until("two", "failed")
+    assert seen.record is not None
+    assert seen.record.why.startswith('docker did not start it: Conflict. The container name "/same" is already in use')
+
+
+def test_docker_that_fails_in_the_container(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "x")
+    monkeypatch.setenv("STANDIN_LOG", str(LOGS / "bad-flag.txt"))
+    monkeypatch.setenv("STANDIN_FAIL", "2")
+    tools.start(docker(tools))
+    seen = tools.until("box", "failed")
+    assert seen.record is not None
+    assert seen.record.why == "unrecognized arguments: --no-such-flag 3; it ended with exit code 2 before it answered"
+    assert seen.record.exit_code == 2
+
+
+def test_a_container_that_does_not_publish_the_port(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "x")
+    chosen = docker(tools, options=["-p", f"127.0.0.1:{free_port()}:1"])
+    late = msgspec.structs.replace(chosen.profile, start=msgspec.structs.replace(chosen.profile.start, timeout_s=1.5))
+    tools.start(Chosen("box", "", late, chosen.launch, ["tiny"]))
+    seen = tools.until("box", "failed")
+    assert seen.record is not None
+    assert re.search(rf"the container [0-9a-f]{{12}} does not publish port {tools.port}", seen.record.why)
+
+
+def test_docker_without_its_keeper(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "x")
+    seen = tools.ready(docker(tools))
+    assert seen.record is not None and seen.record.keeper is not None
+    os.kill(seen.record.keeper.pid, 9)
+    wait(lambda: not seen.record.keeper.lives, "it lives")
+    assert look.look("box").state == "running"
+    assert client.stop("box", "a test").state == "stopped"
+    assert tools.calls("docker")[-1] == ["docker", "stop", "-t", "3", "<id>"]
+
+
+def test_compose(tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
+    table = {"files": ["/srv/compose.yml"], "service": "vllm", "project": "proj"}
+    chosen = tools.chosen_of("comp", runner="compose", compose=table, start={"stop_wait_s": 3.0})
+    seen = tools.ready(chosen)
+    assert seen.state == "running" and seen.record is not None and seen.record.kv_cache_tokens == 2_097_152
+    front = ["docker", "compose", "-f", "/srv/compose.yml", "-p", "proj"]
+    assert tools.calls("docker") == [
+        [*front, "up", "-d", "vllm"],
+        [*front, "ps", "-a", "-q", "vllm"],
+        [*front, "logs", "--no-color", "--no-log-prefix", "--since", "<time>", "-f", "vllm"],
+    ]
+    assert profile_command.main(["logs", "comp", "-n", "1"]) == 0
+    assert tools.calls("docker")[-1] == [*front, "logs", "--no-color", "--no-log-prefix", "-n", "1", "vllm"]
+    assert client.stop("comp", "a test").exit_code == 0
+    assert tools.calls("docker")[-1] == [*front, "stop", "-t", "3", "vllm"]
+
+
+def test_a_service_that_is_not_there(tools: Tools) -> None:
+    tools.start(tools.chosen_of("comp", runner="compose", compose={"service": "nope"}))
+    seen = tools.until("comp", "failed")
+    assert seen.record is not None and seen.record.why == "docker compose failed: no such service: nope"
+
+
+@pytest.mark.parametrize("user", [True, False])
+def test_systemd(tools: Tools, user: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = tools.chosen_of("unit", runner="systemd", systemd={"unit": "vllm.service", "user": user})
+    seen = tools.ready(chosen)
+    assert seen.state == "running" and seen.record is not None and seen.record.kv_cache_tokens == 2_097_152
+    assert seen.pid is not None and seen.pid in tools.processes()
+    which = ["--user"] if user else []
+    journal = ["journalctl", *which, "-u", "vllm.service", "-o", "cat", "--no-pager"]
+    assert tools.calls("systemd") == [
+        ["systemctl", *which, "start", "vllm.service"],
+        [*journal, "-n", "all", "--since=@<time>", "-f"],
+    ]
+    capsys.readouterr()
+    assert profile_command.main(["logs", "unit", "-n", "2"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+    assert tools.calls("systemd")[-1] == [*journal, "-n", "2"]
+    ended = client.stop("unit", "a test")
+    assert (ended.state, ended.exit_code) == ("stopped", 0)
+    assert tools.calls("systemd")[-1] == ["systemctl", *which, "stop", "vllm.service"]
+
+
+def test_a_unit_that_does_not_start(tools: Tools) -> None:
+    tools.start(tools.chosen_of("none", runner="systemd", systemd={"unit": "nope.service"}))
+    seen = tools.until("none", "failed")
+    assert seen.record is not None
+    assert (
+        seen.record.why
+        == "systemd did not start nope.service: Failed to start nope.service: Unit nope.service not found."
+    )
+    (tools.home / "systemd" / "refuse").write_text("1")
+    tools.start(tools.chosen_of("bad", runner="systemd", systemd={"unit": "vllm.service"}))
+    seen = tools.until("bad", "failed")
+    assert seen.record is not None and "Job for vllm.service failed" in seen.record.why
+
+
+def test_a_unit_that_is_killed(tools: Tools) -> None:
+    seen = tools.ready(tools.chosen_of("unit", runner="systemd", systemd={"unit": "vllm.service"}))
+    assert seen.pid is not None
+    os.kill(seen.pid, 9)
+    seen = tools.until("unit", "failed")
+    assert seen.record is not None and seen.record.exit_code == 137
+    assert seen.record.why == "it was killed by SIGKILL (out of memory?); its log says no more"
+
+
+def test_attach_is_only_watched(tools: Tools) -> None:
+    chosen = tools.chosen_of("far", runner="attach", attach={"url": "http://127.0.0.1:1"})
+    with pytest.raises(KvtopError, match="far is only watched: its runner is attach"):
+        tools.start(chosen)
+    assert record.read("far") is None

@@ -1,0 +1,364 @@
+"""Servers as processes, with a stand-in that prints what a real vLLM prints: start, ready, stop, each way to fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from profilebox import LOGS, Box, box, free_port, own, wait
+
+from kvtop.errors import KvtopError
+from kvtop.profiles.launch import Secret
+from kvtop.profiles.running import client, family, lock, logs, look, record
+from kvtop.profiles.running.lock import Busy, Lock
+from kvtop.profiles.running.record import Who
+
+GOOD = str(LOGS / "good-0.32.txt")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
+    with box(tmp_path / "home", monkeypatch.setenv) as made:
+        yield made
+
+
+def environ(seen: look.Seen) -> dict[str, str]:
+    assert seen.record is not None
+    with urllib.request.urlopen(f"http://127.0.0.1:{seen.record.port}/environ", timeout=5) as answer:
+        found: dict[str, str] = json.load(answer)
+    return found
+
+
+def log_of(name: str) -> str:
+    return logs.default(name).read_text()
+
+
+def test_a_start_is_followed_to_ready_and_stopped(home: Box) -> None:
+    chosen = home.chosen("good", log=GOOD, pace_s="1.0")
+    home.start(chosen)
+    seen_at = []
+    for step in client.follow("good", lambda seen: seen.state != "starting"):
+        assert step.seen.record is not None
+        seen_at += [stage.name for stage in step.seen.record.stages if stage.ended_at is None]
+        assert step.left is None  # never started before
+    state = step.seen.record
+    assert step.seen.state == "running" and state is not None
+    assert list(dict.fromkeys(seen_at)) == ["process", "weights", "kv_cache", "port"] or "process" in seen_at
+    assert [stage.name for stage in state.stages] == ["process", "weights", "kv_cache", "port"]
+    assert all(stage.took_s is not None for stage in state.stages)
+    assert (state.shards_done, state.shards) == (1, 1)
+    assert (state.kv_cache_tokens, state.block_tokens) == (2_097_152, 128)
+    assert state.server is not None and state.server.lives and os.getsid(state.server.pid) == state.server.pid
+    assert state.keeper is not None and os.getsid(state.keeper.pid) == state.keeper.pid
+    (start,) = record.starts("good")
+    assert start.took_s > 0.5 and set(start.stages) == {"process", "weights", "kv_cache", "port"}
+
+    ended = client.stop("good", "a test")
+    assert (ended.state, ended.exit_code, own(ended.notes)) == ("stopped", 0, [])
+    assert ended.ask is not None and ended.ask.by == "a test"
+    assert not state.server.lives and not state.keeper.lives
+
+    home.start(chosen)
+    (left,) = [step.left for step in client.follow("good", lambda _: True)]
+    assert left is None or left.of_starts == 1
+    lefts = [step.left for step in client.follow("good", lambda seen: seen.state == "running")]
+    assert any(left is not None and left.of_starts == 1 and 0 < left.seconds < 3 for left in lefts)
+
+
+def test_the_environment_is_exact(home: Box, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("sk-file-5d3f\nsecond line\n")
+    monkeypatch.setenv("HOLDS_A_KEY", "sk-env-77aa")
+    monkeypatch.setenv("NOT_WANTED", "1")
+    secrets = {"FROM_FILE": Secret("file", str(key)), "FROM_ENV": Secret("env", "HOLDS_A_KEY")}
+    chosen = home.chosen(
+        "env", "--api-key", "sk-word-91bc", secrets=secrets, unset=("NOT_WANTED", "HOLDS_A_KEY"), log=GOOD
+    )
+    seen = home.ready(chosen)
+    assert seen.state == "running"
+    found = environ(seen)
+    assert (found["FROM_FILE"], found["FROM_ENV"]) == ("sk-file-5d3f", "sk-env-77aa")
+    assert "NOT_WANTED" not in found and "HOLDS_A_KEY" not in found
+    expected = {**os.environ, **chosen.launch.set, "FROM_FILE": "", "FROM_ENV": ""}
+    assert set(found) == set(expected) - {"NOT_WANTED", "HOLDS_A_KEY"} | ({"LC_CTYPE"} & set(found))
+
+    assert seen.record is not None and seen.record.keeper is not None
+    told = [file.read_bytes() for file in home.home.rglob("*") if file.is_file() and file != home.program]
+    told.append(Path(f"/proc/{seen.record.keeper.pid}/cmdline").read_bytes())
+    for secret in (b"sk-file-5d3f", b"sk-env-77aa", b"sk-word-91bc"):
+        assert not [text for text in told if secret in text]
+    assert "***" in seen.record.argv
+    for file in record.folder().iterdir():
+        assert file.stat().st_mode & 0o777 == 0o600, file
+    assert logs.default("env").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_secret_that_is_not_there_ends_the_start(home: Box) -> None:
+    secrets = {"VLLM_API_KEY": Secret("file", "/nowhere/key")}
+    home.start(home.chosen("secret", secrets=secrets))
+    seen = home.until("secret", "failed")
+    assert seen.record is not None
+    assert seen.record.why == "VLLM_API_KEY is to come from /nowhere/key: No such file or directory"
+    assert seen.record.server is None
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "why"),
+    [
+        ("bad-flag", "2", "unrecognized arguments: --no-such-flag 3; it ended with exit code 2 before it answered"),
+        (
+            "large-tier",
+            "1",
+            "RuntimeError: Insufficient space in /dev/shm for CPU KV offload shared region in /dev/shm: 104857600 MiB "
+            "required, 24106 MiB free. Increase /dev/shm (e.g. --shm-size or --ipc=host).; it ended with exit code 1 "
+            "before it answered",
+        ),
+    ],
+)
+def test_a_failed_start_tells_the_root_cause(home: Box, log: str, code: str, why: str) -> None:
+    home.start(home.chosen("bad", log=str(LOGS / f"{log}.txt"), pace_s="0.1", fail=code))
+    seen = home.until("bad", "failed")
+    assert seen.record is not None
+    assert (seen.record.why, seen.record.exit_code) == (why, int(code))
+    assert record.starts("bad") == []
+    with pytest.raises(KvtopError, match="does not run"):
+        client.stop("bad", "a test")
+
+
+def test_a_program_that_is_not_there(home: Box) -> None:
+    chosen = home.chosen("none")
+    launch = chosen.launch.__class__(argv=("/nowhere/vllm", "serve"), serve=(), port=chosen.launch.port)
+    home.start(client.Chosen("none", "", chosen.profile, launch))
+    seen = home.until("none", "failed")
+    assert seen.record is not None and seen.record.why.startswith("there is no program /nowhere/vllm")
+
+
+def test_the_start_timeout_ends_it(home: Box) -> None:
+    home.start(home.chosen("slow", profile={"start": {"timeout_s": 1.0, "stop_wait_s": 2.0}}, never="1", log=GOOD))
+    seen = home.until("slow", "failed")
+    assert seen.record is not None
+    assert seen.record.why == "it did not answer within 1 s; it was at: port answers"
+
+
+def test_a_stop_in_the_middle_of_a_start(home: Box) -> None:
+    home.start(home.chosen("half", never="1"))
+    ended = client.stop("half", "a test")
+    assert (ended.state, ended.why) == ("stopped", "it had not answered yet")
+
+
+def test_a_resistant_server_is_killed(home: Box) -> None:
+    seen = home.ready(home.chosen("deaf", profile={"start": {"stop_wait_s": 1.0}}, deaf="1"))
+    assert seen.state == "running"
+    began = time.monotonic()
+    ended = client.stop("deaf", "a test")
+    assert 1.0 <= time.monotonic() - began < 8
+    assert (ended.state, ended.exit_code) == ("stopped", 137)
+    assert own(ended.notes) == ["it did not end within 1 s of SIGINT and was killed"]
+
+
+@pytest.mark.parametrize("kind", ["stray", "worker"])
+def test_workers_that_stay_behind_are_killed(home: Box, kind: str) -> None:
+    seen = home.ready(home.chosen("left", profile={"start": {"stop_wait_s": 0.5}}, **{kind: "1"}))
+    assert seen.record is not None and len(seen.record.family) == 2
+    ended = client.stop("left", "a test")
+    assert (ended.state, ended.exit_code) == ("stopped", 0)
+    assert own(ended.notes) == ["1 worker was left behind and killed"]
+
+
+def test_an_end_that_nobody_asked_for_is_a_failure_though_its_code_is_0(home: Box) -> None:
+    die = home.home / "die"
+    assert home.ready(home.chosen("crash", die=str(die), worker="1")).state == "running"
+    die.touch()
+    seen = home.until("crash", "failed")
+    assert seen.record is not None and seen.record.exit_code == 0
+    assert seen.record.why == (
+        "Engine core proc EngineCore died unexpectedly, shutting down client. "
+        "(it left no word why: killed, or out of memory?); "
+        "it ended with exit code 0 though nobody asked for that"
+    )
+
+
+def test_the_server_outlives_its_keeper(home: Box) -> None:
+    seen = home.ready(home.chosen("orphan", log=GOOD))
+    assert seen.record is not None and seen.record.keeper is not None and seen.record.server is not None
+    os.kill(seen.record.keeper.pid, signal.SIGKILL)
+    wait(lambda: not seen.record.keeper.lives, "the keeper does not die")
+    assert look.look("orphan").state == "running" and environ(seen)
+    assert "GET /environ" in log_of("orphan")  # its output still arrives
+    ended = client.stop("orphan", "a test")
+    assert ended.state == "stopped" and not seen.record.server.lives
+
+
+def test_a_start_goes_on_without_its_keeper(home: Box) -> None:
+    home.start(home.chosen("start", log=GOOD, pace_s="2"))
+    wait(lambda: (now := record.read("start")) is not None and now.server is not None, "no server")
+    state = record.read("start")
+    assert state is not None and state.keeper is not None
+    os.kill(state.keeper.pid, signal.SIGKILL)
+    wait(lambda: not state.keeper.lives, "the keeper does not die")
+    assert look.look("start").state == "starting"
+    home.until("start", "running")
+
+
+def test_a_server_that_died_with_its_keeper_is_told(home: Box) -> None:
+    seen = home.ready(home.chosen("both"))
+    assert seen.record is not None and seen.record.keeper is not None and seen.record.server is not None
+    for who in (seen.record.keeper, seen.record.server):
+        os.kill(who.pid, signal.SIGKILL)
+    wait(lambda: not seen.record.keeper.lives and not seen.record.server.lives, "they live")
+    now = look.look("both")
+    assert now.state == "failed" and now.record is not None
+    assert now.record.why == "it ended; its log says no more; its keeper was gone"
+
+
+def test_a_reused_number_is_never_taken_for_the_server(home: Box) -> None:
+    seen = home.ready(home.chosen("reused"))
+    state = seen.record
+    assert state is not None and state.keeper is not None and state.server is not None
+    for who in (state.keeper, state.server):
+        os.kill(who.pid, signal.SIGKILL)
+    wait(lambda: not state.keeper.lives and not state.server.lives, "they live")
+    # now this very process has those numbers, with another birth
+    state.keeper = Who(os.getpid(), state.keeper.birth)
+    state.server = Who(os.getpid(), state.server.birth)
+    state.family = [Who(os.getpid(), "another/1")]
+    record.write(state)
+    assert look.look("reused").state == "failed"
+    assert family.look(state.server, state.family) == []
+    assert not family.send(state.server, signal.SIGKILL)
+    with pytest.raises(KvtopError, match="does not run"):
+        client.stop("reused", "a test")
+
+
+def test_two_cannot_start_at_once(home: Box) -> None:
+    home.start(home.chosen("one", log=GOOD, pace_s="1.5"))
+    state = record.read("one")
+    assert state is not None and state.keeper is not None
+    with pytest.raises(Busy) as told:  # the command that started it has let go, its keeper has not
+        home.start(home.chosen("two"))
+    who, what = str(told.value).split("\n")
+    assert re.fullmatch(rf"kvtop \(process {state.keeper.pid}\) starts one, since \S+Z", who)
+    assert what == "  wait for it, or end it: kvtop profile stop one"
+    home.until("one", "running")
+    with Lock("starts two"):
+        pass
+    with pytest.raises(KvtopError, match=r"one is running already \(process \d+, port \d+\)"):
+        home.start(home.chosen("one"))
+
+
+def test_an_old_server_on_the_port_is_never_taken_for_ours(home: Box) -> None:
+    port = free_port()
+    assert home.ready(home.chosen("old", port=port)).state == "running"
+    home.start(
+        home.chosen("new", port=port, log=GOOD, pace_s="0.3", never="1", profile={"start": {"stop_wait_s": 1.0}})
+    )
+    seen = home.until("new", "failed")
+    assert seen.record is not None
+    assert re.fullmatch(rf"port {port} is held by process \d+ \(\S+\), not by this server", seen.record.why)
+    assert look.look("old").state == "running"
+
+
+def test_another_model_on_the_port_is_told(home: Box) -> None:
+    chosen = home.chosen("other", model="llama", profile={"start": {"timeout_s": 1.5, "stop_wait_s": 1.0}})
+    home.start(chosen)
+    seen = home.until("other", "failed")
+    assert seen.record is not None
+    assert f"port {chosen.launch.port} serves llama, not tiny: another server" in seen.record.why
+
+
+def test_the_log_is_rotated_while_it_runs(home: Box) -> None:
+    seen = home.ready(home.chosen("loud", spam="200000", profile={"log": {"max_bytes": 100_000}}))
+    path = logs.default("loud")
+    wait(lambda: logs.older(path).exists() and path.stat().st_size < 100_000, "it is not rotated")
+    assert logs.older(path).stat().st_size >= 100_000 and logs.older(path).stat().st_mode & 0o777 == 0o600
+    environ(seen)
+    wait(lambda: b"GET /environ" in path.read_bytes(), "what it writes does not arrive")
+    assert logs.last_lines(path, 1, "environ") == ['INFO:     127.0.0.1:1 - "GET /environ HTTP/1.1" 200']
+    assert len(logs.last_lines(path, 500)) == 500  # from the older file too
+
+
+def test_a_tier_file_is_removed_only_if_it_is_stale_and_ours(home: Box) -> None:
+    mine, other = f"vllm_offload_{os.getpid()}a.mmap", f"vllm_offload_{os.getpid()}b.mmap"
+    foreign = Path("/dev/shm", other)
+    foreign.write_bytes(b"x" * 4096)
+    os.utime(foreign, (0, 0))  # a young one may be about to be mapped
+    try:
+        seen = home.ready(home.chosen("tier", tier=mine))
+        assert seen.record is not None and [file.path for file in seen.record.tier_files] == [f"/dev/shm/{mine}"]
+        ended = client.stop("tier", "a test")
+        assert f"removed its tier file /dev/shm/{mine} (0.0 GiB)" in ended.notes
+        assert any(note.endswith(f"rm /dev/shm/{other}") for note in ended.notes)
+        assert not Path("/dev/shm", mine).exists() and foreign.exists()
+    finally:
+        foreign.unlink()
+
+
+def test_commands_around_the_start_and_sidecars(home: Box) -> None:
+    trace = home.home / "trace"
+    profile = {
+        "start": {
+            "before": [f"echo before >> {trace}", ["sh", "-c", f"echo second >> {trace}"]],
+            "after_stop": [f"echo after >> {trace}", "exit 3"],
+        },
+        "sidecar": [{"name": "cache", "command": f"echo sidecar >> {trace}; sleep 600"}],
+    }
+    seen = home.ready(home.chosen("around", profile=profile))
+    assert seen.record is not None and len(seen.record.sidecars) == 1 and seen.record.sidecars[0].lives
+    assert seen.record.stages[0].name == "before"
+    ended = client.stop("around", "a test")
+    assert trace.read_text().split() == ["before", "second", "sidecar", "after"]
+    assert "after_stop command 2 of 2 failed with exit code 3" in ended.notes
+    assert ended.sidecars == []
+
+
+def test_a_pre_start_command_that_fails_ends_the_start(home: Box) -> None:
+    profile = {"start": {"before": ["true", "echo the disk is not there >&2; exit 7"]}}
+    home.start(home.chosen("before", profile=profile))
+    seen = home.until("before", "failed")
+    assert seen.record is not None and seen.record.server is None
+    assert seen.record.why == "pre-start command 2 of 2 failed with exit code 7"
+    assert "the disk is not there" in log_of("before")
+
+
+def test_the_lock_says_who_holds_it(home: Box) -> None:
+    with Lock("switches to x", "wait for it") as held:
+        with pytest.raises(Busy, match=rf"kvtop \(process {os.getpid()}\) switches to x, since"):
+            Lock("starts y")
+        os.ftruncate(held.fd, 0)
+        with pytest.raises(Busy, match="another kvtop starts or stops a server"):
+            Lock("starts y")
+    assert lock.Lock("starts y").close() is None
+
+
+def test_the_keeper_is_small(home: Box) -> None:
+    seen = home.ready(home.chosen("small"))
+    assert seen.record is not None and seen.record.keeper is not None
+    status = Path(f"/proc/{seen.record.keeper.pid}/status").read_text()
+    rss_kb = int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0])
+    print(f"keeper: {rss_kb} kB", file=sys.stderr)
+    assert rss_kb < 32_000
+
+
+def test_a_record_that_cannot_be_written_ends_the_start_before_the_server(home: Box) -> None:
+    record.path_of("full").mkdir(parents=True)  # nothing can be put in its place
+    with pytest.raises(KvtopError) as told:
+        home.start(home.chosen("full"))
+    log = record.folder() / "keeper.log"
+    assert str(told.value) == f"the keeper of full did not come up\n  its log: {log}"
+    assert "Is a directory" in log.read_text()
+    record.path_of("full").rmdir()
+
+
+def test_a_log_that_cannot_be_opened_is_told(home: Box) -> None:
+    home.start(home.chosen("nolog", profile={"log": {"file": "/proc/nolog"}}))
+    seen = home.until("nolog", "failed")
+    assert seen.record is not None and seen.record.why == "/proc/nolog: No such file or directory"
+    assert seen.record.server is None

@@ -1,0 +1,186 @@
+"""What each runner runs: exact words, exact environment, secrets by where they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvtop.errors import UsageError
+from kvtop.profiles import shell
+from kvtop.profiles.launch import READY_TIMEOUT, VISIBLE, Launch, Secret, launch
+from kvtop.profiles.profile import Profile
+
+READY = {READY_TIMEOUT: "1800"}
+
+
+def run(**raw: object) -> Launch:
+    return launch("p", msgspec.convert(raw, Profile))
+
+
+def test_nothing_said_is_vllm_serve() -> None:
+    assert run() == Launch(("vllm", "serve"), (), READY)
+
+
+def test_the_words_of_venv() -> None:
+    made = run(
+        gpus=["0", "GPU-1a"],
+        serve={
+            "model": "m",
+            "names": ["a", "b"],
+            "host": "0.0.0.0",
+            "port": 8001,
+            "config": "c.yaml",
+            "args": ["--x", "1"],
+            "json": {"kv-transfer-config": {"a": {"b": [1, "é"]}, "c": True}},
+        },
+        env={"set": {"A": "1 2"}, "unset": ["B"], "from_file": {"K": "~/k"}, "from_env": {"T": "U"}},
+        venv={"command": ["~/v/bin/vllm", "serve"], "wrap": ["nice", "-n", "5"], "cwd": "~/w"},
+        start={"timeout_s": 90.5},
+    )
+    home = str(Path.home())
+    serve = (
+        *("m", "--config", "c.yaml", "--served-model-name", "a", "b", "--host", "0.0.0.0", "--port", "8001"),
+        *("--x", "1", "--kv-transfer-config", '{"a":{"b":[1,"é"]},"c":true}'),
+    )
+    assert made == Launch(
+        ("nice", "-n", "5", f"{home}/v/bin/vllm", "serve", *serve),
+        serve,
+        {VISIBLE: "0,GPU-1a", READY_TIMEOUT: "91", "A": "1 2"},
+        ("B",),
+        {"K": Secret("file", f"{home}/k"), "T": Secret("env", "U")},
+        f"{home}/w",
+        8001,
+    )
+    assert shell.line(made) == (
+        f'cd {home}/w && K="$(head -n 1 {home}/k)" T="${{U}}" env -u B {VISIBLE}=0,GPU-1a {READY_TIMEOUT}=91 '
+        f"A='1 2' nice -n 5 {home}/v/bin/vllm serve m --config c.yaml --served-model-name a b --host 0.0.0.0 "
+        """--port 8001 --x 1 --kv-transfer-config '{"a":{"b":[1,"é"]},"c":true}'"""
+    )
+
+
+@pytest.mark.parametrize("table", [{"set": {READY_TIMEOUT: "7"}}, {"unset": [READY_TIMEOUT]}])
+def test_what_the_profile_says_of_a_variable_holds(table: dict[str, object]) -> None:
+    made = run(env=table, gpus=["1"])
+    assert made.set.get(READY_TIMEOUT) == ("7" if "set" in table else None)
+    assert made.set[VISIBLE] == "1"
+    assert run(env={"set": {VISIBLE: "3"}}, gpus=["1"]).set[VISIBLE] == "3"
+    assert VISIBLE not in run(gpus=["all"]).set
+
+
+def test_the_words_of_docker() -> None:
+    made = run(
+        runner="docker",
+        gpus=["0", "1"],
+        serve={"model": "m", "port": 9000, "json": {"c": {"a": 1}}},
+        env={"set": {"A": "1"}, "unset": ["B"], "from_file": {"K": "/k"}, "from_env": {"T": "T"}},
+        docker={
+            "image": "img:1",
+            "options": ["--ipc=host", "-p", "127.0.0.1:8010:9000"],
+            "env_files": ["/e"],
+            "entrypoint": ["python3", "-m", "vllm.entrypoints.cli.main", "serve"],
+        },
+    )
+    assert made.argv == (
+        *("docker", "run", "-d", "--name", "kvtop-p", "--gpus", '"device=0,1"', "--ipc=host"),
+        *("-p", "127.0.0.1:8010:9000", "--env-file", "/e", "-e", f"{READY_TIMEOUT}=1800", "-e", "A=1"),
+        *("-e", "K", "-e", "T", "-e", "B", "--entrypoint", "python3", "img:1", "-m", "vllm.entrypoints.cli.main"),
+        *("serve", "m", "--port", "9000", "--c", '{"a":1}'),
+    )
+    assert made.set == {} and made.unset == ("B",)
+    assert made.secrets == {"K": Secret("file", "/k"), "T": Secret("env", "T")}
+    assert (made.host, made.port) == ("127.0.0.1", 8010)
+    line = shell.line(made)
+    assert line.startswith('K="$(head -n 1 /k)" T="${T}" env -u B docker run -d --name kvtop-p --gpus \'"device=0,1"\'')
+
+
+def test_one_card_and_all_cards_of_docker() -> None:
+    image = {"image": "i", "program": "podman", "name": "n", "command": ["vllm", "serve"]}
+    one, every = (run(runner="docker", docker=image, gpus=gpus) for gpus in (["GPU-1"], ["all"]))
+    assert one.argv[:7] == ("podman", "run", "-d", "--name", "n", "--gpus", "device=GPU-1")
+    assert every.argv[5:7] == ("--gpus", "all")
+    assert one.argv[-3:] == ("i", "vllm", "serve")
+
+
+def test_the_words_of_compose() -> None:
+    made = run(
+        runner="compose",
+        serve={"model": "m"},
+        env={"set": {"A": "1"}, "unset": ["B"], "from_env": {"VLLM_API_KEY": "K"}},
+        docker={"options": ["-p8020:8000"]},
+        compose={
+            "files": ["/a.yml", "/b.yml"],
+            "service": "s",
+            "project": "q",
+            "profiles": ["x"],
+            "env_files": ["/e"],
+            "variables": {"CTX": "1"},
+        },
+    )
+    words = "docker compose -f /a.yml -f /b.yml -p q --profile x --env-file /e up -d s"
+    assert made.argv == tuple(words.split())
+    assert (made.set, made.unset) == ({"CTX": "1"}, ("B",))
+    assert made.secrets == {"VLLM_API_KEY": Secret("env", "K")}
+    assert made.port == 8020
+    assert run(runner="compose", compose={"service": "s", "program": ["podman-compose"]}).argv[0] == "podman-compose"
+
+
+def test_the_words_of_systemd_and_of_what_others_start() -> None:
+    assert run(runner="systemd", systemd={"unit": "v.service"}).argv == ("systemctl", "start", "v.service")
+    made = run(runner="systemd", systemd={"unit": "v.service", "user": True}, env={"set": {"A": "1"}, "unset": ["B"]})
+    assert made.argv == ("systemctl", "--user", "start", "v.service")
+    assert (made.set, made.unset) == ({}, ())
+    attached = run(runner="attach", attach={"url": "gpubox:8005/metrics"})
+    assert (attached.argv, attached.host, attached.port) == ((), "gpubox", 8005)
+    assert shell.line(attached) == ""
+
+
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        ({"runner": "docker"}, "profile p: docker.image is missing"),
+        ({"runner": "compose"}, "profile p: compose.service is missing"),
+        ({"runner": "systemd"}, "profile p: systemd.unit is missing"),
+        ({"runner": "attach", "attach": {"url": ""}}, "profile p: attach.url is missing"),
+    ],
+)
+def test_what_a_runner_cannot_do_without(raw: dict[str, object], what: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        run(**raw)
+    assert refused.value.what == what and refused.value.fix
+
+
+def test_a_bad_url_is_refused() -> None:
+    for raw in ({"runner": "attach", "attach": {"url": "ftp://x"}}, {"start": {"health_url": "http://"}}):
+        with pytest.raises(UsageError, match=r"^profile p: (attach\.url|start\.health_url): not a server's URL"):
+            run(**raw)
+
+
+@pytest.mark.parametrize(
+    ("serve", "start", "place"),
+    [
+        ({}, {}, ("127.0.0.1", 8000)),
+        ({"host": "::", "args": ["--port", "8005"]}, {}, ("127.0.0.1", 8005)),
+        ({"host": "10.0.0.7", "port": 1, "args": ["--port=2"]}, {}, ("10.0.0.7", 2)),
+        ({"port": 1}, {"health_url": "http://127.0.0.1:8090/health"}, ("127.0.0.1", 8090)),
+        ({"args": ["--port", "x"]}, {}, ("127.0.0.1", 8000)),
+    ],
+)
+def test_where_it_will_answer(serve: dict[str, object], start: dict[str, object], place: tuple[str, int]) -> None:
+    made = run(serve=serve, start=start)
+    assert (made.host, made.port) == place
+
+
+def test_json_flags_are_valid_and_compact() -> None:
+    words = run(serve={"json": {"a": {"b c": 'd"e', "f": [{"g": 1.0}]}}}).serve
+    assert words == ("--a", '{"b c":"d\\"e","f":[{"g":1.0}]}')
+    assert json.loads(words[1]) == {"b c": 'd"e', "f": [{"g": 1.0}]}
+
+
+def test_a_secret_that_was_typed_is_not_in_the_line() -> None:
+    made = run(serve={"args": ["--api-key", "sk-madeup"]}, env={"set": {"HF_TOKEN": "hf_x", "URL": "http://u:pw@h"}})
+    line = shell.line(made)
+    assert "madeup" not in line and "hf_x" not in line and "pw" not in line
+    assert "--api-key '***'" in line

@@ -1,0 +1,150 @@
+"""A server's log: its last lines, what is new in it, and rotation behind the back of who writes it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvtop.profiles.running import logs
+from kvtop.profiles.running.text import MAX_LINE, clean
+
+LINE = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=30)
+
+
+@given(st.lists(LINE, max_size=40), st.booleans(), st.integers(1, 64))
+def test_backwards_is_forwards_from_the_end(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], ended: bool, block: int
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "x.log"
+    text = "\n".join(lines) + ("\n" if ended else "")
+    path.write_text(text, encoding="utf-8", newline="")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "_BLOCK", block)
+        found = [line.decode() for line in logs.backwards(path)]
+    expected = text.split("\n")
+    if expected[-1] == "":
+        expected.pop()  # what ends with an end of line has no line behind it
+    assert found[::-1] == expected
+
+
+def test_the_last_lines_with_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_text("".join(f"line {number} {'Odd' if number % 2 else 'even'}\n" for number in range(1000)))
+    logs.older(path).write_text("".join(f"old {number} odd\n" for number in range(10)))
+    assert logs.last_lines(path, 2) == ["line 998 even", "line 999 Odd"]
+    assert logs.last_lines(path, 2, "odd") == ["line 997 Odd", "line 999 Odd"]
+    assert logs.last_lines(path, 3, "OLD ") == ["old 7 odd", "old 8 odd", "old 9 odd"]
+    assert logs.last_lines(path, 0) == []
+    assert len(logs.last_lines(path, 5000)) == 1010
+    with pytest.raises(FileNotFoundError):
+        logs.last_lines(tmp_path / "none.log", 1)
+
+
+def test_a_progress_bar_is_a_line_for_each_of_its_states(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(b"a\r\n\rshards: 1/2\rshards: 2/2\nb\n")
+    assert [line for line in logs.last_lines(path, 9) if line] == ["a", "shards: 1/2", "shards: 2/2", "b"]
+
+
+def test_a_large_log_is_not_read_whole(tmp_path: Path) -> None:
+    """Its holes are a gigabyte, its lines stand at the end."""
+    path = tmp_path / "x.log"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+        file.seek(0, 2)
+        file.write(b"\n" + b"line\n" * 100)
+    read = 0
+    lines = logs.backwards(path)
+    for _ in range(50):
+        read += len(next(lines))
+    lines.close()
+    assert read == 50 * 4
+    before = int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+    assert logs.last_lines(path, 100) == ["line"] * 100
+    assert int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0]) - before < 1_000_000
+
+
+def test_a_line_without_an_end_comes_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(b"first\n" + b"x" * (3 * MAX_LINE))
+    found = list(logs.backwards(path))
+    assert max(map(len, found)) <= MAX_LINE and b"".join(found[:-1]) == b"x" * (3 * MAX_LINE) and found[-1] == b"first"
+
+
+def test_what_is_new_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    tail = logs.FileTail(path)
+    assert tail.read() == b""
+    path.write_bytes(b"one")
+    assert (tail.read(), tail.read()) == (b"one", b"")
+    with path.open("ab") as file:
+        file.write(b"two")
+    assert tail.read(2) + tail.read() == b"two"
+    os.truncate(path, 0)
+    with path.open("ab") as file:
+        file.write(b"new")
+    assert tail.read() == b"new"
+    other = tmp_path / "y.log"
+    other.write_bytes(b"another")
+    other.replace(path)
+    assert tail.read() == b"another"
+
+
+def test_rotation_keeps_the_file_that_is_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "x.log"
+    fd = logs.open_log(path, 100_000)
+    try:
+        os.write(fd, b"a" * 10)
+        assert not logs.rotate(path, fd, 10)
+        os.write(fd, b"b")
+        assert logs.rotate(path, fd, 10)
+        os.write(fd, b"c")  # O_APPEND: at the beginning again, without a hole
+        assert (path.read_bytes(), logs.older(path).read_bytes()) == (b"c", b"a" * 10 + b"b")
+        assert [file.stat().st_mode & 0o777 for file in path.parent.iterdir()] == [0o600, 0o600]
+    finally:
+        os.close(fd)
+
+
+def test_a_rotation_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.log"
+    fd = logs.open_log(path, 100_000)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    try:
+        os.write(fd, b"a" * 20)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            with pytest.raises(OSError, match="No space"):
+                logs.rotate(path, fd, 10)
+        assert path.read_bytes() == b"a" * 20 and list(tmp_path.iterdir()) == [path]
+    finally:
+        os.close(fd)
+
+
+def test_a_pipe_is_no_log(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.log")
+    with pytest.raises(OSError, match=r"not a regular file|No such device"):
+        logs.open_log(tmp_path / "x.log", 100_000)
+
+
+@pytest.mark.parametrize(
+    ("offset", "limit", "text"),
+    [(0, 100, b"0123456789"), (4, 100, b"456789"), (0, 3, b"789"), (99, 100, b"0123456789")],
+)
+def test_what_stands_since(tmp_path: Path, offset: int, limit: int, text: bytes) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(b"0123456789")
+    assert logs.since(path, offset, limit) == text
+    assert logs.since(tmp_path / "none", offset, limit) == b""
+
+
+def test_colours_and_titles_are_taken_out() -> None:
+    assert (
+        clean(b"\x1b[31mred\x1b[0m \x1b]0;title\x07x \x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\ \x1b(B") == "red x link"
+    )

@@ -1,0 +1,210 @@
+"""Records on disk, states without a keeper, and which processes are a server's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvtop.profiles.running import adopt, aftermath, family, look, record
+from kvtop.profiles.running.family import End
+from kvtop.profiles.running.record import Ask, Record, Start, Who
+from kvtop.readings import OffloadFile, VllmProcess
+from kvtop.sources.processes import Processes
+
+DEAF = "import signal,time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint(1, flush=True)\ntime.sleep(60)"
+CALM = "import signal,os,time\nsignal.signal(2, lambda *_: os._exit(0))\nprint(1, flush=True)\ntime.sleep(60)"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KVTOP_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def program() -> Iterator[object]:
+    made: list[subprocess.Popen[str]] = []
+
+    def start(code: str, session: bool = True) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=session
+        )
+        made.append(child)
+        assert child.stdout is not None and child.stdout.readline()
+        return child
+
+    yield start
+    for child in made:
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+def test_a_record_comes_back() -> None:
+    made = Record(name="a/b", argv=["vllm"], ask=Ask("me", 2.0), server=Who(7, "x/1"), notes=["n"])
+    record.write(made)
+    assert record.read("a/b") == made and record.every() == [made]
+    assert record.path_of("a/b").parent == record.folder() and record.path_of("a/b").stat().st_mode & 0o777 == 0o600
+    assert record.folder().stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_no_record_is_none() -> None:
+    record.folder().mkdir(parents=True)
+    for name, text in (("torn", '{"name":'), ("list", "[]"), ("other", '{"name":"other","state":"odd"}')):
+        record.path_of(name).write_text(text)
+        assert record.read(name) is None
+    assert record.every() == []
+
+
+def test_the_last_five_starts_are_kept() -> None:
+    for number in range(8):
+        record.remember("x", Start(float(number), 1.0, {"weights": 1.0}))
+    assert [start.at for start in record.starts("x")] == [3.0, 4.0, 5.0, 6.0, 7.0]
+    assert record.every() == []  # no record itself
+
+
+def test_a_word_for_the_keeper_is_read_once() -> None:
+    record.ask("x", "a test", 5.0)
+    assert record.asked("x") == Ask("a test", 5.0)
+    assert record.asked("x") is None
+
+
+def test_a_start_whose_keeper_died_at_once() -> None:
+    record.write(Record(name="x", state="starting", keeper=Who(os.getpid(), "other/1")))
+    seen = look.look("x")
+    assert (seen.state, seen.pid) == ("failed", None)
+    assert seen.record is not None and seen.record.why == "its keeper ended before the server was started"
+    assert record.read("x") == seen.record
+
+
+def test_a_stop_whose_keeper_died() -> None:
+    record.write(Record(name="x", state="stopping", ask=Ask("me", 1.0), server=Who(os.getpid(), "other/1")))
+    assert look.look("x").state == "stopped"
+
+
+def test_what_was_never_started_is_stopped() -> None:
+    assert look.look("never") == look.Seen("never", "stopped")
+
+
+def test_a_server_is_its_session_and_its_descendants(program) -> None:  # type: ignore[no-untyped-def]
+    code = (
+        "import subprocess, sys, time\n"
+        "a = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "b = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
+        "print(a.pid, b.pid, flush=True)\ntime.sleep(60)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert child.stdout is not None
+    pids = {child.pid, *map(int, child.stdout.readline().split())}
+    who = Who.of(child.pid)
+    assert who is not None
+    known = family.look(who)
+    assert {one.pid for one in known} == pids
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    left = family.look(who, known)  # one by the session, one because it was known
+    assert {one.pid for one in left} == pids - {child.pid}
+    done = family.end(who, known, 1.0, time.sleep, time.monotonic)
+    assert (done.killed, done.left) == (2, []) and family.look(who, known) == []
+
+
+def test_one_signal_then_the_wait_then_the_end(program) -> None:  # type: ignore[no-untyped-def]
+    calm = Who.of(program(CALM).pid)
+    assert calm is not None
+    done = family.end(calm, (), 5.0, time.sleep, time.monotonic)
+    assert done.in_time and done.took_s < 3 and not calm.lives
+    deaf = Who.of(program(DEAF).pid)
+    assert deaf is not None
+    done = family.end(deaf, (), 0.3, time.sleep, time.monotonic)
+    assert not done.in_time and done.took_s >= 0.3 and done.killed == 0 and not deaf.lives
+
+
+def test_the_session_of_a_terminal_is_not_ended(program) -> None:  # type: ignore[no-untyped-def]
+    neighbour, server = program(DEAF, session=False), program(DEAF, session=False)
+    who = Who.of(server.pid)
+    assert who is not None
+    family.end(who, (), 0.1, time.sleep, time.monotonic, session=False)
+    assert not who.lives and neighbour.poll() is None
+
+
+def test_a_signal_reaches_nobody_else(program) -> None:  # type: ignore[no-untyped-def]
+    child = program(DEAF)
+    assert not family.send(Who(child.pid, "another/1"), signal.SIGKILL)
+    assert child.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("end", "asked", "said"),
+    [
+        (End(), True, []),
+        (End(in_time=False, killed=3), True, ["it did not end within 10 s of SIGINT and was killed"]),
+        (End(killed=1), True, ["1 worker was left behind and killed"]),
+        (End(killed=2), False, ["2 workers were left behind and killed"]),
+        (End(left=[7, 8]), True, ["cannot be killed: process 7, process 8"]),
+    ],
+)
+def test_how_it_ended_in_words(end: End, asked: bool, said: list[str]) -> None:
+    assert aftermath.told(end, 10.0, asked) == said
+
+
+def test_files_of_others_are_told_and_left(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other, held, again = (home / f"vllm_offload_{name}.mmap" for name in ("a", "b", "c", "d"))
+    young = home / "vllm_offload_e.mmap"
+    for file in (mine, other, held, again, young):
+        file.write_bytes(b"x")
+    state = Record(name="x")
+    monkeypatch.setattr(aftermath, "_SHM", home)
+    monkeypatch.setattr(aftermath, "_age_s", lambda path: 0.0 if path == str(young) else 90.0)
+    found = [
+        OffloadFile(str(mine), 1 << 30, stale=True, shell_path=str(mine)),
+        OffloadFile(str(other), 1 << 30, stale=True, shell_path=str(other)),
+        OffloadFile(str(held), 1 << 30, mapped_by=(77,)),
+        OffloadFile(str(again), 1 << 30, stale=True, shell_path=str(again)),
+        OffloadFile(str(young), 1 << 30, stale=True, shell_path=str(young)),
+    ]
+    monkeypatch.setattr(aftermath, "_offload_files", lambda: tuple(found))
+    state.family = [Who(77, "x")]
+    tiers = aftermath.Tiers(state)
+    tiers.look([str(mine), str(again), str(home / "vllm_offload_gone.mmap")])
+    assert [Path(file.path).name for file in state.tier_files] == [mine.name, again.name, held.name]
+    again.unlink()
+    filler = home / "filler"
+    filler.write_bytes(b"")  # takes the inode that became free
+    again.write_bytes(b"another file of that name")
+    said = aftermath.left_over(state)
+    assert f"removed its tier file {mine} (1.0 GiB)" in said
+    assert f"{other} (1.0 GiB) is mapped by nobody, and not known to be this server's: rm {other}" in said
+    assert f"its tier file {held} (1.0 GiB) is still mapped by process 77" in said
+    assert not any(str(young) in note for note in said)
+    assert not mine.exists() and other.exists() and held.exists() and again.exists()
+
+
+def test_foreign_servers(monkeypatch: pytest.MonkeyPatch, program) -> None:  # type: ignore[no-untyped-def]
+    from kvtop.profiles.launch import Launch
+
+    ours, theirs, worker = (program(CALM).pid for _ in range(3))
+    command = ("vllm", "serve", "/m/x", "--port", "8003", "--block-size", "32")
+    rows = (
+        VllmProcess(ours, "api", command),
+        VllmProcess(theirs, "api", command, port=8003, ports=(8003,)),
+        VllmProcess(worker, "api", command, parent=theirs),
+        VllmProcess(worker, "engine", command, parent=theirs),
+        VllmProcess(theirs, "api", command, contained=True),
+    )
+    monkeypatch.setattr(adopt.ProcessTable, "read", lambda self: Processes(rows, 9, ()))
+    who = Who.of(ours)
+    assert who is not None
+    record.write(Record(name="mine", state="running", server=who, family=[who]))
+    same = Launch(argv=(), serve=("/m/x", "--block_size=32", "--port", "8003"))
+    (found,) = adopt.foreign({"other": Launch(argv=(), serve=("/m/y",)), "same": same})
+    assert (found.who.pid, found.profile, found.words) == (theirs, "same", f"process {theirs} on port 8003")
