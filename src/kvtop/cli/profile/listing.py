@@ -12,9 +12,9 @@ from kvtop.cli.args import Parser
 from kvtop.cli.table import show
 from kvtop.errors import UsageError, printable
 from kvtop.profiles import folder
+from kvtop.profiles.flags import Flags
 from kvtop.profiles.folder import Entry
-from kvtop.profiles.launch import Launch, launch
-from kvtop.sources.processes import option
+from kvtop.profiles.launch import Launch, asked, launch
 from kvtop.sources.tier_size import GIB, tier_bytes
 
 if TYPE_CHECKING:
@@ -93,17 +93,17 @@ def launched(entry: Entry) -> tuple[Launch | None, str | None]:
 def _row(entry: Entry, state: State) -> dict[str, Any]:
     """A row of the JSON contract. What is not known is None."""
     run, _ = launched(entry)
-    serve = () if run is None else run.serve
     profile = entry.profile
+    flags = asked(() if run is None else run.serve, run.cwd if run else None)
     since = None if state.since is None else datetime.fromtimestamp(state.since, UTC)
     return {
         "name": entry.name,
         "file": str(entry.file),
         "runner": profile.runner if profile else None,
-        "model": _model(entry, serve),
-        "port": None if run is None or _elsewhere(entry, serve, "--port") else run.port,
+        "model": None if flags.model is None else printable(flags.model, 300),
+        "port": None if run is None or _elsewhere(entry, flags) else run.port,
         "gpus": profile.gpus if profile and profile.gpus else None,
-        "cpu_tier_bytes": tier_bytes(option(serve, "--kv-offloading-size"), option(serve, "--kv-transfer-config")),
+        "cpu_tier_bytes": tier_bytes(flags.value("kv-offloading-size"), flags.value("kv-transfer-config")),
         "state": state.word,
         "pid": state.pid,
         "since": None if since is None else since.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -111,20 +111,13 @@ def _row(entry: Entry, state: State) -> dict[str, Any]:
     }
 
 
-def _elsewhere(entry: Entry, serve: Sequence[str], flag: str) -> bool:
-    """Its configuration file may say it, or the file of its runner."""
+def _elsewhere(entry: Entry, flags: Flags) -> bool:
+    """Whether its port may stand where it cannot be read: in its configuration file, or in the file of its runner."""
     profile = entry.profile
-    if profile is None or option(serve, flag) is not None or profile.start.health_url:
+    if profile is None or flags.value("port") is not None or profile.start.health_url:
         return False
-    unknown = profile.runner in ("compose", "systemd") and not serve
-    return option(serve, "--config") is not None or unknown
-
-
-def _model(entry: Entry, serve: Sequence[str]) -> str | None:
-    if entry.profile is None:
-        return None
-    model = entry.profile.serve.model or option(serve, "--model")
-    return printable(model, 300) if model else None
+    unread = flags.config is not None and not any(one.from_file for one in flags.given)
+    return unread or (profile.runner in ("compose", "systemd") and not flags.words)
 
 
 def _tell(rows: Sequence[dict[str, Any]]) -> None:
