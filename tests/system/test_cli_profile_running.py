@@ -250,6 +250,40 @@ def test_a_server_that_kvtop_did_not_start_is_stopped_after_a_yes(
         run("stop")
 
 
+def test_a_switch_stops_a_server_of_others_only_in_its_way_and_after_a_yes(
+    home: Box, by_hand: Callable[[str], subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = write(home, "mine")
+    write(home, "same", port, log=GOOD)
+    write(home, "apart")
+    child = by_hand("mine")
+    wait(lambda: any(one.port == port for one in stop.foreign()), "it is not found")
+
+    # --yes is for warnings: it stops nothing that kvtop did not start
+    for typed in (None, "\n"):
+        stdin = SimpleNamespace(isatty=lambda typed=typed: typed is not None, readline=lambda: "\n")
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with pytest.raises(KvtopError) as told:
+            run("switch", "same", "--yes")
+        if typed is None:
+            assert str(told.value) == (
+                f"process {child.pid} on port {port}, with the flags of mine, which kvtop did not start, "
+                f"holds port {port}. Stop it for same? There is no terminal to ask at\n  --stop-foreign says yes"
+            )
+        else:
+            assert str(told.value) == "nothing was stopped or started"
+        assert child.poll() is None
+
+    # one that holds neither port nor card is left alone, and nobody is asked
+    assert run("switch", "apart", "--stop-foreign") == 0
+    assert child.poll() is None
+    assert run("stop", "apart") == 0
+
+    assert run("switch", "same", "--stop-foreign") == 0
+    assert child.wait(5) == 0
+    assert look.look("same").state == "running"
+
+
 def test_the_list_has_their_states(
     home: Box, by_hand: Callable[[str], subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
 ) -> None:

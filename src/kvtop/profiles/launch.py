@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from kvtop.errors import UsageError, printable
 from kvtop.profiles.config_file import config_text
+from kvtop.profiles.docker_options import published_at
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.profile import Profile
 from kvtop.sources.url import VLLM_PORT, parse
@@ -185,26 +186,8 @@ def _address(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[int, 
             raise UsageError(f"profile {printable(name, 100)}: {key}: {error.what}", error.fix) from None
         return place.port, place.host
     if profile.runner in ("docker", "compose"):
-        return _published(profile.docker.options, port), _LOOPBACK
+        return published_at(profile.docker.options, port), _LOOPBACK
     return port, _LOOPBACK if host in _EVERYWHERE else host
-
-
-def _published(options: Iterable[str], port: int) -> int:
-    """The port of this machine at which a container's port is, by `-p HOST:CONTAINER`; the same where none is told."""
-    words = list(options)
-    for at, word in enumerate(words):
-        flag, equals, value = word.partition("=")
-        if flag in ("-p", "--publish"):
-            value = value if equals else (words[at + 1] if at + 1 < len(words) else "")
-        elif word.startswith("-p") and not word.startswith("--"):
-            value = word[2:]
-        else:
-            continue
-        outer, _, inner = value.removesuffix("/tcp").rpartition(":")
-        outer = outer.rpartition(":")[2]
-        if inner == str(port) and outer.isdecimal() and len(outer) < 6 and 0 < int(outer) < 65536:
-            return int(outer)
-    return port
 
 
 def _program(words: list[str]) -> list[str]:

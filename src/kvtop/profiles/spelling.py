@@ -1,4 +1,5 @@
-"""How flags of vLLM's command line are spelled: the one place that knows which words are flags, and which are the same.
+"""How flags of vLLM's command line are spelled, for what keeps and moves its words: which are flags, and which are the
+same. What vLLM makes of the whole line, `flags` knows.
 
 vLLM takes `-` and `_` in the name of a flag for each other, up to the first dot, and argparse a flag that is cut short
 as long as it can mean one alone. Names are those of the long spelling: `-tp`, `--tensor_parallel` and

@@ -130,7 +130,7 @@ def report(
     """
     going = None if replacing is None else frozenset(replacing)
     if facts is None:
-        facts = gather(found, replacing=going, ask_vllm=ask_vllm, asking=asking)
+        facts = gather(found, replacing=going, ask_vllm=ask_vllm, tell=asking)
     elif going is not None:
         facts = replace(facts, replacing=going)
     return judged(facts)

@@ -135,6 +135,13 @@ class Start(msgspec.Struct, frozen=True):
     """Stage -> seconds."""
     kv_cache_tokens: int | None = None
     block_tokens: int | None = None
+    """Of one KV block."""
+    kv_cache_rank_bytes: int | None = None
+    """Of one GPU."""
+    hybrid: bool | None = None
+    """Its log said that attention blocks were fitted to a Mamba state. None: not known."""
+    model: str = ""
+    """Empty: not known."""
 
 
 def folder() -> Path:
