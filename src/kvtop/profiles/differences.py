@@ -105,8 +105,10 @@ def _between(
     was_shown, now_shown = told(old, True), told(new, True)
     for name in dict.fromkeys([*was, *now]):
         if was.get(name) != now.get(name):
-            yield Difference(kind, masked_words([name])[0], _shown(was_shown, name), _shown(now_shown, name))
+            hidden = masked_words([name])[0]
+            yield Difference(kind, hidden, _shown(was_shown, name, hidden), _shown(now_shown, name, hidden))
 
 
-def _shown(values: Mapping[str, str], name: str) -> str | None:
-    return "on" if name.startswith("--") and values.get(name) == "" else values.get(name)
+def _shown(values: Mapping[str, str], name: str, hidden: str) -> str | None:
+    value = values.get(name, values.get(hidden))
+    return "on" if name.startswith("--") and value == "" else value

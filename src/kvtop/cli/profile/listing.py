@@ -18,6 +18,7 @@ from kvtop.profiles import folder
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.launch import Launch, asked, launch
+from kvtop.profiles.secret import shown
 from kvtop.sources.tier_size import GIB, tier_bytes
 
 if TYPE_CHECKING:
@@ -123,14 +124,14 @@ def _row(entry: Entry, state: State) -> dict[str, Any]:
         "name": entry.name,
         "file": str(entry.file),
         "runner": profile.runner if profile else None,
-        "model": None if flags.model is None else printable(flags.model, 300),
+        "model": None if flags.model is None else shown(flags.model, 300),
         "port": None if run is None or _elsewhere(entry, flags) else run.port,
         "gpus": profile.gpus if profile and profile.gpus else None,
         "cpu_tier_bytes": tier_bytes(flags.value("kv-offloading-size"), flags.value("kv-transfer-config")),
         "state": state.word,
         "pid": state.pid,
         "since": iso(state.since),
-        "error": state.error,
+        "error": None if state.error is None else shown(state.error, 1000),
     }
 
 

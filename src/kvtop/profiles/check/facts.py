@@ -22,13 +22,13 @@ from kvtop.profiles.launch import Launch, environment, launch, secrets_of
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import asking, logs, ready, record
 from kvtop.profiles.running.record import Start
-from kvtop.profiles.secret import masked_value
+from kvtop.profiles.secret import masked_value, masked_words
 from kvtop.readings import HostReading
 from kvtop.sources.host import HostSource
 from kvtop.sources.limits import memory_limit
 from kvtop.sources.listeners import holder, is_tap, listening
+from kvtop.sources.masking import MASK
 from kvtop.sources.nvml import NvmlSource
-from kvtop.sources.processes import MASK
 from kvtop.sources.url import discreet
 
 _MOST_BYTES = 1 << 50
@@ -68,7 +68,9 @@ def gather(
     facts = Facts(
         name=entry.name,
         profile=profile,
-        flags=Flags.read(run.serve, yaml=_yaml(run, profile), known=here.known if here is not None else None),
+        flags=Flags.read(
+            masked_words(run.serve), yaml=_yaml(run, profile), known=here.known if here is not None else None
+        ),
         launch=run,
         env=_env(profile),
         installed=here,

@@ -17,7 +17,7 @@ from kvtop.profiles.profile import Profile
 from kvtop.profiles.secret import holds_secret, is_secret
 from kvtop.profiles.spelling import Group, groups, is_switch
 from kvtop.profiles.valid import VARIABLE
-from kvtop.sources.processes import MASK
+from kvtop.sources.masking import MASK
 
 BY_HAND = "write the profile by hand: docs/profiles.md has an example"
 _CARDS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*")

@@ -27,7 +27,7 @@ from kvtop.profiles.running.progress import Progress
 from kvtop.profiles.running.record import Ask, Record, Start, Who
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.tools import Failed
-from kvtop.profiles.secret import masked_words
+from kvtop.profiles.secret import masked_words, shown
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _WAKING = (signal.SIGHUP, signal.SIGCHLD)
@@ -265,10 +265,11 @@ def _begun(order: Order, last: Record | None) -> Record:
         file=order.file,
         runner=profile.runner,
         argv=masked_words(launch.argv),
-        model=asked(launch.serve, launch.cwd).model or "",
+        model=shown(asked(launch.serve, launch.cwd).model or "", 1000),
         names=order.names,
         host=launch.host,
         port=launch.port,
+        after_stop=len(profile.start.after_stop),
         started_at=at,
         timeout_s=profile.start.timeout_s,
         stop_wait_s=profile.start.stop_wait_s,
