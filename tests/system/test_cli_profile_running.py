@@ -284,6 +284,36 @@ def test_a_switch_stops_a_server_of_others_only_in_its_way_and_after_a_yes(
     assert look.look("same").state == "running"
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_after_stop_of_a_killed_keeper_is_offered_and_never_run_by_looking(
+    home: Box, capsys: pytest.CaptureFixture[str], tmp_path: Path, together: bool
+) -> None:
+    trace = tmp_path / "trace"
+    write(home, "kept", start=f"after_stop = ['echo $STANDIN_WORD >> {trace}', 'exit 3']", word="after")
+    assert run("start", "kept") == 0
+    state = record.read("kept")
+    assert state is not None and state.keeper is not None and state.server is not None
+    keeper, server = state.keeper, state.server
+    os.kill(keeper.pid, signal.SIGKILL)
+    if together:
+        os.kill(server.pid, signal.SIGKILL)
+        wait(lambda: not keeper.lives and not server.lives, "they live")
+        assert run("list", "--json") == 0
+        assert look.look("kept").state == "failed"
+    else:
+        wait(lambda: not keeper.lives, "it lives")
+    capsys.readouterr()
+    assert run("stop", "kept") == (1 if together else 0)  # there is nobody to ask: the stop itself went well
+    said = capsys.readouterr().err
+    assert "kept is gone, and its keeper was: 2 after_stop commands did not run. Run now?" in said
+    assert not trace.exists()
+    assert run("stop", "kept", "--yes") == 0
+    assert trace.read_text() == "after\n"
+    assert "after_stop command 2 of 2 failed with exit code 3" in capsys.readouterr().err
+    with pytest.raises(KvtopError, match="kept does not run"):
+        run("stop", "kept", "--yes")
+
+
 def test_the_list_has_their_states(
     home: Box, by_hand: Callable[[str], subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
 ) -> None:
