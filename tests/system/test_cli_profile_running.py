@@ -260,6 +260,70 @@ def test_a_server_that_kvtop_did_not_start_is_stopped_after_a_yes(
         run("stop")
 
 
+def test_a_switch_stops_a_server_of_others_only_in_its_way_and_after_a_yes(
+    home: Box, by_hand: Callable[[str], subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = write(home, "mine")
+    write(home, "same", port, log=GOOD)
+    write(home, "apart")
+    child = by_hand("mine")
+    wait(lambda: any(one.port == port for one in stop.foreign()), "it is not found")
+
+    # --yes is for warnings: it stops nothing that kvtop did not start
+    for typed in (None, "\n"):
+        stdin = SimpleNamespace(isatty=lambda typed=typed: typed is not None, readline=lambda: "\n")
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with pytest.raises(KvtopError) as told:
+            run("switch", "same", "--yes")
+        if typed is None:
+            assert str(told.value) == (
+                f"process {child.pid} on port {port}, with the flags of mine, which kvtop did not start, "
+                f"holds port {port}. Stop it for same? There is no terminal to ask at\n  --stop-foreign says yes"
+            )
+        else:
+            assert str(told.value) == "nothing was stopped or started"
+        assert child.poll() is None
+
+    # one that holds neither port nor card is left alone, and nobody is asked
+    assert run("switch", "apart", "--stop-foreign") == 0
+    assert child.poll() is None
+    assert run("stop", "apart") == 0
+
+    assert run("switch", "same", "--stop-foreign") == 0
+    assert child.wait(5) == 0
+    assert look.look("same").state == "running"
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_after_stop_of_a_killed_keeper_is_offered_and_never_run_by_looking(
+    home: Box, capsys: pytest.CaptureFixture[str], tmp_path: Path, together: bool
+) -> None:
+    trace = tmp_path / "trace"
+    write(home, "kept", start=f"after_stop = ['echo $STANDIN_WORD >> {trace}', 'exit 3']", word="after")
+    assert run("start", "kept") == 0
+    state = record.read("kept")
+    assert state is not None and state.keeper is not None and state.server is not None
+    keeper, server = state.keeper, state.server
+    os.kill(keeper.pid, signal.SIGKILL)
+    if together:
+        os.kill(server.pid, signal.SIGKILL)
+        wait(lambda: not keeper.lives and not server.lives, "they live")
+        assert run("list", "--json") == 0
+        assert look.look("kept").state == "failed"
+    else:
+        wait(lambda: not keeper.lives, "it lives")
+    capsys.readouterr()
+    assert run("stop", "kept") == (1 if together else 0)  # there is nobody to ask: the stop itself went well
+    said = capsys.readouterr().err
+    assert "kept is gone, and its keeper was: 2 after_stop commands did not run. Run now?" in said
+    assert not trace.exists()
+    assert run("stop", "kept", "--yes") == 0
+    assert trace.read_text() == "after\n"
+    assert "after_stop command 2 of 2 failed with exit code 3" in capsys.readouterr().err
+    with pytest.raises(KvtopError, match="kept does not run"):
+        run("stop", "kept", "--yes")
+
+
 def test_the_list_has_their_states(
     home: Box, by_hand: Callable[[str], subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
 ) -> None:

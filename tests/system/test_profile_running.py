@@ -294,7 +294,7 @@ def test_a_tier_file_is_removed_only_if_it_is_stale_and_ours(home: Box) -> None:
         seen = home.ready(home.chosen("tier", tier=mine))
         assert seen.record is not None and [file.path for file in seen.record.tier_files] == [f"/dev/shm/{mine}"]
         ended = client.stop("tier", "a test")
-        assert f"removed its tier file /dev/shm/{mine} (0.0 GiB)" in ended.notes
+        assert f"removed its tier file /dev/shm/{mine} (1 MiB)" in ended.notes
         assert any(note.endswith(f"rm /dev/shm/{other}") for note in ended.notes)
         assert not Path("/dev/shm", mine).exists() and foreign.exists()
     finally:

@@ -127,7 +127,7 @@ def view(*rows: Standing, **more: object) -> ProfilesView:
         "where": "~/.config/kvtop/profiles",
         "tail": TAIL,
         "figures": {"qwen27-2x3090": Figures(NOW - 500, 0.96, 31, 0.8)},
-        "attached": {"office-h200": Attached(False, "10.0.0.7:8000: timed out", NOW - 12)},
+        "attached": {"office-h200": Attached(False, "10.0.0.7:8000 timed out", NOW - 12)},
     }
     return ProfilesView(NOW, rows=rows, **{**values, **more})  # type: ignore[arg-type]
 

@@ -87,7 +87,7 @@ async def test_everything_has_its_place_at_80x24() -> None:
     assert "3 m ago, by a switch; ran 10 h 37 m" in rows[5]
     assert rows[6].startswith("▸○ qwen27-dflash2") and rows[6].endswith("1 error, 1 warning, 1 note")
     assert rows[7].endswith("never started")
-    assert "no answer" in rows[8] and rows[8].endswith("10.0.0.7:8000: timed out 12 s ago")
+    assert "no answer" in rows[8] and rows[8].endswith("10.0.0.7:8000 timed out 12 s ago")
     assert rows[9].startswith(" × broken.toml") and rows[9].endswith("line 14: expected “=” after the key")
     assert rows[10].startswith(" Check qwen27-dflash2 ─")
     assert rows[10].endswith("1 error, 1 warning, 1 note; it would not start")

@@ -209,6 +209,19 @@ def test_list_has_a_row_for_each(folder: Path, capsys: pytest.CaptureFixture[str
     assert "Base-27B  8001  0,1  4.0 GiB  stopped" in next(line for line in lines if line.startswith("base"))
 
 
+def test_what_stands_in_the_file_of_config_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "x.yaml").write_text("model: org/M\nport: 8044\nkv-offloading-size: 2\nmax-model-len: 4096\n")
+    (folder / "file.toml").write_text(f'[serve]\nconfig = "{folder}/x.yaml"\nargs = ["--max-model-len", "8192"]')
+    (folder / "words.toml").write_text(
+        '[serve]\nmodel = "org/M"\nport = 8044\nargs = ["--kv_offloading_size=2", "--max-model-len", "4096"]'
+    )
+    row, _ = json.loads(said(capsys, "list", "--json"))
+    assert (row["model"], row["port"], row["cpu_tier_bytes"]) == ("org/M", 8044, 2 << 30)
+    assert said(capsys, "command", "words", "--diff", "file") == (
+        "words -> file\n  flag      --max-model-len  4096 -> 8192\n"
+    )
+
+
 def test_list_without_profiles_says_how_to_begin(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(said(capsys, "list", "--json")) == []
     assert f"no profiles in {own_home}/config/profiles" in said(capsys, "list")

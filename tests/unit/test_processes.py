@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtop.sources.processes import MASK, masked, option, port_of, role
+from kvtop.sources.masking import MASK, masked
+from kvtop.sources.processes import option, port_of, role
 
 
 @pytest.mark.parametrize(

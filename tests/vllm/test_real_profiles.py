@@ -138,6 +138,16 @@ class Home:
         assert self.mapped & in_shm() == set()
 
 
+def lose_engine(home: Home) -> None:
+    """Wait until its server answers, and kill that one's engine."""
+    *_, step = client.follow("crash", lambda seen: seen.state != "starting")
+    assert step.seen.state == "running", step.seen.record
+    state = home.look("crash").record
+    assert state is not None
+    (engine,) = (who.pid for who in state.family if title(who.pid).startswith(b"VLLM::EngineCore"))
+    os.kill(engine, signal.SIGKILL)
+
+
 @pytest.fixture
 def home(installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setenv("KVTOP_HOME", str(tmp_path))
@@ -155,12 +165,14 @@ def home(installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_starts_that_fail_say_why(home: Home) -> None:
-    """Each in a home of its own, so that they can fail at the same time."""
-    homes = {name: Home(home.folder / name) for name in ("flag", "path", "port", "tier")}
+def test_servers_that_fail_say_why(home: Home) -> None:
+    """Starts that cannot work, and one that loses its engine when it runs. Each in a home of its own, so that they can
+    fail at the same time."""
+    homes = {name: Home(home.folder / name) for name in ("flag", "path", "port", "tier", "crash")}
     homes["flag"].write("flag", "--no-such-flag", "3")
     homes["path"].write("path", model="/nowhere/model")
     homes["port"].write("port", port=TAKEN)
+    homes["crash"].write("crash")
     room = {"spec_name": "HostTieringSpec", "cpu_bytes_to_use": 100_000_000 * MIB}
     homes["tier"].write("tier", "--num-gpu-blocks-override", "130", **room)
     whys = {
@@ -169,6 +181,8 @@ def test_starts_that_fail_say_why(home: Home) -> None:
         "port": "OSError: [Errno 98] Address already in use (the port is taken: another server listens on it); "
         "it ended with exit code 1 before it answered",
         "tier": "Insufficient space in /dev/shm for CPU KV offload shared region",
+        "crash": "engine core exited unexpectedly; starting cleanup (it left no word why: killed, or out of memory?); "
+        "it ended with exit code 0 though nobody asked for that",
     }
     with socket.socket() as other:
         other.bind(("127.0.0.1", TAKEN))
@@ -181,15 +195,15 @@ def test_starts_that_fail_say_why(home: Home) -> None:
         for name, one in homes.items():
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("KVTOP_HOME", str(one.folder))
+                if name == "crash":
+                    lose_engine(one)
                 seen = one.end_of(name, "failed")
                 assert seen.record is not None
                 assert whys[name] in seen.record.why
         home.mapped |= {file for one in homes.values() for file in one.mapped}
 
 
-def test_start_switch_stop_and_crash(
-    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_start_switch_and_stop(home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(checking, "allowed", lambda entry, **_: True)
     home.write("plain")
     home.write(
@@ -214,6 +228,10 @@ def test_start_switch_stop_and_crash(
     plain = home.look("plain")
     assert plain.record is not None
     assert (plain.record.block_tokens, plain.record.exit_code) == (128, None)
+    (good,) = record.starts("plain")
+    assert (good.block_tokens, good.hybrid, good.model) == (128, False, str(home.model))
+    assert good.kv_cache_tokens == plain.record.kv_cache_tokens is not None
+    assert good.kv_cache_rank_bytes is None  # vLLM for CPUs does not say it
     assert len(plain.record.family) >= 3  # the web server, the engine, a worker
 
     assert profile.main(["switch", "offload"]) == 0
@@ -239,15 +257,4 @@ def test_start_switch_stop_and_crash(
     assert (state.state, state.exit_code) == ("stopped", 137)
     assert state.notes[0] == "it did not end within 10 s of SIGINT and was killed"
     home.gone()
-
-    assert profile.main(["start", "plain"]) == 0
-    seen = home.look("plain")
-    (engine,) = (pid for pid in processes_of(home.folder) if title(pid).startswith(b"VLLM::EngineCore"))
-    os.kill(engine, signal.SIGKILL)
-    crashed = home.end_of("plain", "failed").record
-    assert crashed is not None and crashed.exit_code == 0
-    assert crashed.why == (
-        "engine core exited unexpectedly; starting cleanup (it left no word why: killed, or out of memory?); "
-        "it ended with exit code 0 though nobody asked for that"
-    )
     assert client.running() == []

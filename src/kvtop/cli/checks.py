@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 from kvtop import __version__
 from kvtop.cli.evidence import Asked, Evidence
+from kvtop.cli.profile_checks import rows as profile_rows
+from kvtop.cli.profile_checks import startable
 from kvtop.cli.tap_jobs import missed_line, unwritten_line
 from kvtop.model.box import Window
 from kvtop.model.here import server_of
@@ -46,6 +48,9 @@ def checks(seen: Evidence) -> Iterator[Check]:
             yield replace(check, about=about)
     yield _tap(seen)
     yield from _missed(seen)
+    if seen.profiles.where or seen.profiles.error:
+        for row in profile_rows(seen.profiles, seen.host):
+            yield Check(row.what, row.ok, row.because, row.fix)
     yield _gpu(seen)
     yield from _machine(seen)
 
@@ -120,7 +125,9 @@ def _refuses_key(one: Asked) -> bool:
 
 def _none(seen: Evidence) -> Check:
     looked = "; ".join(f"{place}: {what}" for place, what in seen.discovery.looked)
-    return Check("server", False, f"none found. {looked}", "give a URL: kvtop doctor http://host:8000")
+    names = [entry.name for entry in seen.profiles.entries if entry.problem is None]
+    fix = f"{startable(names)}, or give a URL: kvtop doctor http://host:8000" if names else ""
+    return Check("server", False, f"none found. {looked}", fix or "give a URL: kvtop doctor http://host:8000")
 
 
 def _of_server(one: Asked, process: VllmProcess | None) -> Iterator[Check]:

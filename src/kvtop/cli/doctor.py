@@ -21,8 +21,8 @@ _MARKS = {True: "·", False: "!", None: "?"}
 
 _DESCRIPTION = """\
 What kvtop can and cannot see here: terminal, configuration, server, its series
-and routes, cards, memory, left-over files. Each gap with the flag, package or
-command that would close it. Nothing is sent but a few GETs; nothing is changed.
+and routes, profiles, cards, memory, left-over files. Each gap with the flag,
+package or command that would close it. Nothing is sent but a few GETs; nothing is changed.
 """
 
 _EPILOG = """\

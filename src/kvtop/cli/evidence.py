@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 from kvtop.capture.control import running
 from kvtop.capture.control.running import Running
+from kvtop.cli import profile_checks
 from kvtop.cli.dashboard import named as named_files
 from kvtop.cli.once import gpu_now, host_now, source
+from kvtop.cli.profile_checks import Profiles
 from kvtop.cli.target import Target, all_named, discovered
 from kvtop.config import Loaded, Settings, load
 from kvtop.errors import Problem
@@ -63,6 +65,7 @@ class Evidence:
     """Those of the command line, else of config.toml, else those that were found; none where none is known."""
     taps: tuple[Running, ...] = ()
     """Of this user."""
+    profiles: Profiles = Profiles("")
 
 
 async def gather(urls: Sequence[str]) -> Evidence:
@@ -76,7 +79,8 @@ async def gather(urls: Sequence[str]) -> Evidence:
     terminal = Terminal(sys.stdout.isatty(), size.columns, size.lines, dict(os.environ))
     count, wrong = problems(config)
     asked = await asyncio.gather(*(_ask(target, config.settings, host) for target in targets))
-    return Evidence(terminal, config, count, wrong, host, gpu, discovery, tuple(asked), tuple(running.alive()))
+    taps, profiles = tuple(running.alive()), await asyncio.to_thread(profile_checks.look)
+    return Evidence(terminal, config, count, wrong, host, gpu, discovery, tuple(asked), taps, profiles)
 
 
 async def _ask(target: Target, have: Settings, host: HostReading) -> Asked:

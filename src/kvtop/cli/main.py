@@ -20,7 +20,7 @@ COMMANDS = {
     "diff": "where two turns part, every cause, what it costs and what mends it",
     "replay": "two turns once more, to an idle server: did the prompt or the engine lose the cache",
     "import": "captured traffic of other tools into the store of turns",
-    "profile": "vllm serve configurations: check, start, switch, stop",
+    "profile": "ways to run vllm serve, a file each: import, compare, check, start, switch, stop, logs",
     "doctor": "what kvtop can and cannot see here, and what would let it",
 }
 """Each is a module of this package with `main(argv) -> int`. No command: the dashboard."""

@@ -84,7 +84,12 @@ async def find(have: Settings, host: HostReading | None) -> Target:
     targets = discovered(discovery, have)
     if not targets:
         looked = "; ".join(f"{place}: {what}" for place, what in discovery.looked)
-        raise KvtopError(f"no vLLM server found on this box ({looked})", "give its URL, for instance http://host:8000")
+        from kvtop.cli import profile_checks
+
+        names = [entry.name for entry in profile_checks.look().entries if entry.problem is None]
+        start = f"; {profile_checks.startable(names)}" if names else ""
+        fix = f"give its URL, for instance http://host:8000{start}"
+        raise KvtopError(f"no vLLM server found on this box ({looked})", fix)
     if others := ", ".join(other.shown for other in targets[1:]):
         print(f"kvtop: took {targets[0].shown}; also here: {others}", file=sys.stderr)
     return targets[0]

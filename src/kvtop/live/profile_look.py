@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from kvtop.live.profile_view import Attached, Figures, Foreign, ProfilesView, Ta
 from kvtop.model.starting import LIVE
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
-from kvtop.profiles.running import asking, logs, tools
+from kvtop.profiles.running import attached, logs, tools
 from kvtop.profiles.running.record import Record, Who
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.text import clean
@@ -121,19 +122,17 @@ class ProfileLook:
         return self._tail[1]
 
     def _ask_attached(self, now: float) -> None:
-        for one in self._known:
-            last = self._attached.get(one.name)
-            if one.runner != "attach" or not one.url or (last is not None and now - last.at < ATTACHED_EVERY_S):
+        """One a look: each may take its time-out."""
+        for name, entry in self._entries.items():
+            profile, last = entry.profile, self._attached.get(name)
+            if profile is None or profile.runner != "attach" or not profile.attach.url:
                 continue
-            place = one.url.removeprefix("http://")
-            try:
-                status, _ = asking.get(f"{one.url}/health")
-                answers, says = status == 200, f"{place} answers" if status == 200 else f"{place} answers {status}"
-            except (OSError, ValueError) as error:
-                why = "timed out" if isinstance(error, TimeoutError) else str(getattr(error, "strerror", "") or error)
-                answers, says = False, f"{place}: {why}"
-            self._attached[one.name] = Attached(answers, printable(says, 200), now)
-            return  # one a look: each may take its time-out
+            if last is None or now - last.at >= ATTACHED_EVERY_S:
+                said = asyncio.run(attached.ask(profile))
+                self._attached[name] = Attached(
+                    said.ready, said.why or f"{profile.attach.url.removeprefix('http://')} answers", now
+                )
+                return
 
 
 def _foreign(rows: Sequence[Standing], processes: Sequence[VllmProcess]) -> tuple[Foreign, ...]:

@@ -6,10 +6,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from kvtop.profiles.launch import environment, secrets_of, serve_words
+from kvtop.profiles.launch import asked, environment, secrets_of, serve_words
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.secret import masked_value, masked_words
-from kvtop.profiles.spelling import groups
 from kvtop.profiles.text import as_data
 
 _BY_FLAG = ("serve", "env", "gpus", "about", "extends")
@@ -35,26 +34,25 @@ def differences(old: Profile, new: Profile) -> list[Difference]:
     return [one for kind, told in kinds for one in _between(kind, told, old, new)]
 
 
-def flag_values(words: Sequence[str]) -> dict[str, str]:
+def flag_values(words: Sequence[str], cwd: str | None = None) -> dict[str, str]:
     """What a command line behind `vllm serve` asks for: `--flag` -> its values as one text, '' where it has none.
 
-    JSON is taken apart by key. Of a flag given twice the last counts; `--no-flag` is `--flag` with the value `off`. The
-    model is `--model`, wherever it stands.
+    As vLLM reads it (`flags.py`), with the file of --config below it where that can be read. JSON is taken apart by
+    key. `--no-flag` is `--flag` with the value `off`. The model is `--model`, wherever it stands.
     """
-    values: dict[str, str] = {}
-    for group in groups(words):
-        name = f"--{group.name or 'model'}"
-        if group.name.startswith("no-"):
-            name, given = f"--{group.name[3:]}", ["off"]
-        else:
-            given = list(group.values)
-        for key in [key for key in values if key == name or key.startswith(f"{name}.")]:
-            del values[key]
-        table = _table(given[0]) if len(given) == 1 else None
-        if table is None:
-            values[name] = " ".join(given)
-        else:
+    flags = asked(words, cwd)
+    values: dict[str, str] = {} if flags.model is None else {"--model": flags.model}
+    if flags.config is not None and not any(one.from_file for one in flags.given):
+        values["--config"] = flags.config
+    for one in flags.all():
+        name = f"--{one.name}"
+        table = _table(one.values[0]) if len(one.values) == 1 else None
+        if table is not None:
             values.update(_flat(table, name))
+        elif name != "--model":
+            values[name] = " ".join(one.values) if one.on else "off"
+    if flags.stray:
+        values["words of no flag"] = " ".join(flags.stray)
     return values
 
 
@@ -80,7 +78,7 @@ def _flat(table: Mapping[str, Any], at: str) -> Iterator[tuple[str, str]]:
 
 def _flags(profile: Profile, masked: bool) -> dict[str, str]:
     words = serve_words(profile)
-    return flag_values(masked_words(words) if masked else words)
+    return flag_values(masked_words(words) if masked else words, profile.venv.cwd)
 
 
 def _variables(profile: Profile, masked: bool) -> dict[str, str]:
@@ -107,8 +105,10 @@ def _between(
     was_shown, now_shown = told(old, True), told(new, True)
     for name in dict.fromkeys([*was, *now]):
         if was.get(name) != now.get(name):
-            yield Difference(kind, masked_words([name])[0], _shown(was_shown, name), _shown(now_shown, name))
+            hidden = masked_words([name])[0]
+            yield Difference(kind, hidden, _shown(was_shown, name, hidden), _shown(now_shown, name, hidden))
 
 
-def _shown(values: Mapping[str, str], name: str) -> str | None:
-    return "on" if name.startswith("--") and values.get(name) == "" else values.get(name)
+def _shown(values: Mapping[str, str], name: str, hidden: str) -> str | None:
+    value = values.get(name, values.get(hidden))
+    return "on" if name.startswith("--") and value == "" else value

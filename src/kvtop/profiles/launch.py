@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from kvtop.errors import UsageError, printable
+from kvtop.profiles.config_file import config_text
+from kvtop.profiles.docker_options import published_at
+from kvtop.profiles.flags import Flags
 from kvtop.profiles.profile import Profile
-from kvtop.sources.processes import option
 from kvtop.sources.url import VLLM_PORT, parse
 
 READY_TIMEOUT = "VLLM_ENGINE_READY_TIMEOUT_S"
@@ -96,6 +98,13 @@ def serve_words(profile: Profile) -> tuple[str, ...]:
     return tuple(words)
 
 
+def asked(serve: Sequence[str], cwd: str | None = None) -> Flags:
+    """What a command line behind `vllm serve` asks for, with the file of --config below it where it can be read."""
+    flags = Flags.read(serve)
+    text = None if flags.config is None else config_text(_home(flags.config), Path(cwd) if cwd else None)
+    return flags if text is None else Flags.read(serve, yaml=text)
+
+
 def compact(value: Any) -> str:
     """JSON as short as it can be written."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -163,7 +172,10 @@ def _compose(name: str, profile: Profile) -> tuple[str, ...]:
 
 def _address(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[int, str]:
     """(port, host) where kvtop asks the server."""
-    port, host = _served_at(profile, serve)
+    flags = asked(serve, _home(profile.venv.cwd))
+    number = flags.number("port")
+    port = number if isinstance(number, int) and 0 < number < 65536 else VLLM_PORT
+    host = printable(flags.value("host") or "")
     key, url = "start.health_url", profile.start.health_url
     if profile.runner == "attach":
         key, url = "attach.url", profile.attach.url
@@ -174,32 +186,8 @@ def _address(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[int, 
             raise UsageError(f"profile {printable(name, 100)}: {key}: {error.what}", error.fix) from None
         return place.port, place.host
     if profile.runner in ("docker", "compose"):
-        return _published(profile.docker.options, port), _LOOPBACK
+        return published_at(profile.docker.options, port), _LOOPBACK
     return port, _LOOPBACK if host in _EVERYWHERE else host
-
-
-def _served_at(profile: Profile, serve: tuple[str, ...]) -> tuple[int, str]:
-    typed = option(serve, "--port") or ""
-    port = int(typed) if typed.isdecimal() and len(typed) < 6 and 0 < int(typed) < 65536 else VLLM_PORT
-    return port, printable(option(serve, "--host") or "")
-
-
-def _published(options: Iterable[str], port: int) -> int:
-    """The port of this machine at which a container's port is, by `-p HOST:CONTAINER`; the same where none is told."""
-    words = list(options)
-    for at, word in enumerate(words):
-        flag, equals, value = word.partition("=")
-        if flag in ("-p", "--publish"):
-            value = value if equals else (words[at + 1] if at + 1 < len(words) else "")
-        elif word.startswith("-p") and not word.startswith("--"):
-            value = word[2:]
-        else:
-            continue
-        outer, _, inner = value.removesuffix("/tcp").rpartition(":")
-        outer = outer.rpartition(":")[2]
-        if inner == str(port) and outer.isdecimal() and len(outer) < 6 and 0 < int(outer) < 65536:
-            return int(outer)
-    return port
 
 
 def _program(words: list[str]) -> list[str]:

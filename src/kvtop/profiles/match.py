@@ -1,18 +1,43 @@
-"""Which profile a running server is, by its command line."""
+"""Which profile a running server is, by its command line: the one way to find the servers of profiles that kvtop did
+not start."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from kvtop.errors import printable
+from kvtop.errors import UsageError, printable
 from kvtop.profiles.differences import flag_values
-from kvtop.profiles.launch import Launch
+from kvtop.profiles.folder import Entry
+from kvtop.profiles.launch import Launch, launch
 from kvtop.profiles.secret import masked_words
 from kvtop.readings import VllmProcess
 from kvtop.sources.processes import program_of
 
 _KEYS = ("--api-key", "--hf-token")
 """A profile hands these to vLLM by its environment."""
+
+
+def launches(entries: Iterable[Entry]) -> dict[str, Launch]:
+    """What each profile that can be used runs, by its name."""
+    found = {}
+    for entry in entries:
+        if entry.profile is not None:
+            try:
+                found[entry.name] = launch(entry.name, entry.profile)
+            except UsageError:
+                continue
+    return found
+
+
+def servers(processes: Sequence[VllmProcess], runs: Mapping[str, Launch]) -> Iterator[tuple[VllmProcess, str]]:
+    """The servers among these processes, each with the name of the profile whose command line it has; '' for none.
+
+    The API servers of one `vllm serve` are its children: the first of them stands for all.
+    """
+    pids = {process.pid for process in processes}
+    for process in processes:
+        if process.role == "api" and process.parent not in pids:
+            yield process, next((name for name, run in runs.items() if is_of(run, process)), "")
 
 
 def is_of(run: Launch, process: VllmProcess) -> bool:

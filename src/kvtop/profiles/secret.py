@@ -6,16 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvtop.sources.processes import MASK, without_secrets
+from kvtop.errors import printable
+from kvtop.sources.masking import MASK, text_without_secrets, without_secrets
 
-_KEY = re.compile(
-    r"""(?x)(?<![\w-])(?:
-    (?:sk[-_] | hf_ | gsk_ | gh[a-z]_ | github_pat_ | glpat- | npm_ | nvapi- | xai- | xox[a-z]-)[\w+=~-]{16,}
-    | AKIA[0-9A-Z]{12,} | AIza[\w-]{20,} | eyJ[\w-]{10,}\.[\w.-]+
-    )"""
-)
-"""How keys begin. Length alone tells nothing here: names of models and digests of images are long too."""
-_NAME = re.compile(r"(?:^|_)(?:api_?key|key|token|password|passwd|secret|credentials?)$", re.IGNORECASE)
+_NAME = re.compile(r"(?:^|_)(?:api_?keys?|keys?|token|password|passwd|pass|pwd|secrets?|credentials?)$", re.IGNORECASE)
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -30,20 +24,29 @@ def holds_secret(words: Sequence[str]) -> bool:
 
 def masked_words(words: Sequence[str]) -> list[str]:
     """A command line with its secrets masked, and else to the letter."""
-    return [_KEY.sub(MASK, word) for word in without_secrets(words)]
+    return without_secrets(words)
+
+
+def shown(text: str, limit: int = 200) -> str:
+    """A line of a log, or a message, fit for a screen: see `errors.printable`."""
+    return printable(text_without_secrets(text), limit)
 
 
 def masked_value(name: str, value: Any) -> Any:
     """A value of any kind with what is a secret in it masked; `name` is that of its key."""
+    return _masked(value, _named(name))
+
+
+def _masked(value: Any, named: bool) -> Any:
     if isinstance(value, Mapping):
-        return {key: masked_value(key, one) for key, one in value.items()}
+        return {text_without_secrets(key): _masked(one, named or _named(key)) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        if all(isinstance(one, str) for one in value):
+        if not named and all(isinstance(one, str) for one in value):
             return masked_words(value)
-        return [masked_value(name, one) for one in value]
+        return [_masked(one, named) for one in value]
     if isinstance(value, str):
-        return MASK if value and _named(name) else masked_words([value])[0]
-    return value
+        return MASK if value and named else text_without_secrets(value)
+    return MASK if named and isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _named(name: str) -> bool:

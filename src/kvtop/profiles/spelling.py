@@ -1,13 +1,19 @@
-"""How flags of vLLM's command line are spelled: the one place that knows which words are flags, and which are the same.
+"""How flags of vLLM's command line are spelled, for what keeps and moves its words: which are flags, and which are the
+same. What vLLM makes of the whole line, `flags` knows.
 
-vLLM takes `-` and `_` in the name of a flag for each other, up to the first dot.
+vLLM takes `-` and `_` in the name of a flag for each other, up to the first dot, and argparse a flag that is cut short
+as long as it can mean one alone. Names are those of the long spelling: `-tp`, `--tensor_parallel` and
+`--tensor-parallel-size` are `tensor-parallel-size`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
+
+from kvtop.profiles.vocabulary import vllm_0_32
 
 _FLAG = re.compile(r"--?[A-Za-z]")
 
@@ -34,9 +40,27 @@ def is_flag(word: str) -> bool:
 
 
 def plain(name: str) -> str:
-    """A flag's name without dashes in front, in one spelling: max_model_len -> max-model-len."""
+    """A flag's name without dashes in front, in its one spelling: max_model_len -> max-model-len."""
     first, dot, rest = name.lstrip("-").partition(".")
-    return first.replace("_", "-") + dot + rest
+    dashes = "-" if name.startswith("-") and not name.startswith("--") else "--"
+    return _whole(dashes + first.replace("_", "-")) + dot + rest
+
+
+@lru_cache(4096)
+def _whole(flag: str) -> str:
+    """The long name, less its dashes, of a flag in one of its spellings; of one that is not known, as it stands."""
+    known = vllm_0_32()
+    specs = {spec for one in known.beginning(flag) if (spec := known.spec(one)) is not None}
+    if len(specs) != 1:
+        return flag.lstrip("-")
+    (spec,) = specs
+    return spec.name if spec.on else f"no-{spec.name}"
+
+
+def is_switch(name: str) -> bool:
+    """Whether a flag, by its plain name, takes no value: what stands behind it is a word of its own."""
+    spec = vllm_0_32().spec(f"--{name}")
+    return spec is not None and spec.kind == "switch"
 
 
 def flag_name(word: str) -> str:

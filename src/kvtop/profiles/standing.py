@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvtop.errors import UsageError, printable
+from kvtop.errors import UsageError
 from kvtop.model.starting import LIVE
+from kvtop.profiles.flags import Flags
 from kvtop.profiles.folder import Entry
-from kvtop.profiles.launch import Launch, launch
+from kvtop.profiles.launch import Launch, asked, launch
 from kvtop.profiles.match import is_of
 from kvtop.profiles.running import look, record
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Record, Start
+from kvtop.profiles.secret import shown
 from kvtop.readings import VllmProcess
-from kvtop.sources.processes import option
 from kvtop.sources.tier_size import tier_bytes
 from kvtop.sources.url import authority
 
@@ -79,20 +80,18 @@ def known(entry: Entry) -> Known:
     profile = entry.profile
     if profile is None:
         return Known(entry.name, entry.file, problem=problem or "cannot be read")
-    serve = () if run is None else run.serve
-    model = profile.serve.model or option(serve, "--model") or ""
-    elsewhere = run is None or _elsewhere(entry, serve, "--port")
+    flags = asked(() if run is None else run.serve, run.cwd if run else None)
     return Known(
         entry.name,
         entry.file,
         profile.runner,
-        printable(model, 300),
-        None if run is None or elsewhere else run.port,
+        shown(flags.model or profile.serve.model, 300),
+        None if run is None or _elsewhere(entry, flags) else run.port,
         "" if run is None else run.host,
         tuple(profile.gpus),
-        tier_bytes(option(serve, "--kv-offloading-size"), option(serve, "--kv-transfer-config")),
+        tier_bytes(flags.value("kv-offloading-size"), flags.value("kv-transfer-config")),
         problem or "",
-        printable(profile.about, 200),
+        shown(profile.about, 200),
         run,
     )
 
@@ -107,13 +106,13 @@ def launched(entry: Entry) -> tuple[Launch | None, str | None]:
         return None, error.what
 
 
-def _elsewhere(entry: Entry, serve: Sequence[str], flag: str) -> bool:
-    """Its configuration file may say it, or the file of its runner."""
+def _elsewhere(entry: Entry, flags: Flags) -> bool:
+    """Whether its port may stand where it cannot be read: in its configuration file, or in the file of its runner."""
     profile = entry.profile
-    if profile is None or option(serve, flag) is not None or profile.start.health_url:
+    if profile is None or flags.value("port") is not None or profile.start.health_url:
         return False
-    unknown = profile.runner in ("compose", "systemd") and not serve
-    return option(serve, "--config") is not None or unknown
+    unread = flags.config is not None and not any(one.from_file for one in flags.given)
+    return unread or (profile.runner in ("compose", "systemd") and not flags.words)
 
 
 def standing(profiles: Sequence[Known], processes: Sequence[VllmProcess]) -> list[Standing]:
@@ -137,7 +136,7 @@ def _without_file(seen: Seen) -> Known:
     assert state is not None
     where = Path(state.file)
     problem = "" if state.file and where.exists() else "its file is gone"
-    model = printable(state.model, 300)
+    model = shown(state.model, 300)
     return Known(seen.name, where, state.runner, model, state.port, state.host, problem=problem)
 
 

@@ -15,6 +15,7 @@ import psutil
 
 from kvtop.errors import printable
 from kvtop.readings import VllmProcess
+from kvtop.sources.masking import masked
 from kvtop.sources.taps import tap_ways
 from kvtop.sources.tier_size import tier_bytes
 from kvtop.sources.url import VLLM_PORT
@@ -24,25 +25,10 @@ RESCAN_READS = 10
 title."""
 RESCAN_OLD_READS = 30
 """The same for one that was not vLLM at the second look either."""
-MASK = "***"
 UNTOLD = (psutil.Error, OSError, ValueError, LookupError, RuntimeError)
 """What psutil raises: its own errors, a file that is not there, and a text of the kernel that is not as it expects."""
 
 _MAX_WORDS = 2000
-_SECRET_FLAG = re.compile(
-    r"^--?[\w.-]*(api[-_]?key|token|password|passwd|secret|credential)s?$"
-    # argparse takes a flag that is cut short as long as no other one begins like it
-    r"|^--(api[-_]ke?|hf[-_]t(o(ke?)?)?)$",
-    re.IGNORECASE,
-)
-_NOT_SECRET = re.compile(r"(num|max|min|batched|long|prefill|special|skip|add)[\w-]*token", re.IGNORECASE)
-_ENV_SECRET = re.compile(r"^\w*(key|token|password|passwd|secret)=", re.IGNORECASE)
-_JSON_SECRET = re.compile(
-    r"""(["'][\w-]*(?:api[-_]?key|token|password|passwd|secret)["']\s*:\s*["'])[^"']*""", re.IGNORECASE
-)
-_HEADER_SECRET = re.compile(r"""(authorization["']?\s*[:=]\s*["']?(?:(?:bearer|basic)\s+)?)[^"'\s]+""", re.IGNORECASE)
-_FLAG = re.compile(r"--[a-z][\w.-]*(=.*)?", re.IGNORECASE | re.DOTALL)
-_URL_SECRET = re.compile(r"(://)[^/@\s]+@")
 _PYTHON = re.compile(r"^(python|pypy)[\d.]*$")
 _MODULE = re.compile(r"^vllm\.entrypoints\.(openai\.api_server|cli(\.main)?|api_server|grpc_server)$")
 _TITLES = (("VLLM::EngineCore", "engine"), ("VLLM::APIServer", "api"), ("VLLM::", "worker"))
@@ -137,47 +123,6 @@ def port_of(command: Sequence[str]) -> int | None:
         # A configuration file may name another one.
         return None if option(command, "--config") is not None else VLLM_PORT
     return int(given) if given.isdecimal() and len(given) < 6 and 0 < int(given) < 65536 else None
-
-
-def masked(command: Sequence[str]) -> tuple[str, ...]:
-    """A command line without its secrets, fit to be shown."""
-    return tuple(printable(word, 4000) for word in without_secrets(command))
-
-
-def without_secrets(words: Sequence[str]) -> list[str]:
-    """The same as it stands, for what takes care itself of what it shows."""
-    out: list[str] = []
-    hide = first = False
-    for word in words:
-        flag, equals, _ = word.partition("=")
-        secret = bool(_SECRET_FLAG.match(flag)) and not _NOT_SECRET.search(flag)
-        if first and not secret:
-            # the value itself, even where it begins with a dash
-            out.append(MASK)
-            first = False
-        elif secret:
-            out.append(f"{flag}={MASK}" if equals else flag)
-            hide = first = not equals
-        elif hide and not _FLAG.fullmatch(word):
-            # --api-key takes any number of values.
-            out.append(MASK)
-        elif _ENV_SECRET.match(word):
-            hide = False
-            out.append(f"{flag}={MASK}")
-        else:
-            hide = False
-            out.append(_one_without_secrets(word))
-    return out
-
-
-def _one_without_secrets(word: str) -> str:
-    """One word of a command line. A process may have taken its whole command line as its title, in one word."""
-    pieces = re.split(r"(\s+)", word)
-    if len(pieces) > 1:
-        pieces[::2] = without_secrets(pieces[::2])
-        word = "".join(pieces)
-    word = _HEADER_SECRET.sub(rf"\1{MASK}", word)
-    return _URL_SECRET.sub(rf"\1{MASK}@", _JSON_SECRET.sub(rf"\1{MASK}", word))
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from kvtop.config import located
 from kvtop.errors import KvtopError, Problem, printable
 from kvtop.model.document import plain
 from kvtop.model.view import BoxView
+from kvtop.sources.masking import masked
 
 TIMES = frozenset(
     {
@@ -55,8 +56,6 @@ def document(view: BoxView, problems: Sequence[Problem] = ()) -> dict[str, Any]:
 
     `problems`: what kvtop went on without when it started.
     """
-    from kvtop.sources.processes import masked  # nothing of psutil is imported before somebody exports
-
     named: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(TIMES, iso), "command": lambda words: list(masked(words))}
     servers = tuple(replace(server, turns=server.turns[:TURNS]) for server in view.servers)
     view = replace(view, servers=servers)

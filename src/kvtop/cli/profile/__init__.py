@@ -14,8 +14,8 @@ JOBS = {
     "check": "what would go wrong, each with its fix",
     "start": "start it and follow it to ready",
     "stop": "stop what runs, and see that memory and files are free",
-    "switch": "stop what runs, start this one",
-    "logs": "the log of its server",
+    "switch": "stop what runs, start this one; --fallback: go back where it fails",
+    "logs": "the log of its server; -f follows it",
     "import": "make a profile of a command line, script, process, compose service, unit or YAML file",
 }
 """Each is a module of this package with `main(argv) -> int`."""

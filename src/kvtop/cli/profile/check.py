@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from kvtop import interrupt
 from kvtop.cli.args import Parser
-from kvtop.cli.stdio import tell
-from kvtop.errors import printable
+from kvtop.cli.profile.checking import MARKS, asking
 from kvtop.model.words import gib
 from kvtop.profiles import folder
 from kvtop.profiles.check import Report, report
@@ -19,7 +18,6 @@ from kvtop.profiles.check.report import Finding, Memory
 from kvtop.profiles.check.sizes import GIB, Size
 
 COLUMNS = 80
-_MARKS = {"error": "×", "warning": "!", "note": "·"}
 _NONE = "–"
 _UNIT = re.compile(r"(\d) (GiB|MiB|tokens?)\b")
 """What a line is not broken between."""
@@ -51,16 +49,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(list(argv))
     interrupt.as_usual()
-    found = report(folder.find(args.profile), asking=_asking)
+    found = report(folder.find(args.profile), asking=asking)
     if args.json:
         print(json.dumps(found.document(), allow_nan=False))
     else:
         print("\n".join(text(found, verbose=args.verbose)))
     return 0 if found.ok else 1
-
-
-def _asking(program: str) -> None:
-    tell(f"kvtop: asking {printable(program, 200)} for its flags; once, up to a minute")
 
 
 def text(found: Report, *, verbose: bool = False) -> Iterator[str]:
@@ -82,7 +76,7 @@ def text(found: Report, *, verbose: bool = False) -> Iterator[str]:
 
 
 def _finding(one: Finding, wide: int) -> Iterator[str]:
-    head = f" {_MARKS[one.level]} {one.rule:<{wide}}  "
+    head = f" {MARKS[one.level]} {one.rule:<{wide}}  "
     lines = textwrap.wrap(
         _UNIT.sub("\\1\u00a0\\2", one.says),
         max(COLUMNS, len(head) + 30),

@@ -1,4 +1,4 @@
-"""What start, stop and switch share: the profile that was named, what check says of it, a question on the terminal."""
+"""What start, stop and switch share: the profile that was named, the servers of others, a question on the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.profiles import folder
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.folder import Entry
-from kvtop.profiles.launch import Launch, launch
+from kvtop.profiles.launch import launch
+from kvtop.profiles.match import launches
 from kvtop.profiles.running import adopt
 from kvtop.profiles.running.adopt import Foreign
 from kvtop.profiles.running.client import Chosen
@@ -26,21 +27,9 @@ def choose(entry: Entry) -> Chosen:
     return Chosen(entry.name, str(entry.file), profile, run, names)
 
 
-def launches() -> dict[str, Launch]:
-    """What each profile that can be used runs."""
-    found = {}
-    for entry in folder.read_all():
-        if entry.profile is not None:
-            try:
-                found[entry.name] = launch(entry.name, entry.profile)
-            except UsageError:
-                continue
-    return found
-
-
 def foreign() -> list[Foreign]:
     """The servers of this machine that kvtop did not start."""
-    return adopt.foreign(launches())
+    return adopt.foreign(launches(folder.read_all()))
 
 
 def asked(question: str, *, yes: bool, flag: str = "--yes") -> bool:

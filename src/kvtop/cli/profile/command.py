@@ -13,7 +13,7 @@ from kvtop.profiles import folder
 from kvtop.profiles.differences import Difference, differences
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.launch import Launch, launch
-from kvtop.profiles.secret import holds_secret, is_secret, masked_value, masked_words
+from kvtop.profiles.secret import holds_secret, is_secret, masked_value, masked_words, shown
 
 _WIDTH = 100_000
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     from kvtop.profiles import shell
 
     line = shell.line(run)
-    print(printable(line or f"# nothing is run: kvtop watches {profile.attach.url}", _WIDTH))
+    print(printable(line, _WIDTH) if line else f"# nothing is run: kvtop watches {shown(profile.attach.url)}")
     if holds_secret(run.argv) or any(is_secret(name, value) for name, value in run.set.items()):
         tell("kvtop: *** stands for a secret that is typed into the profile: put it into [env.from_file]")
     return 0
@@ -56,7 +56,7 @@ def _document(entry: Entry, run: Launch) -> dict[str, Any]:
         "command": masked_words(run.argv),
         "serve": masked_words(run.serve),
         "cwd": run.cwd,
-        "env": {name: masked_value(name, value) for name, value in run.set.items()},
+        "env": masked_value("env", run.set),
         "unset": list(run.unset),
         "secrets": {name: {"from": secret.kind, "where": secret.where} for name, secret in run.secrets.items()},
         "host": run.host,

@@ -15,6 +15,7 @@ from kvtop.profiles.running.client import Step
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.stages import stage_words
+from kvtop.profiles.secret import shown
 
 _CLEAR = "\r\x1b[K"
 
@@ -106,7 +107,7 @@ def document(seen: Seen) -> dict[str, Any]:
         "kv_cache_tokens": known.kv_cache_tokens,
         "block_tokens": known.block_tokens,
         "exit_code": known.exit_code,
-        "error": printable(known.why, 600) if known.why and seen.state == "failed" else None,
-        "notes": [printable(note, 400) for note in known.notes],
+        "error": shown(known.why, 600) if known.why and seen.state == "failed" else None,
+        "notes": [shown(note, 400) for note in known.notes],
         "log": known.log or None,
     }

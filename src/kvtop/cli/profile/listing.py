@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvtop.cli.args import Parser
 from kvtop.cli.table import show
+from kvtop.clock import iso
 from kvtop.errors import printable
+from kvtop.model.words import lasted
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
+from kvtop.profiles.secret import shown
 from kvtop.profiles.standing import Standing, known, standing
 from kvtop.sources.tier_size import GIB
+
+if TYPE_CHECKING:
+    from kvtop.profiles.running.attached import Answering
 
 _WIDTH = 40
 
@@ -24,20 +31,22 @@ def main(argv: Sequence[str]) -> int:
         prog="kvtop profile list",
         usage="%(prog)s [-h] [--json]",
         description="The profiles of the folder profiles/ beside config.toml. State `foreign`: a server that kvtop did "
-        "not start runs with the flags of this profile.",
+        "not start runs with the flags of this profile. Servers that are only watched (attach) are asked for their "
+        "health, all at once, for 2 s at most.",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
     entries = folder.read_all()
-    rows = [_row(one) for one in states(entries)]
+    said = answers(entries)
+    rows = [_row(one, said.get(one.name)) for one in states(entries)]
     if args.json:
         print(json.dumps(rows, allow_nan=False))
     elif not rows:
         print(f"no profiles in {folder.folder()}")
         print("kvtop profile import makes one of what runs your server today; docs/profiles.md shows the format")
     else:
-        _tell(rows)
+        _tell(rows, said)
     return 0
 
 
@@ -48,11 +57,25 @@ def states(entries: Sequence[Entry]) -> list[Standing]:
     return standing([known(entry) for entry in entries], ProcessTable().read().vllm)
 
 
-def _row(one: Standing) -> dict[str, Any]:
+def answers(entries: Sequence[Entry]) -> dict[str, Answering]:
+    """Whether the servers that are only watched answer, by name."""
+    from kvtop.profiles.running import attached
+
+    watched = {
+        entry.name: entry.profile
+        for entry in entries
+        if entry.profile is not None and entry.profile.runner == "attach" and entry.profile.attach.url
+    }
+    return asyncio.run(attached.ask_all(watched)) if watched else {}
+
+
+def _row(one: Standing, said: Answering | None) -> dict[str, Any]:
     """A row of the JSON contract. What is not known is None."""
     known = one.known
-    since = None if one.since is None else datetime.fromtimestamp(one.since, UTC)
-    failed = printable(one.record.why, 600) if one.state == "failed" and one.record is not None else ""
+    error = known.problem or (one.record.why if one.state == "failed" and one.record is not None else "")
+    state = one.state
+    if said is not None and state == "stopped":
+        state, error = ("running", error) if said.ready else (state, f"no answer: {said.why}")
     return {
         "name": known.name,
         "file": str(known.file),
@@ -61,20 +84,24 @@ def _row(one: Standing) -> dict[str, Any]:
         "port": known.port,
         "gpus": list(known.gpus) or None,
         "cpu_tier_bytes": known.tier_bytes,
-        "state": one.state,
+        "state": state,
         "pid": one.pid,
-        "since": None if since is None else since.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "error": known.problem or failed or None,
+        "since": iso(one.since),
+        "error": shown(error, 1000) or None,
     }
 
 
-def _tell(rows: Sequence[dict[str, Any]]) -> None:
+def _tell(rows: Sequence[dict[str, Any]], said: Mapping[str, Answering]) -> None:
     heads = ("name", "runner", "model", "port", "GPU", "tier", "state", "since, or what stands in the way")
     lines = [heads]
     for row in rows:
         tier = row["cpu_tier_bytes"]
         model = (row["model"] or "–").rstrip("/").rpartition("/")[2]
         error = (row["error"] or "").replace(f"{Path(row['file']).parent}/", "")
+        state, silent = row["state"], said.get(row["name"])
+        if silent is not None and not silent.ready and state == "stopped":
+            state, _, error = error.partition(": ")
+            error = f"{error} {lasted(max(0.0, time.time() - silent.at))} ago"
         told = error or (f"pid {row['pid']}, since {row['since']}" if row["pid"] else "")
         lines.append(
             (
@@ -84,8 +111,8 @@ def _tell(rows: Sequence[dict[str, Any]]) -> None:
                 str(row["port"] or "–"),
                 printable(",".join(row["gpus"] or ["–"]), _WIDTH),
                 "–" if tier is None else f"{tier / GIB:.1f} GiB",
-                row["state"],
-                told,
+                state,
+                printable(told, 400),
             )
         )
     show(lines, left=8)

@@ -15,6 +15,7 @@ from kvtop.profiles.running import logs as files
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.text import MAX_LINE, Lines
+from kvtop.profiles.secret import shown
 
 _POLL_S = 0.25
 _MOST = 1_000_000
@@ -25,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
         prog="kvtop profile logs",
         usage="%(prog)s [-h] [PROFILE] [-n N] [-f] [--grep TEXT]",
         description="The log of a profile's server, its last lines. docker, compose and systemd keep theirs themselves "
-        "and are asked for it. Without PROFILE: of the one that runs, or ran last.",
+        "and are asked for it. Secrets are masked. Without PROFILE: of the one that runs, or ran last.",
     )
     parser.add_argument("profile", metavar="PROFILE", nargs="?", help="its name, or the path of its file")
     parser.add_argument("-n", type=int, default=50, metavar="N", help="so many lines (default 50)")
@@ -112,4 +113,4 @@ def _from_file(seen: Seen, count: int, follow: bool, text: str) -> int:
 
 def _show(lines: Sequence[str]) -> None:
     for line in lines:
-        print(printable(line, MAX_LINE), flush=True)
+        print(shown(line, MAX_LINE), flush=True)

@@ -11,7 +11,7 @@ from kvtop.cli.args import Parser
 from kvtop.errors import UsageError, printable
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry, Origin
-from kvtop.profiles.secret import masked_value
+from kvtop.profiles.secret import masked_value, masked_words
 
 _WIDTH = 4000
 
@@ -99,7 +99,7 @@ def _document(entry: Entry) -> dict[str, Any]:
         "file": str(entry.file),
         "extends": list(entry.bases),
         "profile": {"runner": "venv", **_masked(entry)},
-        "origins": {key: _origin(origin) for key, origin in entry.origins.items()},
+        "origins": {masked_words([key])[0]: _origin(origin) for key, origin in entry.origins.items()},
     }
 
 

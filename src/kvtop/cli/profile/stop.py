@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from kvtop.cli import stdio
 from kvtop.cli.args import Parser
 from kvtop.cli.profile import following
-from kvtop.cli.profile.chosen import asked, foreign, told
+from kvtop.cli.profile.chosen import asked, choose, foreign, told
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.interrupt import CODE
 from kvtop.model.words import secs
@@ -27,10 +27,13 @@ def main(argv: Sequence[str]) -> int:
         prog="kvtop profile stop",
         usage="%(prog)s [-h] [PROFILE] [--yes] [--json]",
         description="End the server of a profile: one SIGINT, after stop_wait_s SIGKILL to all its processes. Then see "
-        "that memory of cards and files in /dev/shm are free. Without PROFILE: the one that runs.",
+        "that memory of cards and files in /dev/shm are free. Without PROFILE: the one that runs. Where the keeper was "
+        "killed, the after_stop commands of a server that is gone are offered.",
     )
     parser.add_argument("profile", metavar="PROFILE", nargs="?", help="its name, or the number of a server's process")
-    parser.add_argument("--yes", action="store_true", help="also a server that kvtop did not start, without asking")
+    parser.add_argument(
+        "--yes", action="store_true", help="also a server that kvtop did not start; run after_stop that is owed"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
@@ -38,6 +41,8 @@ def main(argv: Sequence[str]) -> int:
     if isinstance(chosen, Foreign):
         return _stop_foreign(chosen, args.yes, args.json)
     name = printable(chosen.name, 80)
+    if chosen.state in ("stopped", "failed") and chosen.record is not None:  # after_stop is owed
+        return 0 if _owed(chosen.name, chosen.record.file, args.yes, args.json) else 1
     try:
         state = client.stop(chosen.name, "kvtop profile stop")
     except KeyboardInterrupt:
@@ -46,12 +51,37 @@ def main(argv: Sequence[str]) -> int:
         stdio.tell(f"  kvtop profile stop {name} waits for its end")
         return CODE
     if args.json:
+        if state.after_owed:
+            _owed(chosen.name, state.file, args.yes, False)
         print(json.dumps(following.document(look.look(chosen.name)), allow_nan=False))
         return 0 if not state.family else 1
     took = "" if state.ask is None or state.ended_at is None else f" after {secs(state.ended_at - state.ask.at)}"
     print(f"{name} stopped{took}")
     told(state.notes)
+    if state.after_owed:
+        _owed(chosen.name, state.file, args.yes, False)
     return 0 if not state.family else 1
+
+
+def _owed(name: str, file: str, yes: bool, as_json: bool) -> bool:
+    """Offer what the keeper would have run; whether it was run."""
+    shown = printable(name, 80)
+    chosen = choose(folder.find(file or name))
+    n = len(chosen.profile.start.after_stop)
+    many = f"{n} after_stop command{'s' * (n != 1)}"
+    try:
+        run = asked(f"{shown} is gone, and its keeper was: {many} did not run. Run now?", yes=yes)
+    except UsageError as error:
+        stdio.tell(f"kvtop: {error}")
+        run = False
+    if run:
+        said = client.run_after_stop(chosen)
+        told(said)
+        if not as_json:
+            print(f"{shown}: {many} run")
+    if as_json:
+        print(json.dumps(following.document(look.look(name)), allow_nan=False))
+    return run
 
 
 def which(named: str | None) -> Seen | Foreign:
@@ -65,7 +95,7 @@ def which(named: str | None) -> Seen | Foreign:
     else:
         name = folder.find(named).name if "/" in named else named
         seen = look.look(name)
-        if seen.state in ("starting", "running", "stopping"):
+        if seen.state in ("starting", "running", "stopping") or (seen.record is not None and seen.record.after_owed):
             return seen
         found = [one for one in foreign() if one.profile == name]
         if found:

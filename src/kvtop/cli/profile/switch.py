@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 
@@ -26,28 +27,35 @@ from kvtop.profiles.running.switch import freed, leaves
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="kvtop profile switch",
-        usage="%(prog)s [-h] PROFILE [--restart] [--force] [--fallback] [--yes] [--json]",
+        usage="%(prog)s [-h] PROFILE [--restart] [--force] [--fallback] [--yes] [--stop-foreign] [--json]",
         description="Stop the server that runs and start that of PROFILE. PROFILE is checked first, and nothing is "
-        "stopped for one that would not work. Where the new one fails, kvtop offers to start the former one again.",
+        "stopped for one that would not work. Where the new one fails, kvtop offers to start the former one again. A "
+        "server that kvtop did not start is stopped only where it holds the port or a card of PROFILE, and after a "
+        "yes to a question that names it.",
     )
     parser.add_argument("profile", metavar="PROFILE", help="its name, or the path of its file")
     parser.add_argument("--restart", action="store_true", help="where PROFILE itself runs: stop it and start it afresh")
     parser.add_argument("--force", action="store_true", help="whatever check says, but for port_taken and gpu_overlap")
     parser.add_argument("--fallback", action="store_true", help="where it fails, start the former one without asking")
-    parser.add_argument("--yes", action="store_true", help="in spite of warnings, and without asking")
+    parser.add_argument("--yes", action="store_true", help="start in spite of warnings, without asking")
+    parser.add_argument(
+        "--stop-foreign", action="store_true", help="also stop a server that kvtop did not start, without asking"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document at the end")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
     entry = folder.find(args.profile)
-    return _Switch(choose(entry), args.fallback, args.yes, args.json, args.restart).run(entry, args.force)
+    return _Switch(choose(entry), args).run(entry, args.force)
 
 
 class _Switch:
     """One switch. At any moment it can say what runs and what to do next."""
 
-    def __init__(self, new: Chosen, fallback: bool, yes: bool, as_json: bool, restart: bool = False) -> None:
-        self._restart = restart
-        self._new, self._fallback, self._yes, self._json = new, fallback, yes, as_json
+    def __init__(self, new: Chosen, args: argparse.Namespace) -> None:
+        """`args`: as they were typed."""
+        self._new = new
+        self._restart, self._stop_foreign = bool(args.restart), bool(args.stop_foreign)
+        self._fallback, self._yes, self._json = bool(args.fallback), bool(args.yes), bool(args.json)
         self._name = printable(new.name, 80)
         self._former: Chosen | None = None
         self._old: Seen | Foreign | None = None
@@ -55,7 +63,7 @@ class _Switch:
     def run(self, entry: folder.Entry, force: bool) -> int:
         with Lock(f"switches to {self._new.name}", "wait for it") as lock:
             try:
-                self._old = self._running()
+                self._old = self._running(entry)
                 if not checking.allowed(entry, force=force, yes=self._yes, replacing=self._pids()):
                     stdio.tell("kvtop: nothing was stopped or started")
                     return 1
@@ -67,7 +75,7 @@ class _Switch:
                 stdio.tell(self._interrupted())
                 return CODE
 
-    def _running(self) -> Seen | Foreign | None:
+    def _running(self, entry: folder.Entry) -> Seen | Foreign | None:
         """What is to be stopped. Raises KvtopError where it is the new one itself, UsageError for several."""
         ours = client.running()
         itself = next((seen for seen in ours if seen.name == self._new.name), None)
@@ -82,20 +90,41 @@ class _Switch:
             if ours[0].state == "starting":
                 raise KvtopError(f"{ours[0].name} is starting", f"kvtop profile stop {ours[0].name} ends that")
             return ours[0]
-        others = foreign()
-        if len(others) > 1:
-            words = ", ".join(one.words for one in others)
-            raise UsageError(f"{len(others)} servers run that kvtop did not start: {words}", "stop one by its number")
+        return self._in_the_way(entry)
+
+    def _in_the_way(self, entry: folder.Entry) -> Foreign | None:
+        """The server of somebody else that holds its port or cards, if it may be stopped; none that is not in the way.
+
+        Raises UsageError for several, and where nobody can be asked; KvtopError for a no.
+        """
+        others = {one.who.pid: one for one in foreign()}
         if not others:
             return None
-        if not asked(f"kvtop did not start {others[0].words}. Stop it for {self._name}?", yes=self._yes):
+        from kvtop.profiles.check.facts import gather
+        from kvtop.profiles.check.obstacles import in_the_way
+
+        found = [
+            (others[server.pid], holds)
+            for server, holds in in_the_way(gather(entry, ask_vllm=False))
+            if server.pid in others
+        ]
+        if len(found) > 1:
+            words = "; ".join(f"{one.words} holds {holds}" for one, holds in found)
+            what = f"{len(found)} servers that kvtop did not start stand in the way of {self._name}: {words}"
+            raise UsageError(what, "stop them one by one: kvtop profile stop NUMBER")
+        if not found:
+            return None
+        one, holds = found[0]
+        whose = f", with the flags of {printable(one.profile, 60)}" if one.profile else ""
+        question = f"{one.words}{whose}, which kvtop did not start, holds {holds}. Stop it for {self._name}?"
+        if not asked(question, yes=self._stop_foreign, flag="--stop-foreign"):
             raise KvtopError("nothing was stopped or started")
-        return others[0]
+        return one
 
     def _pids(self) -> frozenset[int] | None:
         if isinstance(self._old, Seen):
             return leaves(self._old)
-        return frozenset((self._old.who.pid,)) if self._old is not None else None
+        return frozenset(who.pid for who in adopt.family_of(self._old)) if self._old is not None else None
 
     def _stop(self) -> None:
         if self._old is None:
@@ -109,6 +138,7 @@ class _Switch:
             told(client.stop(self._old.name, f"a switch to {self._new.name}", locked=True).notes)
         else:
             stdio.tell(f"stops {self._old.words}")
+            held = adopt.family_of(self._old)
             done = adopt.end(self._old, FOREIGN_WAIT_S)
             told(adopt.told(done, FOREIGN_WAIT_S))
             if done.left:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvtop.profiles.check.seen import Container
+from kvtop.profiles.docker_options import pairs
 
 DOCKER_SHM = 64 << 20
 """docker's own size of /dev/shm (--shm-size)."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_SHORT = ("-p", "-v", "-m")
-"""One letter, whose value may stand right behind it."""
 _TAG = re.compile(r":v?(\d{1,3})\.(\d{1,4})(?:[.\-_+]|$)")
 
 
 def of_options(options: Sequence[str]) -> Container:
     """By the words in front of the image."""
-    found = dict(_pairs(options))
+    found = dict(pairs(options))
     return _container(found.get("--shm-size"), found.get("--ipc"), found.get("--memory") or found.get("-m"))
 
 
@@ -41,25 +40,14 @@ def _container(shm: str | None, ipc: str | None, memory: str | None) -> Containe
     return Container(size, host, None if memory is None else size_bytes(memory))
 
 
-def _pairs(options: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(flag, value) of the words of `docker run`, however they are written; values stand as flags once more."""
-    for at, word in enumerate(options):
-        flag, equals, value = word.partition("=")
-        short = word[:2] in _SHORT and len(word) > 2 and not word.startswith("--") and not (equals and len(flag) == 2)
-        if short:
-            yield word[:2], word[2:]
-        else:
-            yield flag, value if equals else options[at + 1] if at + 1 < len(options) else ""
-
-
 def host_network(options: Sequence[str]) -> bool:
     """Whether the container has no network of its own."""
-    return any(flag in ("--network", "--net") and value == "host" for flag, value in _pairs(options))
+    return any(flag in ("--network", "--net") and value == "host" for flag, value in pairs(options))
 
 
 def published(options: Sequence[str]) -> str | None:
     """What opens a port of the container to the network: `8000:8000` of -p, `all` for -P; None: nothing does."""
-    for flag, value in _pairs(options):
+    for flag, value in pairs(options):
         if flag in ("-p", "--publish") and value and not value.startswith(("127.", "[::1]", "localhost:")):
             return value
         if flag in ("-P", "--publish-all"):
@@ -78,14 +66,14 @@ def on_loopback(value: str) -> str:
 def outside(options: Sequence[str], path: str) -> str | None:
     """Where a path in the container is on this machine, by its mounts; None: in none of them."""
     best: tuple[str, str] | None = None
-    for flag, value in _pairs(options):
+    for flag, value in pairs(options):
         if flag in ("-v", "--volume"):
             parts = value.split(":")
             host, inside = (parts[0], parts[1]) if len(parts) > 1 else ("", "")
         elif flag == "--mount":
-            pairs = dict(part.partition("=")[::2] for part in value.split(","))
-            host = pairs.get("source") or pairs.get("src") or ""
-            inside = pairs.get("target") or pairs.get("destination") or pairs.get("dst") or ""
+            given = dict(part.partition("=")[::2] for part in value.split(","))
+            host = given.get("source") or given.get("src") or ""
+            inside = given.get("target") or given.get("destination") or given.get("dst") or ""
         else:
             continue
         inside = inside.rstrip("/")

@@ -3,20 +3,15 @@ blocks: a screen calls it in a thread."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
-import msgspec
-
-from kvtop import paths
 from kvtop.errors import UsageError, printable
-from kvtop.profiles import config_file, folder
+from kvtop.profiles import config_file, folder, match
 from kvtop.profiles.check import containers, last
 from kvtop.profiles.check.installed import installed, version_of
 from kvtop.profiles.check.rules.service import local_paths
@@ -24,19 +19,18 @@ from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, La
 from kvtop.profiles.check.sizes import ranks
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import Launch, environment, launch, secrets_of
-from kvtop.profiles.match import is_of
 from kvtop.profiles.profile import Profile
-from kvtop.profiles.secret import masked_value
+from kvtop.profiles.running import asking, logs, ready, record
+from kvtop.profiles.running.record import Start
+from kvtop.profiles.secret import masked_value, masked_words
 from kvtop.readings import HostReading
 from kvtop.sources.host import HostSource
-from kvtop.sources.http import HttpClient, HttpFailure
 from kvtop.sources.limits import memory_limit
 from kvtop.sources.listeners import holder, is_tap, listening
+from kvtop.sources.masking import MASK
 from kvtop.sources.nvml import NvmlSource
-from kvtop.sources.processes import MASK
-from kvtop.sources.url import discreet, parse
+from kvtop.sources.url import discreet
 
-HEALTH_TIMEOUT_S = 2.0
 _MOST_BYTES = 1 << 50
 _ENV = re.compile(r"VLLM_|LMCACHE_|PYTORCH_|CUDA_VISIBLE_DEVICES$|PYTHONHASHSEED$")
 """The variables of kvtop's own environment that rules ask for."""
@@ -56,27 +50,27 @@ def gather(
     *,
     replacing: frozenset[int] | None = None,
     ask_vllm: bool = True,
-    asking: Callable[[str], None] | None = None,
-    last_start: LastStart | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Facts:
     """Everything that a rule may ask, of a profile here and now.
 
     `replacing`: processes of the server that is stopped first. Without `ask_vllm` vLLM is not run for its help, and its
-    flags are those that were kept from an earlier look; `asking` is called with its program before it is run, which may
-    take a minute. `last_start`: where it is known better than by the log. Raises
-    UsageError where the profile cannot be used.
+    flags are those that were kept from an earlier look; `tell` is called with its program before it is run, which may
+    take a minute. Raises UsageError where the profile cannot be used.
     """
     profile = entry.usable()
     run = launch(entry.name, profile)
     here = None
     if profile.runner == "venv":
         env = {name: value for name, value in {**os.environ, **run.set}.items() if name not in run.unset}
-        here = installed(profile.venv.command, run.cwd, env, ask=ask_vllm, asking=asking)
+        here = installed(profile.venv.command, run.cwd, env, ask=ask_vllm, asking=tell)
     host = HostSource().read()
     facts = Facts(
         name=entry.name,
         profile=profile,
-        flags=Flags.read(run.serve, yaml=_yaml(run, profile), known=here.known if here is not None else None),
+        flags=Flags.read(
+            masked_words(run.serve), yaml=_yaml(run, profile), known=here.known if here is not None else None
+        ),
         launch=run,
         env=_env(profile),
         installed=here,
@@ -99,7 +93,7 @@ def gather(
         health=answer,
         container=_container(facts),
         paths=_paths(facts, run),
-        last=last_start or _last(facts),
+        last=_last(facts),
     )
 
 
@@ -198,20 +192,18 @@ def _listeners(port: int) -> dict[int, Listener] | None:
 
 
 def _servers(host: HostReading) -> tuple[Server, ...] | None:
-    """The vLLM servers of this machine, each with its engine cores and workers."""
+    """The vLLM servers of this machine, each with its engine cores and workers. Whose it is says the record of the one
+    that was started, else the command line."""
     if host.processes_seen is None:
         return None
-    runs = _launches()
+    ours = {who.pid: state.name for state in record.every() for who in state.family if who.lives}
     parents = {one.pid: one.parent for one in host.processes}
-    servers = []
-    for server in host.processes:
-        if server.role == "api" and server.parent not in parents:
-            pids = frozenset(pid for pid in parents if server.pid in _above(pid, parents))
-            profile = next((name for name, run in runs.items() if is_of(run, server)), "")
-            port = server.port if server.port is not None else next(iter(server.ports), None)
-            port = None if server.contained else port
-            servers.append(Server(server.pid, pids, profile, port))
-    return tuple(servers)
+    found = []
+    for server, profile in match.servers(host.processes, _launches()):
+        pids = frozenset(pid for pid in parents if server.pid in _above(pid, parents))
+        port = server.port if server.port is not None else next(iter(server.ports), None)
+        found.append(Server(server.pid, pids, ours.get(server.pid, profile), None if server.contained else port))
+    return tuple(found)
 
 
 def _above(pid: int, parents: Mapping[int, int | None]) -> set[int]:
@@ -225,15 +217,10 @@ def _above(pid: int, parents: Mapping[int, int | None]) -> set[int]:
 
 
 def _launches() -> dict[str, Launch]:
-    """What each profile of the folder runs."""
-    found: dict[str, Launch] = {}
     try:
-        for entry in folder.read_all():
-            if entry.profile is not None:
-                found[entry.name] = launch(entry.name, entry.profile)
-    except UsageError:
-        return found
-    return found
+        return match.launches(folder.read_all())
+    except (UsageError, OSError):
+        return {}
 
 
 def _health(facts: Facts, run: Launch) -> tuple[bool, Answer | None]:
@@ -248,40 +235,12 @@ def _health(facts: Facts, run: Launch) -> tuple[bool, Answer | None]:
         if is_tap(run.port, listens.pid):
             return False, None
     try:
-        return True, asyncio.run(_ask(url))
-    except (UsageError, ValueError):
-        return False, None
-
-
-async def _ask(url: str) -> Answer | None:
-    parts = urlsplit(url)
-    base = parse(f"{parts.scheme}://{parts.netloc}")
-    client = HttpClient(base, timeout_s=HEALTH_TIMEOUT_S, max_bytes=1 << 20)
-    try:
-        if (await client.get(parts.path or "/")).status != 200:
-            return None
-        return Answer(discreet(url), await _model(client))
-    except HttpFailure:
-        return None
-    finally:
-        await client.aclose()
-
-
-class _Row(msgspec.Struct):
-    id: str = ""
-
-
-class _Models(msgspec.Struct):
-    data: list[_Row] = []
-
-
-async def _model(client: HttpClient) -> str | None:
-    try:
-        answer = await client.get("/v1/models")
-        rows = msgspec.json.decode(answer.body, type=_Models).data if answer.status == 200 else []
-    except (HttpFailure, msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    return printable(rows[0].id, 60) if rows and rows[0].id else None
+        if asking.get(url)[0] != 200:
+            return True, None
+    except (OSError, ValueError):
+        return True, None
+    names = ready.served(run.host, run.port)
+    return True, Answer(discreet(url), printable(names[0], 60) if names else None)
 
 
 def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
@@ -298,13 +257,37 @@ def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
 
 
 def _last(facts: Facts) -> LastStart | None:
-    """By the log of the runner venv; docker, compose and systemd keep their own."""
-    if facts.profile.runner != "venv":
-        return None
-    given = facts.profile.log.file
-    default = paths.state_dir() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', facts.name)}.log"
-    told = last.read(Path(given).expanduser() if given else default, ranks(facts), facts.flags.model)
+    """By the record of the last good start, and what it lacks by the log: that of the runner venv, the others keep
+    their own."""
+    good = next(reversed(record.starts(facts.name)), None)
+    known = _recorded(good, ranks(facts)) if good is not None and _is_same(good, facts) else None
+    if facts.profile.runner == "venv" and (known is None or known.kv_cache_bytes is None or known.hybrid is None):
+        given = facts.profile.log.file
+        log = Path(given).expanduser() if given else logs.default(facts.name)
+        known = _filled(known, last.read(log, ranks(facts), facts.flags.model))
     asked = facts.flags.number("kv-cache-memory-bytes")
-    if told is None or told.kv_cache_bytes is not None or asked is None or not 0 < asked < _MOST_BYTES:
-        return told
-    return replace(told, kv_cache_bytes=int(asked) * ranks(facts))  # then the log does not tell what is available
+    if known is None or known.kv_cache_bytes is not None or asked is None or not 0 < asked < _MOST_BYTES:
+        return known
+    return replace(known, kv_cache_bytes=int(asked) * ranks(facts))  # then the log does not tell what is available
+
+
+def _is_same(good: Start, facts: Facts) -> bool:
+    """A start of the model that is asked for now, that came to be known."""
+    return good.kv_cache_tokens is not None and good.model in ("", facts.flags.model or "")
+
+
+def _recorded(good: Start, gpus: int) -> LastStart:
+    size = good.kv_cache_rank_bytes
+    return LastStart(good.kv_cache_tokens, good.block_tokens, None if size is None else size * gpus, good.hybrid)
+
+
+def _filled(known: LastStart | None, log: LastStart | None) -> LastStart | None:
+    """What the log of that same start tells beside it: another's bytes do not belong to its tokens."""
+    if known is None or log is None or log.kv_cache_tokens != known.kv_cache_tokens:
+        return known or log
+    return LastStart(
+        known.kv_cache_tokens,
+        known.block_tokens or log.block_tokens,
+        known.kv_cache_bytes or log.kv_cache_bytes,
+        log.hybrid if known.hybrid is None else known.hybrid,
+    )

@@ -6,14 +6,13 @@ import re
 from pathlib import Path
 
 from kvtop.profiles.check.seen import LastStart
+from kvtop.profiles.running.progress import BLOCK, KV_ROOM, KV_SIZE
 
 _MOST_BYTES = 64_000_000
 _FIRST = (b"non-default args: ", b"API server version ")
 """One of them stands at the head of each start."""
-_POOL = re.compile(rb"KV cache size: ([\d,]{1,20}) tokens")
-_MEMORY = re.compile(rb"Available KV cache memory: (\d{1,6}(?:\.\d{1,4})?) GiB")
+_POOL, _MEMORY, _BLOCK = (re.compile(one.pattern.encode()) for one in (KV_SIZE, KV_ROOM, BLOCK))
 _MODEL = re.compile(rb"non-default args: \{.{0,4000}?'model(?:_tag)?': '([^']{1,1000})'")
-_BLOCK = re.compile(rb"Setting attention block size to (\d{1,7}) tokens")
 
 
 def of_log(log: bytes, ranks: int, model: str | None = None) -> LastStart | None:

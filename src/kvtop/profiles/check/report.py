@@ -12,8 +12,8 @@ from kvtop.profiles.check.facts import Entry, gather
 from kvtop.profiles.check.rules import RULES, Rule
 from kvtop.profiles.check.seen import Facts, Lacks, Level, Says
 from kvtop.profiles.check.sizes import Size, cards, sizes, tier
-from kvtop.profiles.secret import masked_value, masked_words
-from kvtop.sources.processes import MASK
+from kvtop.profiles.secret import masked_value, masked_words, shown
+from kvtop.sources.masking import MASK
 
 NOT_FORCED = ("port_taken", "gpu_overlap")
 """Errors that --force does not override."""
@@ -142,7 +142,7 @@ def report(
     """
     going = None if replacing is None else frozenset(replacing)
     if facts is None:
-        facts = gather(found, replacing=going, ask_vllm=ask_vllm, asking=asking)
+        facts = gather(found, replacing=going, ask_vllm=ask_vllm, tell=asking)
     elif going is not None:
         facts = replace(facts, replacing=going)
     return judged(facts)
@@ -185,11 +185,17 @@ def name_of(rule: Callable[..., object]) -> str:
 
 
 def _finding(rule: str, said: Says) -> Finding:
-    return Finding(said.level, rule, _line(said.flag, 80), _line(said.says, _MOST_SAYS), _line(said.fix, _MOST_FIX))
+    return Finding(
+        said.level, rule, shown(said.flag, 80), shown(_flat(said.says), _MOST_SAYS), _line(said.fix, _MOST_FIX)
+    )
 
 
 def _line(text: str, limit: int) -> str:
-    return printable(re.sub(r"\s+", " ", text).strip(), limit)
+    return printable(_flat(text), limit)
+
+
+def _flat(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
 
 
 def _env(facts: Facts) -> dict[str, str]:

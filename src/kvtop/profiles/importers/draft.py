@@ -15,9 +15,9 @@ from kvtop.profiles.differences import flag_values
 from kvtop.profiles.launch import VISIBLE, Secret, serve_words
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.secret import holds_secret, is_secret
-from kvtop.profiles.spelling import Group, groups
+from kvtop.profiles.spelling import Group, groups, is_switch
 from kvtop.profiles.valid import VARIABLE
-from kvtop.sources.processes import MASK
+from kvtop.sources.masking import MASK
 
 BY_HAND = "write the profile by hand: docs/profiles.md has an example"
 _CARDS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*")
@@ -239,7 +239,7 @@ def _own_key(serve: dict[str, Any], group: Group) -> bool:
         serve["port"] = int(value)
     elif group.name == "config" and value and not inline:
         serve["config"] = value
-    elif (table := json_table(value)) is not None and "." not in group.name:
+    elif (table := json_table(value)) is not None and "." not in group.name and not is_switch(group.name):
         serve.setdefault("json", {})[group.name] = table
     else:
         return False

@@ -7,6 +7,7 @@ progress   a log -> the stages of a start                failure    a log -> why
 ready      does it answer, and is it ours                asking     one GET
 family     which processes are a server's; signals       aftermath  what it leaves: workers, cards, /dev/shm
 helpers    pre-start commands, sidecars, after the stop  tools      other programs, run to their end
-runners/   venv, docker, compose, systemd: one interface logs, text the log: rotated, read from its end, cleaned
-switch     what the old server holds, seen to be free    adopt      servers that kvtop did not start
+runners/   venv, docker, compose, systemd: one interface logs       the log: rotated, read from its end, followed
+switch     what the old server holds, seen to be free    adopt      servers that kvtop did not start, on this machine
+attached   do those answer that are only watched         text       a log's bytes -> clean lines
 """

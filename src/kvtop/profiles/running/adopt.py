@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvtop.profiles.launch import Launch
-from kvtop.profiles.match import is_of
+from kvtop.profiles.match import servers
 from kvtop.profiles.running import aftermath, family, record
 from kvtop.profiles.running.family import End, Pause
 from kvtop.profiles.running.record import Who
@@ -38,22 +38,24 @@ def foreign(launches: Mapping[str, Launch]) -> list[Foreign]:
     """The servers outside of containers that no record knows. `launches`: what each profile runs."""
     ours = {who.pid for state in record.every() for who in (*state.family, *filter(None, (state.server,))) if who.lives}
     found: list[Foreign] = []
-    for process in ProcessTable().read().vllm:
-        if process.role != "api" or process.pid in ours or process.parent in ours or process.contained:
+    for process, name in servers(ProcessTable().read().vllm, launches):
+        if process.pid in ours or process.parent in ours or process.contained:
             continue
         who = Who.of(process.pid)
         if who is not None:
-            name = next((name for name, launch in launches.items() if is_of(launch, process)), "")
             found.append(Foreign(process, who, name))
-    # the API servers of one `vllm serve` are its children: the first of them stands for all
-    pids = {one.who.pid for one in found}
-    return [one for one in found if one.process.parent not in pids]
+    return found
+
+
+def family_of(one: Foreign) -> list[Who]:
+    """Its living processes: it and what descends from it; its session may be that of somebody's terminal."""
+    return family.look(one.who, session=False)
 
 
 def end(one: Foreign, wait_s: float, pause: Pause = time.sleep) -> End:
     """End it as kvtop ends its own: one SIGINT, then SIGKILL to it and what it had. Raises PermissionError.
 
-    Only what descends from it: the session may be that of somebody's terminal.
+    Only `family_of` it.
     """
     return family.end(one.who, (), wait_s, pause, time.monotonic, session=False)
 

@@ -7,13 +7,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvtop.model.words import gib
 from kvtop.profiles.running.family import End
 from kvtop.profiles.running.record import Record, TierFile
 from kvtop.readings import OffloadFile
 
 _SHM = Path("/dev/shm")
 _PREFIX = "vllm_offload_"
-_GIB = 1 << 30
 YOUNG_S = 60.0
 """A file of another server that is younger may be about to be mapped."""
 
@@ -70,7 +70,7 @@ def _shared_memory(state: Record) -> list[str]:
     mine = {file.path: file.inode for file in state.tier_files}
     said: list[str] = []
     for file in _offload_files():
-        size = f"{file.bytes / _GIB:.1f} GiB"
+        size = gib(file.bytes)
         if file.path in mine and file.stale and _unlinked(file.path, mine[file.path]):
             said.append(f"removed its tier file {file.path} ({size})")
         elif file.path in mine and file.mapped_by:
@@ -108,7 +108,7 @@ def _cards(state: Record) -> list[str]:
         source.close()
     mine = {who.pid for who in state.family if who.lives}
     return [
-        f"process {one.pid} still holds {(one.memory_used_bytes or 0) / _GIB:.1f} GiB of GPU {gpu.index}"
+        f"process {one.pid} still holds {gib(one.memory_used_bytes)} of GPU {gpu.index}"
         for gpu in reading.gpus
         for one in gpu.processes
         if one.pid in mine

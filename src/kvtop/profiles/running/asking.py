@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from urllib.parse import urlsplit
+from base64 import b64encode
+from urllib.parse import unquote, urlsplit
 
 import h11
 
@@ -19,13 +20,18 @@ def get(url: str) -> tuple[int, bytes]:
     """
     parts = urlsplit(url)
     host, tls = parts.hostname or "127.0.0.1", parts.scheme == "https"
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    user, at, place = parts.netloc.rpartition("@")
+    headers = [("Host", place), ("Connection", "close")]
+    if at:
+        headers.append(("Authorization", f"Basic {b64encode(unquote(user).encode()).decode()}"))
     with socket.create_connection((host, parts.port or (443 if tls else 80)), ASK_S) as plain:
         if not tls:
-            return _exchange(plain, parts.netloc.rpartition("@")[2], parts.path or "/")
+            return _exchange(plain, path, headers)
         import ssl
 
         with ssl.create_default_context().wrap_socket(plain, server_hostname=host) as secured:
-            return _exchange(secured, parts.netloc.rpartition("@")[2], parts.path or "/")
+            return _exchange(secured, path, headers)
 
 
 def listens(host: str, port: int) -> bool:
@@ -37,11 +43,11 @@ def listens(host: str, port: int) -> bool:
     return True
 
 
-def _exchange(link: socket.socket, host: str, path: str) -> tuple[int, bytes]:
+def _exchange(link: socket.socket, path: str, headers: list[tuple[str, str]]) -> tuple[int, bytes]:
     talk = h11.Connection(h11.CLIENT)
     status, body = 0, b""
     try:
-        asked = h11.Request(method="GET", target=path, headers=[("Host", host), ("Connection", "close")])
+        asked = h11.Request(method="GET", target=path, headers=headers)
         link.sendall(talk.send(asked) + talk.send(h11.EndOfMessage()))
         while len(body) < _MAX_BYTES:
             event = talk.next_event()

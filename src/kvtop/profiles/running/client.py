@@ -21,10 +21,10 @@ from kvtop.errors import KvtopError, printable
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import aftermath, family, look, progress, record
-from kvtop.profiles.running.helpers import SIDECAR_STOP_S
+from kvtop.profiles.running.helpers import SIDECAR_STOP_S, after_stop
 from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
-from kvtop.profiles.running.order import Order
+from kvtop.profiles.running.order import Order, environment
 from kvtop.profiles.running.progress import Left
 from kvtop.profiles.running.record import Ask, Record
 from kvtop.profiles.running.runners import runner_of
@@ -200,12 +200,32 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     for sidecar in state.sidecars:
         family.end(sidecar, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True)
     state.notes = [*aftermath.told(done, state.stop_wait_s, True), *aftermath.left_over(state)]
-    state.notes.append("its keeper was gone: commands after the stop were not run")
+    look.owe(state)
     state.state, state.ended_at, state.why = "stopped", time.time(), ""
     state.family = [who for who in state.family if who.lives]
     state.sidecars = [who for who in state.sidecars if who.lives]
     record.write(state)
     return state
+
+
+def run_after_stop(chosen: Chosen, env: Mapping[str, str] | None = None, pause: family.Pause = time.sleep) -> list[str]:
+    """Run what is owed (`Record.after_owed`), as the profile has it now; what went wrong with it, in words.
+
+    Raises KvtopError where its environment cannot be made; it is owed still then.
+    """
+    state = record.read(chosen.name)
+    base = dict(os.environ if env is None else env)
+    with Lock(f"runs after_stop of {chosen.name}"):
+        try:
+            made = environment(chosen.launch, base)
+        except Failed as error:
+            raise KvtopError(f"after_stop of {printable(chosen.name, 80)}: {error}") from None
+        said = after_stop(chosen.profile.start.after_stop, made, chosen.launch.cwd, None, pause)
+        if state is not None:
+            state.after_owed = False
+            state.notes = [*state.notes, *said]
+            record.write(state)
+    return said
 
 
 def running() -> list[Seen]:

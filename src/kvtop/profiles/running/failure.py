@@ -11,9 +11,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvtop.errors import printable
 from kvtop.profiles.running.text import Lines, split
-from kvtop.sources.processes import masked
+from kvtop.profiles.secret import shown
 
 _ARGPARSE = re.compile(r"^(?:vllm|[\w./-]*\.py)(?: [\w-]+)*: error: (.+)")
 _WRAPPER = re.compile(
@@ -131,7 +130,7 @@ def _all(log: bytes) -> Sequence[str]:
 def _fit(cause: str) -> str:
     if not cause:
         return ""
-    words = printable(" ".join(masked((" ".join(cause.split()),))), 400)
+    words = shown(" ".join(cause.split()), 400)
     hint = next((hint for pattern, hint in _HINTS if pattern.search(cause)), "")
     return f"{words} ({hint})" if hint else words
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kvtop.errors import printable
@@ -16,6 +16,7 @@ from kvtop.profiles.running.asking import get
 from kvtop.profiles.running.family import Pause
 from kvtop.profiles.running.record import Record, Who
 from kvtop.profiles.running.tools import Failed
+from kvtop.profiles.secret import shown
 
 AFTER_S = 300.0
 """For each command after the stop."""
@@ -61,16 +62,7 @@ class Helpers:
             os.close(fd)
         self._running = []
         self._state.sidecars = [who for who in self._state.sidecars if who.lives]
-        commands = self._profile.start.after_stop
-        for number, command in enumerate(commands, 1):
-            which = f"after_stop command {number} of {len(commands)}"
-            try:
-                done = tools.run(command, env=self._env, cwd=self._cwd, timeout_s=AFTER_S, pause=pause, output=log)
-            except Failed as error:
-                self._state.notes.append(f"{which}: {error}")
-                continue
-            if done.code:
-                self._state.notes.append(f"{which} failed with exit code {done.code}")
+        self._state.notes += after_stop(self._profile.start.after_stop, self._env, self._cwd, log, pause)
 
     def rotate(self) -> None:
         """Keep the sidecars' logs small."""
@@ -109,10 +101,25 @@ class Helpers:
             if not sidecar.ready_url or _answers(sidecar.ready_url):
                 return
             if time.monotonic() > until:
-                raise Failed(
-                    f"the sidecar {name} does not answer at {printable(sidecar.ready_url, 120)}; its log: {path}"
-                )
+                raise Failed(f"the sidecar {name} does not answer at {shown(sidecar.ready_url, 120)}; its log: {path}")
             pause(_POLL_S)
+
+
+def after_stop(
+    commands: Sequence[list[str] | str], env: Mapping[str, str] | None, cwd: str | None, log: int | None, pause: Pause
+) -> list[str]:
+    """Run them one after the other; in words what went wrong. One that fails does not keep the next from running."""
+    said: list[str] = []
+    for number, command in enumerate(commands, 1):
+        which = f"after_stop command {number} of {len(commands)}"
+        try:
+            done = tools.run(command, env=env, cwd=cwd, timeout_s=AFTER_S, pause=pause, output=log)
+        except Failed as error:
+            said.append(f"{which}: {error}")
+            continue
+        if done.code:
+            said.append(f"{which} failed with exit code {done.code}")
+    return said
 
 
 def _answers(url: str) -> bool:

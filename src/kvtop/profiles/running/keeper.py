@@ -19,14 +19,15 @@ from pathlib import Path
 import msgspec
 
 from kvtop.errors import printable
+from kvtop.profiles.launch import asked
 from kvtop.profiles.running import aftermath, failure, lock, logs, progress, ready, record
 from kvtop.profiles.running.helpers import Helpers
 from kvtop.profiles.running.order import Order, environment
 from kvtop.profiles.running.progress import Progress
-from kvtop.profiles.running.record import Ask, Record, Who
+from kvtop.profiles.running.record import Ask, Record, Start, Who
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.tools import Failed
-from kvtop.profiles.secret import masked_words
+from kvtop.profiles.secret import masked_words, shown
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _WAKING = (signal.SIGHUP, signal.SIGCHLD)
@@ -168,12 +169,21 @@ class Keeper:
         self._runner.look()
         self._let_go()  # before anybody can read that it is ready
         self.save()
-        stages = self._progress.stages
         with contextlib.suppress(OSError):
-            record.remember(
-                state.name,
-                progress.took(stages, state.started_at, now, state.kv_cache_tokens, state.block_tokens),
-            )
+            record.remember(state.name, self._went_well(now))
+
+    def _went_well(self, now: float) -> Start:
+        state, seen = self._record, self._progress
+        return Start(
+            at=state.started_at,
+            took_s=max(0.0, now - state.started_at),
+            stages=record.ended_stages(seen.stages),
+            kv_cache_tokens=seen.kv_cache_tokens,
+            block_tokens=state.block_tokens,
+            kv_cache_rank_bytes=seen.kv_cache_rank_bytes,
+            hybrid=seen.hybrid,
+            model=state.model,
+        )
 
     def _last_words(self, tail: logs.Tail) -> None:
         """What was logged before it answered; a tool that follows a log takes a moment to hand it on."""
@@ -255,10 +265,11 @@ def _begun(order: Order, last: Record | None) -> Record:
         file=order.file,
         runner=profile.runner,
         argv=masked_words(launch.argv),
-        model=profile.serve.model,
+        model=shown(asked(launch.serve, launch.cwd).model or "", 1000),
         names=order.names,
         host=launch.host,
         port=launch.port,
+        after_stop=len(profile.start.after_stop),
         started_at=at,
         timeout_s=profile.start.timeout_s,
         stop_wait_s=profile.start.stop_wait_s,

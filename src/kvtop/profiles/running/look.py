@@ -6,6 +6,7 @@ import contextlib
 import time
 from dataclasses import dataclass
 
+from kvtop.errors import printable
 from kvtop.profiles.running import failure, record
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.runners import runner_of
@@ -85,8 +86,17 @@ def _finished(state: Record) -> Record:
         cause = failure.root_cause(runner.log_text(_LOG_BYTES), ran=ran)
         state.why = failure.ended(cause, state.exit_code, ran=ran) + "; its keeper was gone"
     state.ended_at = time.time()
+    owe(state)
     _save(state)
     return state
+
+
+def owe(state: Record) -> None:
+    """Server and keeper are gone: what the keeper would have run is left to a person."""
+    if state.after_stop and not state.after_owed:
+        state.after_owed = True
+        name = printable(state.name, 80)
+        state.notes.append(f"its keeper was gone: after_stop was not run; kvtop profile stop {name} offers it")
 
 
 def _save(state: Record) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from kvtop.profiles.running.record import Stage, Start, ended_stages
+from kvtop.profiles.running.record import Stage, Start
 from kvtop.profiles.running.text import Lines
 
 BEFORE, PROCESS, WEIGHTS, COMPILE, KV_CACHE, GRAPHS, PORT = STAGES = (
@@ -43,8 +43,10 @@ _COMPILES = re.compile(
     r"Dynamo bytecode transform time|torch\.compile (?:takes|took) |Directly load (?:the )?(?:AOT )?compil|"
     r"Compiling a graph for "
 )
-_KV_ROOM = re.compile(r"Available KV cache memory: ")
-_KV_SIZE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
+KV_ROOM = re.compile(r"Available KV cache memory: (\d{1,6}(?:\.\d{1,4})?) GiB")
+KV_SIZE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
+BLOCK = re.compile(r"Setting attention block size to (\d{1,7}) tokens")
+"""Of a hybrid model alone, before its KV cache is made."""
 _CAPTURES = re.compile(r"Capturing CUDA graph")
 _READY_TO_LISTEN = re.compile(
     r"Graph capturing finished in |init engine \(.*\) took |Supported tasks: |Starting vLLM (?:API )?server"
@@ -63,14 +65,21 @@ class Progress:
         self.shards: tuple[int, int] | None = None
         """(done, of) as the last bar had it."""
         self.kv_cache_tokens: int | None = None
+        self.kv_cache_rank_bytes: int | None = None
+        """Of one GPU, as the log rounds it."""
         self.tier_files: list[str] = []
         """Files in shared memory that the log names as made."""
-        self._compiles = False
+        self._fitted = False
 
     @property
     def now(self) -> str:
         """The stage that runs; empty before the first and after the last."""
         return self._now
+
+    @property
+    def hybrid(self) -> bool | None:
+        """Whether attention blocks were fitted to a Mamba state; None before the KV cache is made."""
+        return None if self.kv_cache_tokens is None else self._fitted
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -105,11 +114,16 @@ class Progress:
             self._bar(int(found[1]), int(found[2]), at)
         elif _LOADS.search(line):
             self.begin(WEIGHTS, at)
-        elif _LOADED.search(line) or _KV_ROOM.search(line):
+        elif _LOADED.search(line):
             self.begin(KV_CACHE, at)
+        elif found := KV_ROOM.search(line):
+            self.begin(KV_CACHE, at)
+            self.kv_cache_rank_bytes = int(float(found[1]) * (1 << 30))
+        elif BLOCK.search(line):
+            self._fitted = True
         elif _COMPILES.search(line):
             self._compile(at)
-        elif found := _KV_SIZE.search(line):
+        elif found := KV_SIZE.search(line):
             self.begin(KV_CACHE, at)
             self.kv_cache_tokens = int(found[1].replace(",", ""))
         elif _CAPTURES.search(line):
@@ -180,8 +194,3 @@ def _of_stage(name: str, usually: Mapping[str, float], spent: float, shards: tup
         done = shards[0] / shards[1]
         rest = (1 - done) * rest + done * spent * (1 - done) / done
     return rest
-
-
-def took(stages: Sequence[Stage], began: float, ready: float, tokens: int | None, block: int | None) -> Start:
-    """A good start, to be remembered."""
-    return Start(began, max(0.0, ready - began), ended_stages(stages), tokens, block)

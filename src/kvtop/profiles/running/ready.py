@@ -10,6 +10,7 @@ import msgspec
 
 from kvtop.errors import printable
 from kvtop.profiles.running.asking import get, listens
+from kvtop.profiles.secret import shown
 from kvtop.sources.listeners import holder, listening
 from kvtop.sources.url import authority
 
@@ -86,10 +87,10 @@ def _healthy(url: str) -> None:
         raise _Health("") from None  # it listens when it is ready
     except (OSError, ValueError) as error:
         raise _Health(
-            f"{printable(url, 120)} does not answer: {printable(str(error) or type(error).__name__, 80)}"
+            f"{shown(url, 120)} does not answer: {printable(str(error) or type(error).__name__, 80)}"
         ) from None
     if status != 200:
-        raise _Health(f"{printable(url, 120)} answers {status}")
+        raise _Health(f"{shown(url, 120)} answers {status}")
 
 
 def _at(host: str, port: int, path: str) -> str:

@@ -122,6 +122,10 @@ class Record(msgspec.Struct, kw_only=True):
     block_tokens: int | None = None
     tier_files: list[TierFile] = []
     sidecars: list[Who] = []
+    after_stop: int = 0
+    """Commands that the profile wants run when the server is gone."""
+    after_owed: bool = False
+    """They were not run: its keeper was gone. A person is asked (`kvtop profile stop`); nobody runs them by looking."""
     notes: list[str] = []
     """What was seen after its end: killed, left over, removed."""
 
@@ -135,6 +139,13 @@ class Start(msgspec.Struct, frozen=True):
     """Stage -> seconds."""
     kv_cache_tokens: int | None = None
     block_tokens: int | None = None
+    """Of one KV block."""
+    kv_cache_rank_bytes: int | None = None
+    """Of one GPU."""
+    hybrid: bool | None = None
+    """Its log said that attention blocks were fitted to a Mamba state. None: not known."""
+    model: str = ""
+    """Empty: not known."""
 
 
 def folder() -> Path:

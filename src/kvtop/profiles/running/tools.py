@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from kvtop.errors import printable
 from kvtop.profiles.running.family import POLL_S, Pause
+from kvtop.profiles.secret import shown
 
 QUICK_S = 15.0
 """For what only asks."""
@@ -37,12 +37,12 @@ class Done:
     def last_word(self) -> str:
         """The last line that it said, fit for a screen."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
-        return printable(lines[-1], 200) if lines else ""
+        return shown(lines[-1], 200) if lines else ""
 
     @property
     def first_word(self) -> str:
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
-        return printable(lines[0], 300) if lines else ""
+        return shown(lines[0], 300) if lines else ""
 
 
 def run(
@@ -60,7 +60,7 @@ def run(
     Raises Failed where it cannot be run or takes too long; it and what it started are killed then, and also where
     `pause` raises.
     """
-    name = printable(words if isinstance(words, str) else words[0] if words else "", 80)
+    name = shown(words if isinstance(words, str) else words[0] if words else "", 80)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             child = subprocess.Popen(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kvtop.model.words import gib
 from kvtop.profiles.check import sizes
+from kvtop.profiles.check.obstacles import is_at, listed, shared
 from kvtop.profiles.check.seen import Card, Facts, Holder, Lacks, Saying, Says, Server
 
 _STOPS = "nothing: the switch stops it first"
@@ -59,13 +58,13 @@ def gpu_overlap(facts: Facts) -> Saying:
         yield Lacks("the cards of this machine" if cards is None else "the servers of this machine")
         return
     for server in facts.servers:
-        shared = [card for card in cards if any(holder.pid in server.pids for holder in card.holders)]
-        if not shared:
+        both = shared(server, cards)
+        if not both:
             continue
-        says = f"{server.name} runs on GPU {_and([str(card.index) for card in shared])}"
+        says = f"{server.name} runs on GPU {listed([str(card.index) for card in both])}"
         if facts.goes(server.pid):
             yield Says("note", "gpus", says, _STOPS)
-        elif all(_fits(facts, card) for card in shared):
+        elif all(_fits(facts, card) for card in both):
             yield Says("warning", "gpus", f"{says}, which would be shared", "choose other cards, unless that is meant")
         else:
             yield Says("error", "gpus", says, _instead(server))
@@ -80,10 +79,6 @@ def _instead(server: Server) -> str:
     return f"kvtop profile switch stops {server.name} first; or choose other cards (gpus)"
 
 
-def _and(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
 def port_taken(facts: Facts) -> Saying:
     """Somebody listens on the port, or is about to: vLLM would load for minutes, and then fail (profile-shapes.md,
     mistake 7)."""
@@ -94,7 +89,7 @@ def port_taken(facts: Facts) -> Saying:
         return
     found = facts.listeners.get(facts.port)
     pid = found.pid if found is not None else None
-    server = next((one for one in facts.servers or () if _is_at(one, facts.port, pid)), None)
+    server = next((one for one in facts.servers or () if is_at(one, facts.port, pid)), None)
     if found is not None:
         who = f"{server.name} ({found.words})" if server is not None and server.profile else found.words
         says = f"port {facts.port}: {who} listens there"
@@ -106,11 +101,6 @@ def port_taken(facts: Facts) -> Saying:
         yield Says("note", "--port", says, _STOPS)
     else:
         yield Says("error", "--port", says, f"--port {_free_port(facts)}, or stop what is there")
-
-
-def _is_at(server: Server, port: int, pid: int | None) -> bool:
-    """Whether it is the one that listens: by its process where that is known, else by the port of its command line."""
-    return pid in server.pids if pid is not None else server.port == port
 
 
 def _free_port(facts: Facts) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from kvtop.clock import iso
-from kvtop.errors import printable
 from kvtop.profiles.running import family, logs, ready, tools
 from kvtop.profiles.running.asking import listens
 from kvtop.profiles.running.family import End, Pause
@@ -17,6 +16,7 @@ from kvtop.profiles.running.order import Order
 from kvtop.profiles.running.record import Who
 from kvtop.profiles.running.runners.base import Runner
 from kvtop.profiles.running.tools import Failed
+from kvtop.profiles.secret import shown
 
 _ID = re.compile(r"^[0-9a-f]{12,64}$")
 STOP_MORE_S = 20.0
@@ -207,4 +207,4 @@ def _docker_error(done: tools.Done) -> str:
     lines = [line for line in done.err.splitlines() if line.startswith(("docker: ", "Error"))]
     first = lines[0] if lines else done.first_word
     said = first.removeprefix("docker: ").removeprefix("Error response from daemon: ")
-    return printable(f"docker did not start it: {said or f'exit code {done.code}'}", 400)
+    return shown(f"docker did not start it: {said or f'exit code {done.code}'}", 400)

@@ -12,6 +12,7 @@ from kvtop.profiles.running.order import Order
 from kvtop.profiles.running.record import Who
 from kvtop.profiles.running.runners.base import Runner
 from kvtop.profiles.running.tools import Failed, code_of
+from kvtop.profiles.secret import shown
 
 
 class Venv(Runner):
@@ -22,7 +23,7 @@ class Venv(Runner):
 
     def start(self, order: Order, env: Mapping[str, str], *, log: int | None, pause: Pause, timeout_s: float) -> None:
         launch = order.launch
-        name = printable(launch.argv[0], 200)
+        name = shown(launch.argv[0], 200)
         try:
             self._child = subprocess.Popen(
                 launch.argv,
