@@ -9,15 +9,19 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from kvtop.cli import profile
-from kvtop.profiles.running import attached
+from kvtop.profiles.running import asking, attached
 
 
 class _Health(http.server.BaseHTTPRequestHandler):
+    asked: ClassVar[list[tuple[str, str | None]]] = []
+
     def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers.get("Authorization")))
         self.send_response(200 if self.path in ("/health", "/gate/health") else 503)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -98,3 +102,10 @@ def test_all_are_asked_at_once(
     assert f"no answer  127.0.0.1:{silent} timed out 0 s ago" in lines["silent0"] or (
         f"no answer  127.0.0.1:{silent} timed out 1 s ago" in lines["silent0"]
     )
+
+
+def test_a_health_url_is_asked_as_it_is_written(answers: int) -> None:
+    _Health.asked.clear()
+    assert asking.get(f"http://127.0.0.1:{answers}/health")[0] == 200
+    assert asking.get(f"http://me:a%20b@127.0.0.1:{answers}/health?deep=1")[0] == 503
+    assert _Health.asked == [("/health", None), ("/health?deep=1", "Basic bWU6YSBi")]

@@ -12,6 +12,7 @@ from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.running import record
 from kvtop.profiles.running.record import Record
+from kvtop.profiles.shell import quoted
 from kvtop.readings import HostReading
 
 
@@ -97,7 +98,7 @@ def _of_record(state: Record, names: set[str]) -> Iterator[Row]:
         yield Row("profile's after_stop", False, because, f"kvtop profile stop {name} offers it")
     if not lives and not kept and name not in names and not _there(state.file):
         because = f"of {name}, whose profile is not there any more"
-        yield Row("profile's record", False, because, f"rm {_quoted(record.path_of(state.name))}")
+        yield Row("profile's record", False, because, f"rm {quoted(str(record.path_of(state.name)))}")
 
 
 def _there(file: str) -> bool:
@@ -105,12 +106,6 @@ def _there(file: str) -> bool:
         return bool(file) and Path(file).exists()
     except (OSError, ValueError):
         return False
-
-
-def _quoted(path: Path) -> str:
-    import shlex
-
-    return shlex.quote(str(path))
 
 
 def _left(records: tuple[Record, ...], host: HostReading) -> Iterator[Row]:

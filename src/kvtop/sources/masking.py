@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from kvtop.errors import printable
@@ -34,7 +35,7 @@ _HEADER_SECRET = re.compile(
     re.IGNORECASE,
 )
 _FLAG = re.compile(r"--[a-z][\w.-]*(=.*)?", re.IGNORECASE | re.DOTALL)
-_URL_SECRET = re.compile(r"""(://)(?:[^/@\s"']+|[^\s/@:"']*:(?!\d{1,5}/)[^\s"']*)@""")
+_URL_SECRET = re.compile(r"""(://)(?:[^/@\s"']+|[^\s/@:"']*:(?!\d{1,5}/)(?:(?!://)[^\s"']){0,500})@""")
 _QUERY_SECRET = re.compile(
     r"""([?&](?:[\w-]*(?:key|token|password|passwd|secret|signature)|sig|pass|pwd)=)[^&\s"'#]+""", re.IGNORECASE
 )
@@ -49,6 +50,12 @@ _KEY = re.compile(
 
 def masked(command: Sequence[str]) -> tuple[str, ...]:
     """A command line without its secrets, fit to be shown."""
+    return _masked(tuple(command))
+
+
+@lru_cache(64)
+def _masked(command: tuple[str, ...]) -> tuple[str, ...]:
+    # the processes of this machine are looked at every second, and seldom change
     return tuple(printable(word, 4000) for word in without_secrets(command))
 
 

@@ -53,10 +53,10 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class LastStart:
-    """What the log of this profile's last start told."""
+    """What the last good start of this profile told: its record, else its log."""
 
     kv_cache_tokens: int | None = None
-    """`GPU KV cache size: N tokens`."""
+    """`GPU KV cache size: N tokens` of the log."""
     block_tokens: int | None = None
     """Of one KV block, after hybrid models are unified."""
     kv_cache_bytes: int | None = None
