@@ -17,8 +17,8 @@ from kvtop.model.finding import Finding
 from kvtop.model.view import ServerView, TapView, Turn
 from kvtop.readings import State
 from kvtop.triage.in_a_row import finding
-from kvtop.triage.kinds import Because, Kind, Reason, Verdict, Who
-from kvtop.triage.result import Cause, Diff, FirstDifference, Phases, Tokens, Why
+from kvtop.triage.kinds import Because, Kind, Reason, Varies, Verdict, Who
+from kvtop.triage.result import Cause, Diff, FirstDifference, Phases, Split, Tokens, Why
 from kvtop.ui.draw import pick
 from kvtop.ui.verdicts import verdict
 
@@ -51,7 +51,8 @@ CASES: dict[str, tuple[Why, str, tuple[str, ...], str, str]] = {
     # verdict -> tone, cells, the longest clause, chip
     "broke": (
         BROKE, "bad",
-        ("prefix broke at 12,622 in tools[4]: key order", "key order in tools[4]", "broke in tools[4]", "key order", "broke"),
+        ("prefix broke at 12,622 in tools[4]: key order", "key order in tools[4]", "broke in tools[4]", "key order",
+         "broke"),
         "prefix broke at token 12,622 in tools[4] (key order), 107k re-read", "SLOW",
     ),
     "broke, no tokens": (
@@ -82,7 +83,8 @@ CASES: dict[str, tuple[Why, str, tuple[str, ...], str, str]] = {
             BROKE, reason="tool_key_order",
             diff=diff(cause(Kind.ROLLED_BACK, Who.NOBODY), cause(), section="messages[9].content"),
         ),
-        "bad", ("prefix broke in tools[4]: key order", "key order in tools[4]", "broke in tools[4]", "key order", "broke"),
+        "bad",
+        ("prefix broke in tools[4]: key order", "key order in tools[4]", "broke in tools[4]", "key order", "broke"),
         "prefix broke in tools[4] (key order), 107k re-read", "SLOW",
     ),
     "still running": (
@@ -178,6 +180,25 @@ def test_every_kind_of_cause_fits_the_sentence(kind: Kind) -> None:
     found = finding(dataclasses.replace(BROKE, diff=diff(cause(kind)), reason=kind.value), TURN)
     assert len(said(row(found)).text) <= 125
     assert "_" not in found.cells[0].replace(kind.value, "") or kind.value in found.cells[0]
+
+
+def test_a_clock_in_the_system_prompt_is_called_that() -> None:
+    clock = dataclasses.replace(
+        cause(Kind.VOLATILE_TEXT), section="messages[0].content", values=(Varies.DATE_TIME,), of_system=True
+    )
+    broke = dataclasses.replace(
+        BROKE,
+        diff=diff(clock, section="messages[0].content"),
+        reason="volatile_text",
+        split=Split(4_511, 768, 3_712, 0),
+    )
+    found = finding(broke, TURN)
+    assert found.cells == (
+        "prefix broke at 12,622 in the system prompt: a clock", "a clock in the system prompt",
+        "broke in the system prompt", "a clock", "broke",
+    )  # fmt: skip
+    assert found.clauses[0] == "prefix broke at token\u00a012,622 in the system prompt (a clock), 107k re-read"
+    assert (found.reread_tokens, found.new_tokens) == (3_712, 31)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,18 @@ def test_an_insertion_a_removal_and_an_edit() -> None:
     ]  # fmt: skip
 
 
+def test_what_is_appended_begins_where_the_old_prompt_ends() -> None:
+    """The end of the last message is the end of the new one, too: it is none of what came."""
+    end = [7, 8, 9]
+    old = [*range(100, 200), *end]
+    new = [50, *old, *range(300, 340), *end]
+    found = hunks(pack(old), pack(new))
+    assert found[-1] == Hunk(range(103, 103), range(104, 147), False)
+    assert found[-2] == Hunk(range(0, 103), range(1, 104), True)
+    gone = hunks(pack(new), pack(old))
+    assert gone[-1] == Hunk(range(104, 147), range(103, 103), False)
+
+
 def test_a_few_tokens_that_are_equal_by_chance_part_nothing() -> None:
     old, new = [1] * 9 + [7, 8] + [1] * 9, [2] * 9 + [7, 8] + [2] * 9
     assert [h.same for h in hunks(pack(old), pack(new))] == [False]

@@ -14,7 +14,6 @@ from kvtop.model.words import exact, secs
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import in_words
 from kvtop.triage.result import Cause, Split, Why
-from kvtop.triage.words import nothing_lost
 
 WIDTH = 100
 
@@ -67,7 +66,6 @@ def causes(found: Sequence[Cause], main: str | None) -> Iterator[str]:
             continue
         price = [] if cause.told_tokens is None else [f"{exact(cause.told_tokens)} tokens"]
         price += [] if cause.told_s is None else [secs(cause.told_s)]
-        price += [nothing_lost(cause)] if nothing_lost(cause) else []
         values = f" ({', '.join(value.value for value in cause.values)})" if cause.values else ""
         moved = f" -> {in_words(cause.pointer_new)}" if cause.pointer_new is not None else ""
         told = [f"{cause.kind.value}{values} in {cause.section}{moved}", *price, cause.who.value]

@@ -296,10 +296,11 @@ class Casebook:
             replays=of_server(self._replays, turn.upstream),
         )
         made = judged(replace(scene, events=await self._told(turn, scene.source)))
-        if made.diff is None or made.split.reread is None:
+        if made.diff is None:
             return made
-        causes = charged(made.diff.causes, made.split.changed)
-        return replace(made, diff=replace(made.diff, causes=causes))
+        causes = made.diff.causes if made.split.reread is None else charged(made.diff.causes, made.split.changed)
+        said = (*made.evidence, *gone_back.said(causes))
+        return replace(made, diff=replace(made.diff, causes=causes), evidence=said)
 
     def _around(self, turn: Captured, base: Captured | None, expected: Expected | None) -> list[Captured]:
         """Others of its upstream by number; those from before the turns that it goes back to on with their samples."""

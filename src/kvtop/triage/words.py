@@ -150,4 +150,4 @@ def section(text: str) -> str:
 
 def nothing_lost(one: Cause) -> str:
     """What is said in the place of a price; empty: it has one, or that is not known."""
-    return "nothing of this prompt was lost" if one.kind in NOT_SENT_AGAIN else ""
+    return "nothing of this prompt is lost by that" if one.kind in NOT_SENT_AGAIN else ""
