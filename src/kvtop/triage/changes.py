@@ -217,7 +217,7 @@ class _Maker:
         pairs = [*found.equal, *found.alike]
         removed, inserted = list(found.removed), list(found.inserted)
         head = common_head(sorted(found.equal), [(i, i) for i in range(len(old.messages))])
-        if head == len(found.equal) and another_way(old.messages, new.messages, head, found.alike):
+        if head == len(found.equal) and another_way(old.messages, new.messages, head, found.alike, likeness):
             pairs = [pair for pair in pairs if pair in found.equal or role(old.messages[pair[0]]) in SYSTEM]
             removed = sorted(set(range(len(old.messages))) - {i for i, _ in pairs})
             inserted = sorted(set(range(len(new.messages))) - {j for _, j in pairs})

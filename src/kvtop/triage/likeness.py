@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -60,12 +60,13 @@ def another_way(
     new: Sequence[Mapping[str, Any]],
     head: int,
     alike: Sequence[tuple[int, int]],
+    likeness: Callable[[Mapping[str, Any], Mapping[str, Any]], float],
 ) -> bool:
     """Whether all that follows an equal beginning is other talk, and not the same one edited."""
     rest = len(old) - head
     if rest < 3 or not alike:
         return False
-    return sum(message_likeness(old[i], new[j]) for i, j in alike) / rest < SAME_TALK
+    return sum(likeness(old[i], new[j]) for i, j in alike) / rest < SAME_TALK
 
 
 def renamed(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
