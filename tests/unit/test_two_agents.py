@@ -10,7 +10,7 @@ from agent_shop import OTHER, RULES, Agent, Box, said
 
 from kvtop import paths
 from kvtop.capture.store.store import Store
-from kvtop.triage.kinds import Kind, Who
+from kvtop.triage.kinds import Kind, Verdict, Who
 from kvtop.triage.result import Cause
 
 pytestmark = pytest.mark.asyncio
@@ -60,6 +60,20 @@ async def test_the_first_turn_of_another_agent_has_one_cause(box: Box, other: Ag
     first = box.turn(other, [{"role": "user", "content": task}], talk="c2", relation=relation, clock="11:22:33")
     (cause,) = await causes(box, first)
     assert (cause.kind, cause.who, cause.seen, cause.values) == (Kind.OTHER_CONVERSATION, Who.NOBODY, None, ())
+
+
+async def test_a_subagent_that_is_given_the_same_task(box: Box) -> None:
+    talk(box, MAIN, 4, "c1")
+    like = Agent("Searcher", [*RULES[:20], *OTHER[:20]], ("grep", "glob", "edit"))
+    first = box.turn(like, said(1), talk="c2", relation="subagent", clock="11:22:33")
+    assert kinds(await causes(box, first)) == [Kind.OTHER_CONVERSATION]
+
+
+async def test_an_agent_that_goes_on_with_other_tools_and_rules_is_no_other_one(box: Box) -> None:
+    parent = talk(box, MAIN, 2, "c1")
+    acts = Agent("Main", [*RULES[:20], *OTHER[:20]], ("grep", "glob", "edit"))
+    found = kinds(await causes(box, box.turn(acts, said(3), talk="c1", relation="next", parent=parent)))
+    assert set(found) == {Kind.TOOLS_CHANGED, Kind.TEXT_EDITED}
 
 
 async def test_the_first_turn_of_the_same_agent_keeps_what_its_head_should_say_alike(box: Box) -> None:
@@ -146,3 +160,18 @@ async def test_two_sessions_in_a_row(box: Box) -> None:
             box.turn(MAIN, said(3), talk=f"c{n}", clock=f"1{n}:15:20", relation="next", parent=first)
     clock = next(cause for cause in await causes(box, first) if cause.kind is Kind.VOLATILE_TEXT)
     assert clock.seen == "in each of the last 2 sessions of this agent"
+
+
+async def test_the_verdict_on_a_compaction_that_no_hint_ties(box: Box) -> None:
+    summary = [{"role": "user", "content": SUMMARY[0]["content"].replace("odd parts. ", "odd parts. " * 20)}]
+    talk(box, MAIN, 40, "b1", upstream="elsewhere")
+    cases = box.book()
+    alike = (await cases.diff(cases.turn(box.turn(MAIN, summary, talk="b2", upstream="elsewhere")))).diff.tokens
+    talk(box, MAIN, 40, "c1")
+    cached = alike.reusable
+    first = box.turn(MAIN, summary, talk="c2", prompt_tokens=alike.new, cached_tokens=cached, completion_tokens=9)
+    made = await cases.why(cases.turn(first))
+    assert made.diff is not None
+    assert (made.verdict, made.reason) == (Verdict.PROMPT_DIVERGED, "compaction")
+    assert "its history was compacted, by design" in made.sentence
+    assert [(cause.kind, cause.who) for cause in made.diff.causes] == [(Kind.COMPACTION, Who.NOBODY)]

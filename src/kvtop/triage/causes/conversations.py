@@ -173,7 +173,7 @@ def _apart(board: Board) -> bool:
     if _other_system(c) and (_other_tools(c) or kept == 0):
         return kept <= 2
     if two_agents(c) and kept < len(c.old.messages) - head[0]:
-        return kept <= 2
+        return kept <= 1  # both may have been given the same task
     if kept or not asked or not all(_unlike(c.old.messages[i], c.new.messages[j]) for i, j in shared):
         return False
     systems = [one.messages[:n] for one, n in zip((c.old, c.new), head, strict=True)]
