@@ -51,6 +51,16 @@ def test_of_equals_the_same_conversation_and_then_the_newest() -> None:
     assert found is not None and found.turn.id == 1, "less than a unit more decides nothing"
 
 
+def test_of_other_conversations_the_longest_beginning_is_compared_also_within_a_unit() -> None:
+    ids = {1: pack([1, 2, 3, 4, 5]), 2: pack([1, 2, 3, 4]), 3: pack([1, 2, 3])}
+    turns = [turn(1, conversation="c7"), turn(2, conversation="c8"), turn(3)]
+    new = turn(9, outline=HEAD, conversation="c9")
+    found = by_ids(new, pack([1, 2, 3, 4, 5, 6]), ids, turns, 16)
+    assert found is not None and (found.turn.id, found.common) == (1, 5)
+    own = by_ids(replace(new, conversation="c1"), pack([1, 2, 3, 4, 5, 6]), ids, turns, 16)
+    assert own is not None and own.turn.id == 3, "its own comes before what others share within a unit"
+
+
 def test_only_the_same_model_and_upstream_before_it() -> None:
     new = turn(100)
     others = [

@@ -30,9 +30,11 @@ from kvtop.capture.conversations.agents import AGENTS, NAME_LIMIT, VERSION_LIMIT
         ("Anthropic/JS 0.71.2", ("Anthropic JS", "0.71.2")),
         ("ai-sdk/openai-compatible/3.0.37 ai-sdk/provider-utils/5.0.30 runtime/bun/1.3.13", ("AI SDK", "3.0.37")),
         ("litellm/1.90.0", ("LiteLLM", "1.90.0")),
-        ("python-httpx/0.28.1", ("httpx", "0.28.1")),
+        ("python-httpx/0.28.1", ("unknown", None)),
         ("curl/8.5.0", ("curl", "8.5.0")),
-        ("Bun/1.4.6", ("Bun", "1.4.6")),
+        ("Bun/1.4.6", ("unknown", None)),
+        ("Go-http-client/2.0", ("unknown", None)),
+        ("axios/1.7.2", ("unknown", None)),
         ("MyThing/v2.1-beta extra", ("MyThing", "2.1-beta")),
         ("just words", ("just", None)),
         ("", ("unknown", None)),
@@ -52,11 +54,23 @@ def test_headers_that_one_program_sends_come_before_the_library_that_it_uses() -
     assert name_of([("User-Agent", "opencode/1.2"), ("X-Title", "other")], {}) == ("opencode", "1.2")
 
 
+def test_a_library_of_http_says_nothing_of_who_asks() -> None:
+    library = ("User-Agent", "python-httpx/0.28.1")
+    assert name_of([library], {}, "Mistral Vibe") == ("Mistral Vibe", None)
+    assert name_of([library, ("X-Title", "My own agent")], {}) == ("My own agent", None)
+    assert name_of([library], {}) == ("unknown", None)
+
+
 def test_hints_stand_in_for_headers_that_are_gone() -> None:
     assert name_of([], {"x-codex-window-id": "01a2:0"})[0] == "Codex"
     assert name_of([], {}) == ("unknown", None)
 
 
+VIBE = """You help with anything.
+
+You are Mistral Vibe, a CLI coding agent built by Mistral AI.
+Act first.
+"""
 AIDER = """Act as an expert software developer.
 Always use best practices when coding.
 Take requests for changes to the supplied code.
@@ -105,6 +119,8 @@ def test_a_library_s_user_agent_gives_way_to_the_program_that_the_instructions_t
             "aider",
         ),
         ("/v1/messages", {"system": AIDER, "messages": []}, "aider"),
+        ("/v1/messages", {"system": VIBE, "messages": []}, "Mistral Vibe"),
+        ("/v1/messages", {"system": f"It wrote: {VIBE.splitlines()[2]}", "messages": []}, ""),
         ("/v1/messages", {"system": [{"type": "text", "text": "x-y: z"}, {"type": "text", "text": AIDER}]}, "aider"),
         ("/v1/responses", {"instructions": AIDER, "input": "hi"}, "aider"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": AIDER}]}, ""),

@@ -10,6 +10,7 @@ from msgspec.structs import replace as with_
 from triage_scenes import LAW, NEW, SERVER, T, diff, sample, scene, turn
 
 from kvtop.capture.turn import TurnState
+from kvtop.triage.in_a_row import finding
 from kvtop.triage.kinds import Because, Kind, Varies, Verdict, Who
 from kvtop.triage.result import Cause, Phases
 from kvtop.triage.reuse import Expected
@@ -104,6 +105,24 @@ def test_a_break_that_only_structure_tells() -> None:
 def test_what_is_no_break(more: dict[str, Any]) -> None:
     values = {"turn": HALF, "expected": BROKE, **more}
     assert why(scene(**values)).verdict is not Verdict.PROMPT_DIVERGED
+
+
+def test_few_tokens_that_were_read_again_are_not_denied() -> None:
+    turn = with_(WELL, cached_tokens=19_632)
+    law = Expected(19_632, True, 19_632, 19_632, 19_640, (), 10, 10)
+    well = why(scene(turn=turn, expected=law, diff=diff(KEY_ORDER, reread=384)))
+    assert well.verdict is Verdict.NO_FAULT and well.split.changed == 384
+    assert well.sentence == "Turn 14: 93 % cached, TTFT 1.2 s; 384 tokens read again, too few to notice"
+    assert finding(well, turn).clauses == ("384 tokens read again, too few to notice",)
+
+
+def test_the_rate_of_a_long_input_is_its_own() -> None:
+    """A server that read slower before: 30 s is not what took 22."""
+    first = with_(NEW, relation="first", parent=None, conversation="c14", prompt_tokens=18_240, queue_s=0.0)
+    found = why(scene(turn=first, baseline=None, expected=None, rate=600.0))
+    assert (found.verdict, found.evidence) == (
+        Verdict.NEW_TOKENS, ("18,240 tokens at 829 a second take 22 s",),
+    )  # fmt: skip
 
 
 def test_two_conversations_are_no_broken_one() -> None:

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvtop.triage.causes.conversations import one_agent
+from kvtop.triage.causes.conversations import of_talk, one_agent, strangers
+from kvtop.triage.causes.history import tells_before
 from kvtop.triage.causes.template import HANDFUL
-from kvtop.triage.changes import Comparison, in_system
+from kvtop.triage.changes import Comparison
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.pricing import dearest_first
 from kvtop.triage.result import Cause
 
 
-def two_conversations(causes: Sequence[Cause], comparison: Comparison) -> tuple[Cause, ...]:
-    """The same causes, with all those of the messages as one: what is said in another conversation is another thing,
-    and what another agent is told. Nothing else that costs a handful of tokens is told."""
-    same = one_agent(comparison)
-    talk = [one for one in causes if _of_talk(one, comparison) or (not same and one.kind is Kind.TEXT_EDITED)]
+def two_conversations(
+    causes: Sequence[Cause], comparison: Comparison, common: int | None = None, unit: int | None = None
+) -> tuple[Cause, ...]:
+    """The same causes, with all those of the messages as one: what is said in another conversation is another thing.
+    Of two agents this one is all, and what each of them is told and may call belongs to it. A history that gave way to
+    its summary is told as that. `common`: tokens that both begin with, of which the server matches `unit` at once."""
+    if any(one.kind is Kind.COMPACTION for one in causes) and one_agent(comparison) and tells_before(comparison.new):
+        return tuple(causes)
+    if _nothing_shared(comparison, common, unit):
+        if own := next((one for one in causes if one.kind is Kind.PER_AGENT_TEXT_FIRST), None):
+            return (own,)
+        talk = list(causes)
+    else:
+        same = one_agent(comparison)
+        talk = [one for one in causes if of_talk(one, comparison) or (not same and one.kind is Kind.TEXT_EDITED)]
     if not talk:
         return tuple(map(_of_head, causes))
     lost = [one.lost_tokens for one in talk if one.lost_tokens is not None]
@@ -46,6 +57,15 @@ def two_conversations(causes: Sequence[Cause], comparison: Comparison) -> tuple[
     return dearest_first(found)
 
 
+def _nothing_shared(comparison: Comparison, common: int | None, unit: int | None) -> bool:
+    """They are two agents' prompts; or no whole block of them is the same, and no agent is known by its head."""
+    old, new = comparison.old, comparison.new
+    if strangers(old, new):
+        return True
+    few = common is not None and common < max(HANDFUL, unit or 0)
+    return few and not (old.tools or new.tools) and not one_agent(comparison)
+
+
 _OWN = "say what is a conversation's own in its first message, behind what all of them share"
 _FIXES = {
     Kind.VOLATILE_TEXT: _OWN,
@@ -59,10 +79,3 @@ _FIXES = {
 def _of_head(cause: Cause) -> Cause:
     """What two conversations of one agent can do about it: neither goes on with the other's messages."""
     return replace(cause, fix=_FIXES[cause.kind]) if cause.kind in _FIXES else cause
-
-
-def _of_talk(cause: Cause, comparison: Comparison) -> bool:
-    if cause.kind is Kind.PER_AGENT_TEXT_FIRST:
-        return False
-    changes = [one for one in comparison.changes if one.id in cause.changes]
-    return any(one.message is not None and not in_system(comparison, one) for one in changes)

@@ -67,8 +67,8 @@ def by_ids(
 ) -> Baseline | None:
     """By the packed token ids of their prompts (`kvtop.triage.ids`), `known` by turn; those without are left out.
 
-    `unit`: a prefix is matched in multiples of so many tokens, and less than that decides nothing. None: no turn
-    before it shares a token.
+    `unit`: a prefix is matched in multiples of so many tokens, and less than that decides nothing against a turn of its
+    own conversation. None: no turn before it shares a token.
     """
     old = [one for one in before(turn, turns) if one.id in known]
     lengths = {one.id: common(ids, known[one.id]) for one in old}
@@ -147,9 +147,10 @@ def prompt_parts(outline: Sequence[Part]) -> list[Part]:
 
 
 def _best(turn: Captured, old: Sequence[Captured], shared: Callable[[Captured], int], unit: int) -> Baseline | None:
-    def rank(one: Captured) -> tuple[int, bool, float, int]:
+    def rank(one: Captured) -> tuple[int, bool, int, float, int]:
         same = turn.conversation is not None and one.conversation == turn.conversation
-        return shared(one) // unit, same, *_order(one)
+        # Of other conversations the longest beginning says most of what differs, also within a unit.
+        return shared(one) // unit, same, 0 if same else shared(one), *_order(one)
 
     found = max((one for one in old if shared(one)), key=rank, default=None)
     if found is None:

@@ -14,7 +14,7 @@ from kvtop.errors import KvtopError
 from kvtop.model.judge import Thresholds
 from kvtop.model.own import OwnRequest, of_server
 from kvtop.model.view import CONTINUES
-from kvtop.triage import baseline, gone_back, seen
+from kvtop.triage import agent, baseline, gone_back, seen
 from kvtop.triage.apart import two_conversations
 from kvtop.triage.cost import priced
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
@@ -25,12 +25,11 @@ from kvtop.triage.kv_facts import Told
 from kvtop.triage.overlap import shared
 from kvtop.triage.pricing import charged
 from kvtop.triage.prompt import Prompt
-from kvtop.triage.recurrence import Step, seen_before
+from kvtop.triage.recurrence import seen_before
 from kvtop.triage.result import Cause, Why
 from kvtop.triage.reuse import Expected, History
 from kvtop.triage.seen import KvFacts
 from kvtop.triage.shortened import shortened
-from kvtop.triage.talk import Talk
 from kvtop.triage.verdict import why as judged
 
 LOOKED_AT = baseline.LOOKED_AT
@@ -80,9 +79,7 @@ class Known:
 
 
 NOTHING = Known()
-BESIDE = ("side", "subagent")
-"""Relations of turns that are no step of their conversation."""
-APART = ("first", *BESIDE)
+APART = ("first", *agent.BESIDE)
 """Relations of turns whose messages are their own."""
 
 
@@ -348,7 +345,7 @@ class Casebook:
             told, before = self.talk(new)
             causes = seen_before(causes, told, same_pair=before == base.id)
         if new.relation in APART and base.conversation != new.conversation:
-            causes = two_conversations(causes, made.comparison)
+            causes = two_conversations(causes, made.comparison, made.diff.tokens.common, self._known.unit)
         if any(cause.kind is Kind.ROLLED_BACK for cause in causes):
             causes = gone_back.named(causes, new, self.before(new))
         causes = priced(causes, new, self._rate(new))
@@ -362,36 +359,18 @@ class Casebook:
         )
 
     def talk(self, turn: Captured) -> tuple[tuple[Cause, ...], int | None]:
-        """The causes of a turn against the one before it, with how often each was seen in the last turns of its agent:
-        each compared with the one before it in its conversation, a first one with the agent's turn before. And that
-        turn."""
-        steps: list[Step] = []
-        talks: dict[str | None, Talk] = {}
-        last: dict[str | None, int] = {}
-        causes: tuple[Cause, ...] = ()
-        before: tuple[int, Prompt] | None = None
-        compared: int | None = None
-        for row in self._of_agent(turn):
-            try:
-                prompt = (self._sent.get(row.id) or self._read(row)).prompt  # each is looked at once
-            except KvtopError:  # its body is not kept, or damaged: the others still tell
-                continue
-            talk = talks.setdefault(row.conversation, Talk(steps, gateway=_through_proxy(turn)))
-            causes = talk.add(row.started_at, prompt, before[1] if before else None)
-            compared = last.get(row.conversation, before[0] if before else None)
-            before, last[row.conversation] = (row.id, prompt), row.id
-        return causes, compared
+        """The causes of a turn as the last turns of its agent tell them (`kvtop.triage.agent.told`), and the turn that
+        it was compared with there."""
+        rows = [row for row in self._store.turns(last=4 * TALK, before_id=turn.id + 1) if row.id != turn.id]
+        turns = agent.turns(turn, filter(_has_prompt, rows), self._prompt, TALK)
+        return agent.told(turns, gateway=_through_proxy(turn))
 
-    def _of_agent(self, turn: Captured) -> list[Captured]:
-        """Its last turns on that model and upstream, this one the last."""
-
-        def same(row: Captured) -> bool:
-            return (row.upstream, row.model, row.agent) == (turn.upstream, turn.model, turn.agent)
-
-        rows = self._store.turns(last=4 * TALK, before_id=turn.id + 1)
-        fit = [row for row in rows if same(row) and _has_prompt(row) and row.relation not in BESIDE]
-        mine = [row for row in fit if row.id != turn.id]
-        return [*reversed(mine[: TALK - 1]), turn]
+    def _prompt(self, turn: Captured) -> Prompt | None:
+        """None: its body is not kept, or damaged: the others still tell."""
+        try:
+            return (self._sent.get(turn.id) or self._read(turn)).prompt  # each is looked at once
+        except KvtopError:
+            return None
 
 
 def _reads_nothing(prompt: Prompt) -> bool:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -18,6 +19,7 @@ from kvtop.triage.likeness import (
     by_name,
     call_likeness,
     message_likeness,
+    renamed,
     same_ones,
 )
 from kvtop.triage.prompt import Path, Prompt
@@ -210,11 +212,12 @@ class _Maker:
     # -- messages
 
     def messages(self, old: Prompt, new: Prompt) -> tuple[List, tuple[tuple[int, int], ...], tuple[int, ...]]:
-        found = insertions_last(align(old.messages, new.messages, key_of, message_likeness), new.messages, key_of)
+        likeness = partial(message_likeness, ids=renamed(old.messages, new.messages))
+        found = insertions_last(align(old.messages, new.messages, key_of, likeness), new.messages, key_of)
         pairs = [*found.equal, *found.alike]
         removed, inserted = list(found.removed), list(found.inserted)
         head = common_head(sorted(found.equal), [(i, i) for i in range(len(old.messages))])
-        if head == len(found.equal) and another_way(old.messages, new.messages, head, found.alike):
+        if head == len(found.equal) and another_way(old.messages, new.messages, head, found.alike, likeness):
             equal = set(found.equal)
             pairs = [pair for pair in pairs if pair in equal or role(old.messages[pair[0]]) in SYSTEM]
             removed = sorted(set(range(len(old.messages))) - {i for i, _ in pairs})

@@ -11,7 +11,8 @@ from kvtop.model.finding import Finding
 from kvtop.model.words import exact, nb, secs, tok
 from kvtop.triage.kinds import Because, Kind, Reason, Verdict, Who
 from kvtop.triage.result import Cause, Diff, Why
-from kvtop.triage.words import cause, place, section
+from kvtop.triage.split import too_few
+from kvtop.triage.words import NOTHING_TO_MEND, cause, place, section
 
 SENTENCE = 400
 """Characters of a verdict's sentence: what an error body says stands in it too."""
@@ -77,18 +78,20 @@ def finding(why: Why, turn: Captured) -> Finding:
 
 
 def _no_fault(why: Why, turn: Captured) -> _Said:
+    few = too_few(why.verdict, why.split)
     told = [_OK[because] for because in why.expected_because][:1]
-    cells, clauses = [f"ok: {words}" for words in told], [f"nothing to mend: {words}" for words in told]
-    return _Said((*cells, "ok"), (*clauses, "nothing to mend"), "ok")
+    cells, clauses = [f"ok: {words}" for words in told], [f"{NOTHING_TO_MEND}: {words}" for words in told]
+    return _Said((*cells, "ok"), (few,) if few else (*clauses, NOTHING_TO_MEND), "ok")
 
 
 def _new_tokens(why: Why, turn: Captured) -> _Said:
     read = why.split.new if why.split.new is not None else turn.new_tokens
     if read is None:
-        return _Said(("long input",), ("a long input; nothing to mend", "a long input"), "ok")
+        return _Said(("long input",), (f"a long input; {NOTHING_TO_MEND}", "a long input"), "ok")
     new, full = tok(read), f"{exact(read)} new tokens, a long input"
+    few = too_few(why.verdict, why.split)
     cells = (f"{new} new tokens: long input", f"{new} new: long input", f"{new} new")
-    return _Said(cells, (f"{full}; nothing to mend", full), "ok")
+    return _Said(cells, (f"{full}; {few or NOTHING_TO_MEND}", full), "ok")
 
 
 def _diverged(why: Why, turn: Captured) -> _Said:

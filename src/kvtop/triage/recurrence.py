@@ -31,7 +31,7 @@ class Step:
     """Unix time."""
     causes: tuple[Cause, ...]
     talk: int = 0
-    """The conversation: equal for its steps alone."""
+    """The conversation: equal for its steps alone, and for those of one that goes on with it."""
     forms: Mapping[Hashable, tuple[int, int]] = field(default_factory=dict)
     """`place` of a cause -> what stood there and what stands there now, as hashes; equal ones tell nothing."""
 
@@ -90,6 +90,27 @@ def told(steps: Sequence[Step]) -> tuple[Cause, ...]:
     return tuple(replace(cause, seen=seen(place(cause), steps)) for cause in steps[-1].causes)
 
 
+def told_of_sessions(begins: Sequence[Step], steps: Sequence[Step]) -> tuple[Cause, ...]:
+    """The causes of the last of these beginnings of conversations, each with in how many of them it was seen; one that
+    was seen there once, with in how many of the agent's other turns."""
+    if not begins:
+        return ()
+    return tuple(
+        replace(cause, seen=_in_sessions(place(cause), begins) or seen(place(cause), steps))
+        for cause in begins[-1].causes
+    )
+
+
+def _in_sessions(what: Hashable, begins: Sequence[Step]) -> str | None:
+    n = len(begins)
+    times = sum(any(place(cause) == what for cause in step.causes) for step in begins)
+    if times < 2:
+        return None
+    if times == n:
+        return f"in each of the last {n} sessions of this agent"
+    return f"at the start of {times} of the last {n} sessions of this agent ({100 * times / n:.0f} %)"
+
+
 def seen_before(causes: Sequence[Cause], told_ones: Sequence[Cause], *, same_pair: bool) -> tuple[Cause, ...]:
     """Causes with a price, told as a conversation tells them: how often each was seen, and where both are of the same
     two turns also its kind there. `told_ones`: of the last step of that conversation."""
@@ -122,7 +143,7 @@ def seen(what: Hashable, steps: Sequence[Step]) -> str | None:
         return f"in each of the last {n} turns of this agent"
     share = 100 * len(left) / n
     often = f"{len(left)} of the last {n} turns of this agent" + (f" ({share:.0f} %)" if share >= 1 else "")
-    rhythm = _in_time([steps[k].at for k in left]) or _in_turns(left, n)
+    rhythm = _in_time([steps[k].at for k in left]) or _in_turns(left, steps)
     return ", ".join(filter(None, (often, rhythm, "there and back" if back else "")))
 
 
@@ -142,10 +163,22 @@ def _left(what: Hashable, places: Sequence[int], steps: Sequence[Step]) -> tuple
     return left, len(left) < len(places)
 
 
-def _in_turns(places: Sequence[int], n: int) -> str:
-    if len(places) < ENOUGH or len(places) == n:
+def _in_turns(places: Sequence[int], steps: Sequence[Step]) -> str:
+    """A rhythm of turns, each conversation counted for itself."""
+    if len(places) < ENOUGH or len(places) == len(steps):
         return ""
-    gaps = [b - a for a, b in pairwise(places)]
+    counted: dict[int, int] = {}
+    before: dict[int, int] = {}
+    gaps = []
+    wanted = set(places)
+    for at, step in enumerate(steps):
+        own = counted[step.talk] = counted.get(step.talk, 0) + 1
+        if at in wanted:
+            if step.talk in before:
+                gaps.append(own - before[step.talk])
+            before[step.talk] = own
+    if len(gaps) < ENOUGH - 1:
+        return ""
     every = round(median(gaps))
     if every > 1 and all(abs(gap - every) <= max(0, every // 8) for gap in gaps):
         return f"every {every} turns"

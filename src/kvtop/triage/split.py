@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvtop.model.words import exact
 from kvtop.triage.broken import blamed, reread
 from kvtop.triage.cost import reading_s
 from kvtop.triage.kinds import Because, Verdict
@@ -41,6 +42,13 @@ def by_change(seen: Seen, named: int | None = None) -> int:
     if seen.most is not None and named is not None:
         anew = min(anew, max(0, seen.most - seen.cached - named))
     return anew if anew > seen.unit else 0
+
+
+def too_few(verdict: Verdict, parts: Split) -> str:
+    """What is said of a turn that nothing is held against, though some of it was read again; else empty."""
+    again = parts.changed + (parts.lost or 0)
+    innocent = verdict in (Verdict.NO_FAULT, Verdict.NEW_TOKENS)
+    return f"{exact(again)} tokens read again, too few to notice" if innocent and again else ""
 
 
 def _unsaved(seen: Seen) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kvtop.triage.causes.conversations import of_talk, strangers
 from kvtop.triage.changes import Comparison, compare, in_system
 from kvtop.triage.judge import causes_of
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt
-from kvtop.triage.recurrence import Step, forms, told
+from kvtop.triage.recurrence import Step, forms, told, told_of_sessions
 from kvtop.triage.result import Cause
 from kvtop.triage.values import SYSTEM, key_of, role
 
@@ -25,10 +26,16 @@ BACK = 8
 class Talk:
     """Takes the turns of a conversation in their order. Each is compared with the one before it."""
 
-    def __init__(self, steps: list[Step] | None = None, *, gateway: bool = False) -> None:
-        """`steps`: of an agent's other conversations, to be gone on with."""
+    def __init__(
+        self, steps: list[Step] | None = None, begins: list[Step] | None = None, *, gateway: bool = False
+    ) -> None:
+        """`steps`, `begins`: of an agent's other conversations, to be gone on with."""
         self.steps: list[Step] = [] if steps is None else steps
-        """One for each turn that has one before it."""
+        """One for each turn that goes on with one before it."""
+        self.begins: list[Step] = [] if begins is None else begins
+        """One for each conversation that goes on with none, against the turn of the agent before it."""
+        self.line = id(self)
+        """Of which line of turns it is: that of another conversation where it goes on with that one."""
         self._gateway = gateway
         self._last: Prompt | None = None
         self._systems: list[str] = []
@@ -38,9 +45,11 @@ class Talk:
         self._changed: list[bool] = []
         """And whether its system prompt is another one."""
 
-    def add(self, at: float, prompt: Prompt, before: Prompt | None = None) -> tuple[Cause, ...]:
+    def add(
+        self, at: float, prompt: Prompt, before: Prompt | None = None, line: int | None = None
+    ) -> tuple[Cause, ...]:
         """The causes of this turn against the one before, with how often each was seen. `before`: the agent's turn
-        before a first one, which this may go on with."""
+        before a first one, which this may go on with; `line`: that of its conversation."""
         last, self._last = self._last, prompt
         first = last is None
         self._systems.append(_system(prompt))
@@ -50,15 +59,26 @@ class Talk:
             last = before
             self._systems.insert(0, _system(before))
         comparison = compare(last, prompt)
-        if first and any(cause.kind in _BEGINS for cause in causes_of(comparison)):
-            del self._systems[0]
-            return ()
+        if first:
+            plain = causes_of(comparison, gateway=self._gateway)
+            if any(cause.kind in _BEGINS for cause in plain):
+                del self._systems[0]
+                return self._begun(at, comparison, plain)
+            self.line = line or self.line
         self._asked.append(any(role(prompt.messages[j]) == "user" for j in comparison.appended))
         self._changed.append(self._systems[-1] != self._systems[-2])
         causes = self.refined(comparison, causes_of(comparison, gateway=self._gateway))
-        self.steps.append(Step(at, causes, id(self), forms(comparison, causes)))
+        self.steps.append(Step(at, causes, self.line, forms(comparison, causes)))
         self._edits.append(_edits(comparison, causes))
         return told(self.steps)
+
+    def _begun(self, at: float, comparison: Comparison, causes: Sequence[Cause]) -> tuple[Cause, ...]:
+        """What its beginning should have in common with the agent's turn before, and how often it has not."""
+        if strangers(comparison.old, comparison.new):
+            return ()
+        heads = tuple(one for one in causes if one.kind not in _BEGINS and not of_talk(one, comparison))
+        self.begins.append(Step(at, heads, self.line))
+        return told_of_sessions(self.begins, self.steps)
 
     def refined(self, comparison: Comparison, causes: Sequence[Cause]) -> tuple[Cause, ...]:
         """The same causes, seen with the turns before."""

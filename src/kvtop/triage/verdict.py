@@ -19,8 +19,8 @@ from kvtop.triage.kinds import Because, Verdict
 from kvtop.triage.prompt_side import boundary, served
 from kvtop.triage.result import Phases, Split, Why
 from kvtop.triage.seen import Seen
-from kvtop.triage.split import split
-from kvtop.triage.words import LIMIT, because, named, waited
+from kvtop.triage.split import split, too_few
+from kvtop.triage.words import LIMIT, NOTHING_TO_MEND, because, named, waited
 
 SHORT_S = 2.0
 """A shorter time in the queue is no news."""
@@ -41,8 +41,12 @@ def why(seen: Seen) -> Why:
     expected, parts = found.expected_cached_tokens, split(seen, found)
     if expected is None and seen.expected is not None:
         expected = seen.expected.tokens
+    sentence = found.sentence
+    if few := too_few(found.verdict, parts):
+        sentence = sentence.replace(f"; {NOTHING_TO_MEND}", f"; {few}")
     return replace(
         found,
+        sentence=sentence,
         expected_cached_tokens=expected,
         cached_tokens=seen.cached,
         expected_because=_because(seen),
@@ -194,8 +198,9 @@ def _new_tokens(seen: Seen) -> Why | None:
     queue = seen.turn.queue_s or 0.0
     if new < seen.unit or queue * 2 > ttft or (took is not None and took * 2 < ttft):
         return None
-    sentence = f"{named(seen)} {waited(seen)}: {exact(new)} new tokens, a long input; nothing to mend"
-    lines = [f"{exact(new)} tokens at {exact(seen.rate)} a second take {secs(took)}"] if took is not None else []
+    sentence = f"{named(seen)} {waited(seen)}: {exact(new)} new tokens, a long input; {NOTHING_TO_MEND}"
+    pace = seen.pace
+    lines = [f"{exact(new)} tokens at {exact(pace)} a second take {secs(new / pace)}"] if pace else []
     return _why(seen, Verdict.NEW_TOKENS, sentence, evidence=tuple(lines), rules_out=served(seen))
 
 
@@ -213,7 +218,7 @@ def _rest(seen: Seen) -> Why:
             f" {pct(turn.cached_share)} cached," if seen.cached is not None and turn.cached_share is not None else ""
         )
         first = f" TTFT {secs(seen.ttft)}" if seen.ttft is not None else " its TTFT is not known"
-        return _why(seen, Verdict.NO_FAULT, f"{name}:{share}{first}; nothing to mend", rules_out=served(seen))
+        return _why(seen, Verdict.NO_FAULT, f"{name}:{share}{first}; {NOTHING_TO_MEND}", rules_out=served(seen))
     if _loaded(seen):
         said = "KV came back from a tier meanwhile; how much of the wait that took is not told"
     elif seen.cached is None:

@@ -13,6 +13,7 @@ from kvtop.triage.seen import Seen
 
 LIMIT = 200
 """Characters of a text from outside."""
+NOTHING_TO_MEND = "nothing to mend"
 
 _REASONS = {
     Reason.RESTART: "restarted",

@@ -51,6 +51,9 @@ _PROGRAMS = (
 """How the instructions of a program begin, what else they hold, and its name. Only what nobody else would write: an
 opening that any prompt may have (`Act as an expert software developer`) needs a second mark."""
 
+_LINES = (("you are mistral vibe, a cli coding agent built by mistral ai.", "Mistral Vibe"),)
+"""Lines of its own by which a program names itself further down."""
+
 
 def program(instructions: str) -> str:
     """The name of the program that writes a system prompt like this; empty where that cannot be told."""
@@ -58,4 +61,5 @@ def program(instructions: str) -> str:
     for opening, more, name in _PROGRAMS:
         if head.startswith(opening) and (not more or more in instructions.lower()):
             return name
-    return ""
+    lines = instructions.lower().splitlines()
+    return next((name for line, name in _LINES if line in lines), "")

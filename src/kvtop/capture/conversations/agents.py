@@ -87,18 +87,40 @@ LIBRARIES = {
     "ai-sdk": "AI SDK",
     "ai": "AI SDK",
     "litellm": "LiteLLM",
-    "python-httpx": "httpx",
-    "python-requests": "requests",
-    "python-urllib": "urllib",
-    "go-http-client": "Go",
-    "node": "Node",
-    "node-fetch": "Node",
-    "undici": "Node",
-    "bun": "Bun",
     "curl": "curl",
     "mozilla": "browser",
 }
 """Libraries and plain clients: their name is given only where nothing tells the program that uses them."""
+HTTP = frozenset(
+    {
+        "python-httpx",
+        "httpx",
+        "python-requests",
+        "python-urllib",
+        "python-urllib3",
+        "aiohttp",
+        "python",
+        "go-http-client",
+        "node",
+        "node-fetch",
+        "undici",
+        "axios",
+        "got",
+        "bun",
+        "deno",
+        "okhttp",
+        "java",
+        "java-http-client",
+        "apache-httpclient",
+        "reqwest",
+        "hyper",
+        "ruby",
+        "faraday",
+        "guzzlehttp",
+        "dart",
+    }
+)
+"""What any program may send with: these names say nothing of who asks."""
 
 _SIGNS = (
     ("x-claude-code-session-id", "Claude Code"),
@@ -123,7 +145,8 @@ def name_of(
     is the program that the system prompt tells.
 
     An agent that its user-agent names comes first, then one that other headers tell, then one whose instructions stand
-    in the prompt under the user-agent of a library or of none, then that library. An own user-agent stays its own.
+    in the prompt under the user-agent of a library or of none, then that library, unless any program may send with it.
+    An own user-agent stays its own.
     """
     seen = {name.lower(): value for name, value in hints.items()}
     seen.update((name.lower(), value) for name, value in headers)
@@ -135,8 +158,11 @@ def name_of(
     if agent:
         return agent, None
     library = _library(product)
-    if instructions and (library or not product):
+    nobody = not product or product.lower().split("/", 1)[0] in HTTP
+    if instructions and (library or nobody):
         return instructions, None
+    if nobody:
+        return UNKNOWN, None
     return library or printable(product, NAME_LIMIT) or UNKNOWN, version
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvtop.triage.causes import history, messages, request, text, tools
+from kvtop.triage.causes import conversations, history, messages, request, text, tools
 from kvtop.triage.causes.board import Board
 
 RULES: tuple[Callable[[Board], None], ...] = (
+    conversations.other_agent,
     *request.RULES,
     *history.RULES_FIRST,
     *tools.RULES,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kvtop.triage.align import ALIKE, text_likeness
 from kvtop.triage.causes import text
 from kvtop.triage.causes.board import Board
-from kvtop.triage.changes import Change, Comparison, What, in_system
+from kvtop.triage.changes import Change, Comparison, What, compare, in_system
 from kvtop.triage.kinds import Kind, Who
+from kvtop.triage.prompt import Prompt
+from kvtop.triage.result import Cause
 from kvtop.triage.values import key_of, role, system_head, text_of
 from kvtop.triage.windows import common_head, common_tail
 
@@ -22,11 +25,18 @@ SAME_LINE = 0.8
 """From this share of likeness on a line there is one that was edited, and no other agent's."""
 
 
+def other_agent(board: Board) -> None:
+    """Two prompts of two agents that go on with nothing of each other: all in which they differ is one thing. What
+    each of them is told, may call and asks for besides is its own."""
+    c = board.comparison
+    everything = board.free()
+    if everything and two_agents(c) and _apart(board) and not _per_agent_text(board, everything):
+        _claim(board, everything, at=("messages",))
+
+
 def other_conversation(board: Board) -> None:
     """Two prompts that have nothing of their messages in common, or neither system prompt nor tools: no fault. Of one
-    agent only what is said is another thing: its system prompt and its tools are left to the rules for these. Where two
-    agents share a long text behind different heads, the text of each agent stands first.
-    https://github.com/gotgenes/pi-packages/issues/180"""
+    agent only what is said is another thing: its system prompt and its tools are left to the rules for these."""
     c = board.comparison
     everything = board.free()
     if not everything or board.causes_of(Kind.COMPACTION) or not _apart(board):
@@ -35,18 +45,26 @@ def other_conversation(board: Board) -> None:
         if talk := [change for change in everything if change.message is not None and not in_system(c, change)]:
             _claim(board, talk, at=("messages",) if len(talk) == len(everything) else None)
         return
+    if not _per_agent_text(board, everything):
+        _claim(board, everything, at=("messages",))
+
+
+def _per_agent_text(board: Board, everything: list[Change]) -> bool:
+    """Where two agents share a long text behind different heads, the text of each agent stands first.
+    https://github.com/gotgenes/pi-packages/issues/180"""
+    c = board.comparison
     a, b = ("\n".join(text_of(m) for m in one.messages[: system_head(one.messages)]) for one in (c.old, c.new))
     common = common_head(a, b)
-    if a != b and common < SHARED_CHARS and _shared_stretch(a[common:], b[common:]) >= SHARED_CHARS:
-        board.claim(
-            Kind.PER_AGENT_TEXT_FIRST,
-            everything,
-            "two agents share a long text, but each one's own text stands before it",
-            "put the shared text first, and what is each agent's own behind it",
-            at=("messages", 0, "content"),
-        )
-        return
-    _claim(board, everything, at=("messages",))
+    if a == b or common >= SHARED_CHARS or _shared_stretch(a[common:], b[common:]) < SHARED_CHARS:
+        return False
+    board.claim(
+        Kind.PER_AGENT_TEXT_FIRST,
+        everything,
+        "two agents share a long text, but each one's own text stands before it",
+        "put the shared text first, and what is each agent's own behind it",
+        at=("messages", 0, "content"),
+    )
+    return True
 
 
 def _claim(board: Board, changes: list[Change], at: tuple[str | int, ...] | None) -> None:
@@ -64,12 +82,52 @@ def one_agent(comparison: Comparison) -> bool:
     """Both prompts have the head of one agent: it is the same, or was the same before something in it varied that no
     agent is known by: a clock, a state, white space, a small edit. Not one whose own role or set of tools differs."""
     c = comparison
+    return not _other_tools(c) and _same_head(c) and bool(c.old.tools or system_head(c.old.messages))
+
+
+def two_agents(comparison: Comparison) -> bool:
+    """Neither system prompt nor tools of the one are the other's; or their system prompts have nothing in common."""
+    c = comparison
+    return (_other_tools(c) or _other_system(c)) and not _same_head(c)
+
+
+def strangers(old: Prompt, new: Prompt) -> bool:
+    """Of two prompts of which it is known that none goes on with the other: they are two agents' as well."""
+    a, b = (replace(one, inputs={}, tools=(), messages=one.messages[: system_head(one.messages)]) for one in (old, new))
+    heads = compare(a, b)
+    return not _same_head(heads) and (_names(old) != _names(new) or _other_system(heads))
+
+
+def of_talk(cause: Cause, comparison: Comparison) -> bool:
+    """It is one of what was said, and not of the system prompt, the tools or the request."""
+    if cause.kind is Kind.PER_AGENT_TEXT_FIRST:
+        return False
+    changes = [one for one in comparison.changes if one.id in cause.changes]
+    return any(one.message is not None and not in_system(comparison, one) for one in changes)
+
+
+def _names(prompt: Prompt) -> set[str]:
+    return {str(tool.get("name")) for tool in prompt.tools}
+
+
+def _other_tools(c: Comparison) -> bool:
+    """Of the tools of both not even half are in both."""
+    a, b = _names(c.old), _names(c.new)
+    return 2 * len(a & b) < len(a | b)
+
+
+def _other_system(c: Comparison) -> bool:
     heads = [one.messages[: system_head(one.messages)] for one in (c.old, c.new)]
-    names = [{str(tool.get("name")) for tool in one.tools} for one in (c.old, c.new)]
-    if len(heads[0]) != len(heads[1]) or 2 * len(names[0] & names[1]) < len(names[0] | names[1]):
+    return bool(heads[0] and heads[1]) and _unlike(heads[0][0], heads[1][0])
+
+
+def _same_head(c: Comparison) -> bool:
+    """The system prompt of both is that of one agent."""
+    heads = [one.messages[: system_head(one.messages)] for one in (c.old, c.new)]
+    if len(heads[0]) != len(heads[1]):
         return False
     if key_of(list(heads[0])) == key_of(list(heads[1])):
-        return bool(heads[0] or names[0])
+        return True
     board = Board(c)
     board.drop(change for change in c.changes if change.message is None or not in_system(c, change))
     for rule in (*text.EARLY, *text.LATE[:-1]):
@@ -112,14 +170,13 @@ def _apart(board: Board) -> bool:
     changed = {board.message_of(change) for change in c.changes}
     kept = sum(j not in changed for _, j in shared)
     asked = any(role(message) == "user" for message in c.old.messages[head[0] :])
-    systems = [one.messages[:n] for one, n in zip((c.old, c.new), head, strict=True)]
-    other_system = bool(systems[0] and systems[1]) and _unlike(systems[0][0], systems[1][0])
-    names = [{str(tool.get("name")) for tool in one.tools} for one in (c.old, c.new)]
-    other_tools = len(names[0] & names[1]) < len(names[0] | names[1]) / 2
-    if other_system and (other_tools or kept == 0):
+    if _other_system(c) and (_other_tools(c) or kept == 0):
         return kept <= 2
+    if two_agents(c) and kept < len(c.old.messages) - head[0]:
+        return kept <= 1  # both may have been given the same task
     if kept or not asked or not all(_unlike(c.old.messages[i], c.new.messages[j]) for i, j in shared):
         return False
+    systems = [one.messages[:n] for one, n in zip((c.old, c.new), head, strict=True)]
     same_head = key_of(list(systems[0])) == key_of(list(systems[1])) and not any(n.tool is not None for n in c.changes)
     return not (same_head and len(c.old.messages) <= head[0] + 1)  # one message, said anew
 

@@ -12,7 +12,7 @@ from kvtop.triage.causes.board import Board
 from kvtop.triage.causes.conversations import other_conversation
 from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Who
-from kvtop.triage.prompt import Path
+from kvtop.triage.prompt import Path, Prompt
 from kvtop.triage.values import SYSTEM, role, system_head, text_of
 
 SHRUNK = 0.3
@@ -23,6 +23,17 @@ _SUMMARY = re.compile(
     r"summary|summari[sz]e|compact|condensed|continued from a previous|conversation so far|recap|context checkpoint",
     re.IGNORECASE,
 )
+_OF_A_TALK = re.compile(
+    r"<(?:\w+[_-])?(?:summary|state_snapshot)>"
+    r"|(?:conversation|session|history|context|chat|discussion)[^.\n]{0,80}"
+    r"(?:summar|compact|condens|continued|grew|overflow|ran out|truncat)"
+    r"|(?:summar(?:y|ised|ized)|recap|condensed (?:version|form)) (?:\w+ ){0,4}"
+    r"(?:conversation|session|history|context|chat|discussion|work|progress)",
+    re.IGNORECASE,
+)
+"""What is said of a talk that went before, at the beginning of its summary."""
+OPENING = 500
+"""Characters of a first message that tell what it is."""
 _BY_DESIGN = "nothing is to be mended: the next turns read from here on"
 
 
@@ -67,6 +78,13 @@ def _is_summary(text: str, *, asked: bool) -> bool:
     if marker(text) == "summary":
         return True
     return not (asked and len(text) < ASKS_CHARS) and bool(_SUMMARY.search(text[:2_000]))
+
+
+def tells_before(prompt: Prompt) -> bool:
+    """The first message of its talk is the summary of one before it, and no question that speaks of a summary."""
+    talk = prompt.messages[system_head(prompt.messages) :]
+    text = next((found for message in talk[:2] if role(message) == "user" and (found := text_of(message))), "")
+    return len(text) >= ASKS_CHARS and (marker(text) == "summary" or bool(_OF_A_TALK.search(text[:OPENING])))
 
 
 def window_truncated(board: Board) -> None:
@@ -128,6 +146,10 @@ def last_message_replaced(board: Board) -> None:
     now = dict(c.pairs).get(last)
     if now is None or any(role(c.new.messages[j]) in ("assistant", "tool") for j in c.appended if j > now):
         return
+    came = [change.message or 0 for change in c.of(What.MESSAGE_INSERTED)]
+    before = max((j for i, j in c.pairs if i < last), default=-1)
+    if any(before < j < now and role(c.new.messages[j]) in ("assistant", "tool") for j in came):
+        return  # the talk went on: the newest message is another one
     changes = [
         change
         for change in board.free(What.TEXT, What.FIELD, What.BLOCK_INSERTED, What.BLOCK_REMOVED)
