@@ -94,7 +94,8 @@ class Joined:
         turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since, beside, asked))
         share, passed_by = self._certain((view.url, view.window_key), now, *_through(view, turns, since, asked))
         tap = replace(tap, share=share, passed_by_tokens=passed_by)
-        tap = replace(tap, no_details=self._captures.no_details(url), no_usage=self._captures.no_usage(url))
+        unasked, unsent = self._captures.no_usage(url)
+        tap = replace(tap, no_details=self._captures.no_details(url), no_usage=unasked, usage_unsent=unsent)
         return replace(view, turns=turns, tap=tap)
 
     def _certain(

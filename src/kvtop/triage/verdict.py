@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvtop.capture.api.answers import tells_cached
 from kvtop.capture.slow import lost as grew_too_much
 from kvtop.capture.slow import queued as stood_in_queue
 from kvtop.capture.turn import TurnState
@@ -218,6 +219,8 @@ def _rest(seen: Seen) -> Why:
         said = "KV came back from a tier meanwhile; how much of the wait that took is not told"
     elif seen.cached is None:
         said = "the server does not say what it had cached (--enable-prompt-tokens-details)"
+        if seen.turn.cached_tokens is not None or tells_cached(seen.turn.usage):
+            said = "the number of cached tokens that the server tells cannot be true"
     elif seen.expected is None:
         said = "what should have been cached is not known"
     else:
