@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import stat
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,36 @@ class Unusable(ValueError):
         self.fix = fix
         self.line = line
         """From 1; None where that cannot be told."""
+
+
+PATIENCE_S = 0.5
+"""A lock that another program keeps for longer is done without."""
+_TICK_S = 0.02
+
+
+def opened(file: Path, flags: int) -> int:
+    """A descriptor of a regular file, 0600 where it is made. What is none is refused and never waited for. Raises
+    OSError."""
+    handle = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o600)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(file))
+    return handle
+
+
+def lock(handle: int, file: Path, patience_s: float | None = None) -> None:
+    """Alone with an opened file, until it is closed. `patience_s`: None is PATIENCE_S. Raises OSError where another
+    program keeps it for longer: whoever held it for ever would hold kvtop for ever."""
+    until = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise OSError(errno.EAGAIN, "another program keeps it locked", str(file)) from None
+            time.sleep(_TICK_S)
 
 
 def read_start(file: Path, limit: int) -> tuple[bytes, int]:

@@ -6,8 +6,11 @@ import asyncio
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -215,3 +218,32 @@ async def test_without_a_command_nothing_is_kept() -> None:
     made.put(b"{}")
     assert not made._waiting
     assert hook.LASTS_S == 30.0
+
+
+def test_a_flood_of_complaints_fills_neither_the_disk_nor_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_file(*args: object, **more: object) -> None:
+        raise AssertionError("a file was made")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", no_file)
+    kept: list[int] = []
+    read = hook.os.read
+
+    def counted(handle: int, size: int) -> bytes:
+        part = read(handle, size)
+        kept.append(len(part))
+        return part
+
+    monkeypatch.setattr(hook.os, "read", counted)
+    flood = "head -c 20000000 /dev/zero | tr '\\0' 'x' >&2; echo >&2; echo 'the end' >&2; exit 3"
+    assert ran(flood, b"{}") == "failed: exit status 3: the end"
+    assert sum(kept) == 20_000_000 + len("\nthe end\n") and max(kept) <= hook.PIPE_BYTES
+
+
+def test_who_outlives_the_command_and_holds_its_standard_error_holds_nothing_up(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    command = f"setsid sh -c 'echo $$ > {told}; exec sleep 60' & while ! test -s {told}; do sleep 0.01; done; "
+    command += "echo no >&2; exit 5"
+    began = time.monotonic()
+    assert ran(command, b"{}") == "failed: exit status 5: no"
+    assert time.monotonic() - began < 10
+    os.kill(int(told.read_text()), signal.SIGKILL)

@@ -64,11 +64,11 @@ class TokenServer:
 
     def _tokenise(self, body: Any) -> tuple[int, Any]:
         if "prompt" in body:
-            return 200, {"tokens": list(body["prompt"].encode()), "count": 0, "max_model_len": MANY}
+            return 200, {"tokens": list(body["prompt"].encode()), "max_model_len": MANY}
         roles = [message.get("role") for message in body["messages"]]
         if self.refuses_system and "system" in roles[1:]:
             return 400, {"error": {"message": f"bad: {body}", "type": "BadRequestError", "code": 400}}
-        return 200, {"tokens": list(self.prompt(body)), "count": 0, "max_model_len": MANY}
+        return 200, {"tokens": list(self.prompt(body)), "max_model_len": MANY}
 
     def _render(self, path: str, body: Any) -> tuple[int, Any]:
         route = {"chat": "chat", "completions": "completions"}.get(path.split("/")[2], path.split("/")[2])

@@ -251,6 +251,12 @@ async def test_streams_without_usage_are_no_fault_of_the_server() -> None:
     assert "812 captured; 4 streams without usage" in await look(view)
 
 
+async def test_streams_whose_client_asked_for_usage_are_no_fault_of_the_client() -> None:
+    screen = await look(boxes.captured(usage_unsent=1), 120, 36)
+    assert "newest first; 1 stream without usage: the server sent none" in screen
+    assert "include_usage" not in screen
+
+
 async def test_a_store_that_cannot_be_read_is_one_line() -> None:
     problem = "/home/x/turns.db was written by a newer kvtop (version 9 of the file; this kvtop knows up to 1)"
     assert f"{problem}" in await look(boxes.captured(problem=problem), 120, 36)
@@ -827,7 +833,9 @@ def test_the_word_for_a_beginning_is_the_same_at_every_width(relation: str, word
 
 
 async def test_the_page_of_a_stream_without_usage_says_who_did_not_ask() -> None:
-    async with page(detail(usage={}, source=Source.TAP, record=Record.COMPLETE)) as (app, _, _):
+    async with page(detail(usage={}, source=Source.TAP, record=Record.COMPLETE, usage_asked=True)) as (app, _, _):
+        assert "Its answer told no usage: the server sent none." in text(app)
+    async with page(detail(usage={}, source=Source.TAP, record=Record.COMPLETE, usage_asked=False)) as (app, _, _):
         screen = text(app)
     assert "Its answer told no usage: its client did not set stream_options.include_usage." in screen
     assert "123,180 tokens, by the counters" in screen and "as usage says" not in screen

@@ -534,7 +534,9 @@ async def test_streams_whose_client_asks_for_no_usage_blame_no_server(path: Path
     bench = Bench(path)
     untold = changed(done(100), usage={}, stream=True, route=Route.CHAT, cached_tokens=None, cached_source=None)
 
-    async def told() -> tuple[bool, int]:
+    untold = changed(untold, usage_asked=False)
+
+    async def told() -> tuple[bool, tuple[int, int]]:
         await bench.look()
         bench.captures.ended(URL, NOW)
         return bench.captures.no_details(URL), bench.captures.no_usage(URL)
@@ -544,10 +546,16 @@ async def test_streams_whose_client_asks_for_no_usage_blame_no_server(path: Path
     add(store, changed(untold, route=Route.RESPONSES))
     add(store, changed(untold, state=TurnState.ABORTED))
     add(store, changed(untold, stream=False))
-    assert await told() == (False, 3)
+    assert await told() == (False, (3, 0))
+    add(store, changed(untold, usage_asked=True))
+    add(store, changed(untold, usage_asked=None))
+    assert await told() == (False, (3, 2)), "who asked is not to blame"
     for _ in range(3):
         add(store, changed(untold, usage={"prompt_tokens": 10_000}))
-    assert await told() == (True, 3)
+    assert await told() == (True, (3, 2))
+    usage = {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 999_999}}
+    add(store, changed(done(5), usage=usage, cached_tokens=None, cached_source=None))
+    assert await told() == (False, (3, 2)), "it does tell them, if no true number"
     await bench.close()
 
 

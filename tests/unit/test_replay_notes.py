@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtop import paths
+from kvtop import files, paths
 from kvtop.live.factories import real
 from kvtop.model.own import OwnRequest, of_server
 from kvtop.triage import replay_notes
-from kvtop.triage.replay_notes import MAX_BYTES, read, write
+from kvtop.triage.replay_notes import MAX_BYTES, Notes, read, write
 
 
 def note(n: int, **more: object) -> OwnRequest:
@@ -89,3 +92,42 @@ def test_nothing_of_a_prompt_can_be_noted() -> None:
         "id", "server", "began_at", "ended_at", "prompt_tokens", "cached_tokens",
     }  # fmt: skip
     assert replay_notes.MAX_BYTES
+
+
+def test_a_lock_that_another_program_keeps_is_told_once_and_not_waited_for_again(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(note(0))
+    slept: list[float] = []
+    monkeypatch.setattr(files.time, "sleep", slept.append)
+    monkeypatch.setattr(files.time, "monotonic", lambda: sum(slept))
+    told: list[str] = []
+    notes = Notes(told.append)
+    other = os.open(paths.replays_file(), os.O_RDWR)
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        notes.write(note(1))
+        assert sum(slept) == pytest.approx(files.PATIENCE_S, abs=0.03) and files.PATIENCE_S == 0.5
+        waited = len(slept)
+        notes.write(note(2))
+        assert len(slept) == waited
+        assert told == [
+            f"{paths.replays_file()}: another program keeps it locked: "
+            "the dashboard cannot tell this replay from others' requests"
+        ]
+    finally:
+        os.close(other)
+    notes.write(note(3))
+    assert read() == (note(0), note(3)) and len(told) == 1
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_told_and_never_waited_for(own_home: Path, make: Callable[[Path], None]) -> None:
+    paths.replays_file().parent.mkdir(parents=True)
+    make(paths.replays_file())
+    told: list[str] = []
+    notes = Notes(told.append)
+    notes.write(note(1))
+    notes.write(note(1))
+    assert len(told) == 1 and told[0].startswith(str(paths.replays_file()))
+    assert "egular file" in told[0] or "directory" in told[0]

@@ -18,6 +18,15 @@ def read(body: object, path: str = "/v1/chat/completions", headers: tuple[tuple[
     return read_request("POST", path, headers, data)
 
 
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [({"include_usage": True}, True), ({"include_usage": False}, False), ({}, False), (None, False), ([1], False)],
+)
+def test_whether_its_client_asks_for_usage(options: object, asked: bool) -> None:
+    assert read({"model": "m", "messages": [], "stream": True, "stream_options": options}).usage_asked is asked
+    assert read(b"no json").usage_asked is None
+
+
 def shape(asked: Asked) -> list[tuple[str, str, str]]:
     return [(part.kind, part.role, part.name) for part in asked.outline]
 

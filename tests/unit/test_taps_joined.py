@@ -313,8 +313,8 @@ class Told:
     def no_details(self, url: str) -> bool:
         return False
 
-    def no_usage(self, url: str) -> int:
-        return 0
+    def no_usage(self, url: str) -> tuple[int, int]:
+        return 0, 0
 
     def ended(self, url: str, now: Moment) -> tuple[Turn, ...]:
         return ()

@@ -348,6 +348,16 @@ def test_a_number_that_cannot_be_true_is_not_known() -> None:
         assert why(scene(turn=with_(NEW, cached_tokens=told))).cached_tokens is None
 
 
+@pytest.mark.parametrize("told", [999_999, -100, 10**30])
+def test_a_number_that_cannot_be_true_sends_nobody_to_a_flag_that_is_on(told: int) -> None:
+    usage = {"prompt_tokens": 21_016, "prompt_tokens_details": {"cached_tokens": told}}
+    found = why(scene(turn=with_(NEW, cached_tokens=None, usage=usage)))
+    assert "the number of cached tokens that the server tells cannot be true" in found.sentence
+    assert "--enable-prompt-tokens-details" not in found.sentence
+    silent = why(scene(turn=with_(NEW, cached_tokens=None, usage={"prompt_tokens_details": None})))
+    assert "--enable-prompt-tokens-details" in silent.sentence
+
+
 def test_an_answer_in_one_piece_has_no_ttft() -> None:
     whole = with_(WELL, stream=False, first_token_at=None)
     assert why(scene(turn=whole)).sentence == "Turn 14: 95 % cached, its TTFT is not known; nothing to mend"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import threading
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
+from kvtop import files
 from kvtop.capture.store import given
 
 T = 1_796_070_000.123456
@@ -79,7 +81,8 @@ def test_what_is_no_file_of_its_own_is_left_alone(store: Path, kind: str) -> Non
         file.symlink_to(other)
     else:
         store = store.with_name("nowhere") / "turns.db"
-    given.add(store, 1, T, "queued")
+    with pytest.raises(OSError):
+        given.add(store, 1, T, "queued")
     assert given.read(store) == {}
     assert kind != "link" or other.read_text() == "mine"
 
@@ -91,3 +94,17 @@ def test_whatever_the_file_holds(tmp_path_factory: pytest.TempPathFactory, data:
     before = given.read(store)
     given.add(store, 1, T, "queued")
     assert given.read(store) == before | {given.key(1, T): "queued"}
+
+
+def test_a_lock_that_another_program_keeps_is_given_up(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given.add(store, 1, T, "queued")
+    monkeypatch.setattr(files, "PATIENCE_S", 0.0)
+    other = os.open(given.file_of(store), os.O_RDWR)
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match="another program keeps it locked"):
+            given.add(store, 2, T, "queued")
+        assert given.read(store) == {}
+    finally:
+        os.close(other)
+    assert given.read(store) == {given.key(1, T): "queued"}

@@ -115,6 +115,8 @@ class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     route: Route = Route.OTHER
     stream: bool | None = None
     """The client asked for a stream."""
+    usage_asked: bool | None = None
+    """Of a stream: its client set stream_options.include_usage. None: not told, as in rows of before this was read."""
     model: str | None = None
 
     started_at: float = 0.0

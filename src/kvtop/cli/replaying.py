@@ -12,10 +12,9 @@ from kvtop.cli.stdio import tell
 from kvtop.cli.target import settings
 from kvtop.cli.triaging import book, is_turn, newest, rate_of, target
 from kvtop.errors import UsageError, printable
-from kvtop.model.own import OwnRequest
-from kvtop.triage import replay_notes
 from kvtop.triage.kinds import Kind
 from kvtop.triage.replay import Replay
+from kvtop.triage.replay_notes import Notes
 from kvtop.triage.replay_pair import Pair, kind_of, of_requests, of_turns
 from kvtop.triage.replay_server import ReplayServer, allowed
 
@@ -39,8 +38,9 @@ async def prepared(which: Sequence[str], *, url: str | None, fix: Sequence[str],
     allowed(place, remote=remote)
     to = target(place, settings())
     server = ReplayServer(to.url, key=to.key)
+    notes = Notes(lambda why: tell(f"kvtop: {why}"))
     try:
-        yield Replay(server, pair.sent, repaired=pair.repaired, live=pair.live, rate=rate, noted=_Noted().write)
+        yield Replay(server, pair.sent, repaired=pair.repaired, live=pair.live, rate=rate, noted=notes.write)
     finally:
         await server.aclose()
 
@@ -56,19 +56,3 @@ async def _captured(
             new = cases.turn(ids[-1]) if ids else cases.latest()
             old = cases.turn(ids[0]) if len(ids) == 2 else None
             return await of_turns(cases, new, old, kinds), rate_of(store, new), url or new.upstream
-
-
-class _Noted:
-    """Leaves notes; that it cannot is said once, and no reason to stop."""
-
-    def __init__(self) -> None:
-        self._said = False
-
-    def write(self, note: OwnRequest) -> None:
-        try:
-            replay_notes.write(note)
-        except OSError as error:
-            if not self._said:
-                why = f"{error.filename or paths.replays_file()}: {error.strerror or error}"
-                tell(f"kvtop: {printable(why, 200)}: the dashboard cannot tell this replay from others' requests")
-            self._said = True

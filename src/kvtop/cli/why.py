@@ -42,6 +42,7 @@ async def _why(wanted: int | None, url: str | None, *, as_json: bool) -> int:
     from kvtop.capture.store.store import Store
     from kvtop.capture.turn import TurnState
     from kvtop.cli.captured import latest_slow
+    from kvtop.cli.stdio import tell
     from kvtop.cli.triaging import answered
     from kvtop.triage import document
 
@@ -50,7 +51,11 @@ async def _why(wanted: int | None, url: str | None, *, as_json: bool) -> int:
         turn = store.turn(id)
         found = await answered(store, turn, url, lambda cases: cases.why(cases.turn(id)), events=True)
         if turn is not None and turn.state is not TurnState.IN_FLIGHT:
-            given.add(store.path, id, turn.started_at, found.verdict.value)
+            try:
+                given.add(store.path, id, turn.started_at, found.verdict.value)
+            except OSError as error:
+                why = f"{error.filename or given.file_of(store.path)}: {error.strerror or error}"
+                tell(f"kvtop: {printable(why, 200)}: kvtop turns --json cannot name this verdict")
     if as_json:
         print(json.dumps(document.why(found), allow_nan=False))
     else:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from kvtop.capture.api.answers import tells_cached
 from kvtop.capture.turn import Captured, Record, Route, Source, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live.endpoint import Sleep
@@ -71,7 +72,7 @@ class _Kept:
     """What they were judged by last."""
 
 
-def unasked(turn: Captured) -> bool:
+def untold(turn: Captured) -> bool:
     """A stream that ended well and told no usage, on a route where that is for its client to ask for."""
     whole = turn.state is TurnState.DONE and turn.source is Source.TAP and turn.record is Record.COMPLETE
     return whole and bool(turn.stream) and turn.route in ASKED and not turn.usage
@@ -278,12 +279,16 @@ class Captures:
     def no_details(self, url: str) -> bool:
         """The last few turns that told their tokens said nothing about cached ones. As of the last `ended`."""
         told = list(itertools.islice((turn for turn in self._newest(url) if turn.usage), DETAILS_OF))
-        return len(told) == DETAILS_OF and all(turn.cached_source != "usage" for turn in told)
+        return len(told) == DETAILS_OF and not any(
+            turn.cached_source == "usage" or tells_cached(turn.usage) for turn in told
+        )
 
-    def no_usage(self, url: str) -> int:
-        """Of the last turns, streams that told no tokens since their client did not ask. As of the last `ended`."""
-        last = itertools.islice(self._newest(url), USAGE_OF)
-        return sum(unasked(turn) for turn in last)
+    def no_usage(self, url: str) -> tuple[int, int]:
+        """Of the last turns, streams that told no tokens: those whose client did not ask, and the others. As of the
+        last `ended`."""
+        last = [turn for turn in itertools.islice(self._newest(url), USAGE_OF) if untold(turn)]
+        unasked = sum(turn.usage_asked is False for turn in last)
+        return unasked, len(last) - unasked
 
     def _newest(self, url: str) -> Iterator[Captured]:
         """Those that ended, newest first, as they were captured."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from kvtop.sources.kv_places import KvPlaces
     from kvtop.sources.vllm import VllmSource
     from kvtop.triage.kv_facts import Told
+
+LOG = logging.getLogger("kvtop.live")
 
 
 class ServerLike(Protocol):
@@ -129,7 +132,10 @@ def _profiles() -> Looking:
 def _noted(turn: Captured, verdict: str) -> None:
     from kvtop.capture.store import given
 
-    given.add(paths.turns_file(), turn.id, turn.started_at, verdict)
+    try:
+        given.add(paths.turns_file(), turn.id, turn.started_at, verdict)
+    except OSError as error:  # a list cannot name it then, and nothing else is amiss
+        LOG.info("a verdict is not noted: %s", error)
 
 
 def real(settings: Settings, clock: Clock) -> Factories:

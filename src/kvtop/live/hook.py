@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import logging
 import os
+import selectors
 import signal
 import subprocess
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from kvtop.errors import printable
 from kvtop.worker import Caller, Hangs
@@ -29,7 +30,11 @@ KILLED_S = 0.3
 WAITING = 8
 """Documents that wait for the one before; of more the oldest go."""
 TAIL_BYTES = 2_000
-"""Of what it wrote to its standard error."""
+"""Of what it wrote to its standard error: the end."""
+PIPE_BYTES = 65_536
+LOOK_S = 0.1
+LEFT_S = 1.0
+"""Reading what a command left in the pipe takes no longer."""
 
 
 class Hook:
@@ -99,31 +104,69 @@ def ran(
     """Run it, and wait for it: in a session of its own, so that no key or signal of the terminal reaches it, and what
     it prints goes nowhere. What went wrong, in one line; empty: nothing. `begun` is told of its process, and at its end
     None."""
-    with tempfile.TemporaryFile() as told:
-        try:
-            child = subprocess.Popen(
-                command if isinstance(command, str) else [str(Path(command[0]).expanduser()), *command[1:]],
-                shell=isinstance(command, str),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=told,
-                start_new_session=True,
-            )
-        except (OSError, ValueError, RuntimeError) as error:
-            return f"could not be started: {printable(str(getattr(error, 'strerror', None) or error))}"
-        begun(child)
-        try:
-            child.communicate(document, lasts_s)
-        except subprocess.TimeoutExpired:
-            _end(child)
-            return f"took longer than {lasts_s:g} s and was ended"
-        finally:
-            begun(None)
-        if child.returncode == 0:
-            return ""
-        how = f"exit status {child.returncode}" if child.returncode > 0 else f"signal {-child.returncode}"
-        said = _last_line(told.fileno())
-        return f"failed: {how}{f': {said}' if said else ''}"
+    try:
+        child = subprocess.Popen(
+            command if isinstance(command, str) else [str(Path(command[0]).expanduser()), *command[1:]],
+            shell=isinstance(command, str),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        return f"could not be started: {printable(str(getattr(error, 'strerror', None) or error))}"
+    assert child.stderr is not None
+    tail = _Tail(child.stderr)
+    child.stderr = None  # `communicate` would keep all of it
+    begun(child)
+    try:
+        child.communicate(document, lasts_s)
+    except subprocess.TimeoutExpired:
+        _end(child)
+        return f"took longer than {lasts_s:g} s and was ended"
+    finally:
+        begun(None)
+        tail.close()
+    if child.returncode == 0:
+        return ""
+    how = f"exit status {child.returncode}" if child.returncode > 0 else f"signal {-child.returncode}"
+    said = tail.last_line()
+    return f"failed: {how}{f': {said}' if said else ''}"
+
+
+class _Tail:
+    """The end of what a command writes to its standard error, read in a thread for as long as the command runs."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe, self._kept = pipe, b""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="kvtop-on_slow-said", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """What is in the pipe is read; who still holds its other end, which is none of the command, is not read on."""
+        self._over.set()
+        self._thread.join(LEFT_S)
+
+    def last_line(self) -> str:
+        """Cleaned."""
+        return printable(self._kept.decode("utf-8", "replace").strip().rpartition("\n")[2])
+
+    def _read(self) -> None:
+        handle = self._pipe.fileno()
+        os.set_blocking(handle, False)
+        with self._pipe, selectors.DefaultSelector() as ready:
+            ready.register(handle, selectors.EVENT_READ)
+            left = 2 * PIPE_BYTES
+            while left > 0 and (ready.select(LOOK_S) or not self._over.is_set()):
+                try:
+                    part = os.read(handle, PIPE_BYTES)
+                except BlockingIOError:
+                    continue
+                if not part:
+                    return
+                self._kept = (self._kept + part)[-TAIL_BYTES:]
+                left -= len(part) if self._over.is_set() else 0
 
 
 def _let_end_beside(child: subprocess.Popen[bytes]) -> None:
@@ -148,9 +191,3 @@ def _end(child: subprocess.Popen[bytes], patience_s: float = 1.0) -> None:
     if child.stdin is not None:
         with contextlib.suppress(OSError):
             child.stdin.close()
-
-
-def _last_line(fd: int) -> str:
-    size = os.fstat(fd).st_size
-    text = os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode("utf-8", "replace").strip()
-    return printable(text.rpartition("\n")[2])

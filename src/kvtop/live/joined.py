@@ -95,7 +95,8 @@ class Joined:
         turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since, beside, recent))
         share, passed_by = self._certain((view.url, view.window_key), now, *_through(view, turns, since, asked))
         tap = replace(tap, share=share, passed_by_tokens=passed_by)
-        tap = replace(tap, no_details=self._captures.no_details(url), no_usage=self._captures.no_usage(url))
+        unasked, unsent = self._captures.no_usage(url)
+        tap = replace(tap, no_details=self._captures.no_details(url), no_usage=unasked, usage_unsent=unsent)
         return of_others(replace(view, turns=turns, tap=tap), asked)
 
     def _certain(

@@ -16,7 +16,6 @@ from kvtop.live.work import Work
 from kvtop.worker import Caller, Hangs
 
 if TYPE_CHECKING:
-    from kvtop.model.own import OwnRequest
     from kvtop.triage.kinds import Kind
     from kvtop.triage.replay import Replay
     from kvtop.triage.replay_pair import Pair
@@ -122,23 +121,16 @@ class Replaying:
 
     async def _sent(self, offer: Offer, told: Callable[[Run], None]) -> Replayed:
         from kvtop.triage.replay import Replay
+        from kvtop.triage.replay_notes import Notes
         from kvtop.triage.replay_server import ReplayServer
 
         pair, place = offer.pair, offer.place
+        notes = Notes(lambda why: LOG.warning("a replay is not noted: %s", why))
         server = ReplayServer(place.url, key=place.key)
         try:
             self._replay = Replay(
-                server, pair.sent, repaired=pair.repaired, live=pair.live, rate=place.rate, noted=_note
+                server, pair.sent, repaired=pair.repaired, live=pair.live, rate=place.rate, noted=notes.write
             )
             return await self._replay.run(told=told)
         finally:
             await server.aclose()
-
-
-def _note(note: OwnRequest) -> None:
-    from kvtop.triage import replay_notes
-
-    try:
-        replay_notes.write(note)
-    except OSError as error:  # its rows stand as others' then, which is no reason to stop
-        LOG.warning("a replay is not noted: %s", error)

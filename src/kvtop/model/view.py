@@ -292,6 +292,8 @@ class TapView:
     """The newest turns have usage without cached tokens: the server runs without --enable-prompt-tokens-details."""
     no_usage: int = 0
     """Of its last turns the streams without usage: their client does not set stream_options.include_usage."""
+    usage_unsent: int = 0
+    """Those without usage whose client asked for it, or of which that is not known."""
     problem: str = ""
     """Why the store cannot be read; empty where it can."""
     by_itself: bool = False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kvtop.capture.turn import Route
+from kvtop.errors import KvtopError
 from kvtop.triage.causes.template import HANDFUL, Leftover, explain, not_printed
 from kvtop.triage.changes import Comparison, compare
 from kvtop.triage.ids import common, count
@@ -16,6 +18,7 @@ from kvtop.triage.pricing import dearest_first, in_blocks, price
 from kvtop.triage.prompt import Prompt, in_words
 from kvtop.triage.render import AROUND
 from kvtop.triage.result import Cause, Diff, FirstDifference, Tokens
+from kvtop.triage.values import role, text_of
 from kvtop.triage.windows import common_head
 
 WINDOW = 160
@@ -123,6 +126,11 @@ async def diverge(
     if server is None:
         return Divergence(replace(made, first=first_difference(comparison, causes)), comparison, (old, new))
     one, other = await server.counted(old), await server.counted(new)
+    if one.ids == other.ids and _says_else(old.prompt, new.prompt):
+        raise KvtopError(
+            "the server counts the same tokens for two prompts whose words differ: its tokens cannot be believed",
+            "is this vLLM, and the server that they went to?",
+        )
     pair = _Pair(comparison, server, one.ids, other.ids, new)
     found, notes, calls, rest = await pair.causes(causes, cache.unit)
     if (unread := await _unread(new, other, server)) is not None:
@@ -141,6 +149,16 @@ async def diverge(
         notes=tuple(dict.fromkeys([*made.notes, *one.notes, *other.notes, *notes])),
     )
     return Divergence(made, comparison, (old, new), (one, other), calls)
+
+
+def _says_else(old: Prompt, new: Prompt) -> bool:
+    """What their users say differs in more than white space and forms of characters: every template prints it."""
+
+    def words(prompt: Prompt) -> str:
+        said = "".join(text_of(message) for message in prompt.messages if role(message) in ("user", ""))
+        return "".join(unicodedata.normalize("NFKC", said).casefold().split())
+
+    return words(old) != words(new)
 
 
 async def _unread(new: Sent, counted: Counted, server: Server) -> Cause | None:

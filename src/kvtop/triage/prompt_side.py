@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvtop.capture.api.answers import tells_cached
 from kvtop.errors import printable
 from kvtop.model.words import exact, secs
 from kvtop.triage.broken import blamed, reread
@@ -108,6 +109,8 @@ def _where(seen: Seen, cause: Cause | None) -> str:
 def _agrees(seen: Seen) -> tuple[str, ...]:
     """The server's number beside the prompt's."""
     expected, cached = seen.expected, seen.cached
+    if cached is None and (seen.turn.cached_tokens is not None or tells_cached(seen.turn.usage)):
+        return ("the number of cached tokens that the server tells cannot be true",)
     if cached is None:
         return ("the server does not say what it had cached",)
     if expected is None:

@@ -104,6 +104,7 @@ class _Older(msgspec.Struct):
 
 class _Tokens(msgspec.Struct):
     tokens: list[int]
+    count: int | None = None
 
 
 class _Named(msgspec.Struct):
@@ -120,9 +121,9 @@ class _Count(msgspec.Struct):
 
 
 def tokens(answer: Body) -> list[int] | None:
-    """What /tokenize answers; None for an answer of another shape."""
+    """What /tokenize answers; None for an answer of another shape, or one whose count is not that of its ids."""
     found = _decode(answer.body, _Tokens)
-    return found.tokens if found is not None else None
+    return None if found is None or found.count not in (None, len(found.tokens)) else found.tokens
 
 
 def named(answer: Body) -> tuple[list[int], list[str]] | None:

@@ -6,27 +6,29 @@ here which requests were kvtop's own.
 
 from __future__ import annotations
 
-import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from kvtop import paths
-from kvtop.files import read_start
+from kvtop.errors import printable
+from kvtop.files import lock, opened, read_start
 from kvtop.model.own import OwnRequest
 
 MAX_BYTES = 200_000
 """Of the file: about a thousand requests. Beyond it the older half goes."""
 
 
-def write(note: OwnRequest, path: Path | None = None) -> None:
-    """Append a note; a later one of the same id takes the place of the one before. Raises OSError."""
+def write(note: OwnRequest, path: Path | None = None, *, patience_s: float | None = None) -> None:
+    """Append a note; a later one of the same id takes the place of the one before. `patience_s`: for another program
+    that keeps the file locked. Raises OSError, also for what is no regular file."""
     path = path or paths.replays_file()
     paths.make_private(path.parent)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    handle = opened(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock(handle, path, patience_s)
         size = os.fstat(handle).st_size
         if size > MAX_BYTES:
             kept = os.pread(handle, MAX_BYTES // 2, size - MAX_BYTES // 2).partition(b"\n")[2]
@@ -35,6 +37,23 @@ def write(note: OwnRequest, path: Path | None = None) -> None:
         os.write(handle, msgspec.json.encode(note) + b"\n")
     finally:
         os.close(handle)
+
+
+class Notes:
+    """Leaves them; that it cannot is told once, in one line, and is no reason to stop."""
+
+    def __init__(self, told: Callable[[str], None]) -> None:
+        self._told, self._failed = told, False
+
+    def write(self, note: OwnRequest) -> None:
+        """Never raises. What was waited for in vain once is not waited for again."""
+        try:
+            write(note, patience_s=0.0 if self._failed else None)
+        except OSError as error:
+            if not self._failed:
+                why = f"{error.filename or paths.replays_file()}: {error.strerror or error}"
+                self._told(f"{printable(why, 200)}: the dashboard cannot tell this replay from others' requests")
+            self._failed = True
 
 
 def read(path: Path | None = None) -> tuple[OwnRequest, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvtop.capture.api.answers import tells_cached
 from kvtop.capture.slow import lost as grew_too_much
 from kvtop.capture.slow import queued as stood_in_queue
 from kvtop.capture.turn import TurnState
@@ -199,8 +200,8 @@ def _new_tokens(seen: Seen) -> Why | None:
     if new < seen.unit or queue * 2 > ttft or (took is not None and took * 2 < ttft):
         return None
     sentence = f"{named(seen)} {waited(seen)}: {exact(new)} new tokens, a long input; {NOTHING_TO_MEND}"
-    pace = seen.pace
-    lines = [f"{exact(new)} tokens at {exact(pace)} a second take {secs(new / pace)}"] if pace else []
+    read_s = seen.cost_s(new)
+    lines = [f"{exact(new)} tokens were read in {secs(read_s)}, {exact(new / read_s)} a second"] if read_s else []
     return _why(seen, Verdict.NEW_TOKENS, sentence, evidence=tuple(lines), rules_out=served(seen))
 
 
@@ -223,6 +224,8 @@ def _rest(seen: Seen) -> Why:
         said = "KV came back from a tier meanwhile; how much of the wait that took is not told"
     elif seen.cached is None:
         said = "the server does not say what it had cached (--enable-prompt-tokens-details)"
+        if seen.turn.cached_tokens is not None or tells_cached(seen.turn.usage):
+            said = "the number of cached tokens that the server tells cannot be true"
     elif seen.expected is None:
         said = "what should have been cached is not known"
     else:

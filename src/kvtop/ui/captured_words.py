@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvtop.capture.api.answer_text import CALL, REASONING, Piece
+from kvtop.capture.api.answers import tells_cached
 from kvtop.capture.importers.exchange import KEY
 from kvtop.capture.turn import Captured, Part, Route
-from kvtop.live.captures import unasked
+from kvtop.live.captures import untold
 from kvtop.live.desk import Detail
 from kvtop.model.view import ServerView, Turn
 from kvtop.ui import why_words
@@ -93,6 +94,8 @@ def _prompt(turn: Turn, detail: Detail | None, server: ServerView | None, w: int
     rows = why_words.prompt(turn, why, w) if why else [tokens_bar(turn, w), legend_of_tokens(turn, True, w)]
     if unasked_for := _unasked(detail):
         rows += wrap([(f"Its answer told no usage{unasked_for}.", "d")], w)
+    elif turn.cached_tokens is None and detail is not None and tells_cached(detail.turn.usage):
+        rows += wrap([("The number of cached tokens that the server tells cannot be true.", "d")], w)
     elif turn.cached_tokens is None:
         flag = "" if server is not None and server.config.prefix_caching is False else f": {FLAG} lets it"
         rows += wrap([(f"The server does not tell cached tokens of a request{flag}.", "d")], w)
@@ -106,7 +109,9 @@ def _prompt(turn: Turn, detail: Detail | None, server: ServerView | None, w: int
 
 def _unasked(detail: Detail | None) -> str:
     """Why a stream told no usage; empty where it is not known, or where it did."""
-    return f": its client did not set {OPTION}" if detail is not None and unasked(detail.turn) else ""
+    if detail is None or not untold(detail.turn):
+        return ""
+    return f": its client did not set {OPTION}" if detail.turn.usage_asked is False else ": the server sent none"
 
 
 def _time(turn: Turn, detail: Detail | None, w: int) -> Block:

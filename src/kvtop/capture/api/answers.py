@@ -175,6 +175,13 @@ def _tokens(route: Route, usage: dict[str, object]) -> tuple[int | None, int | N
     return prompt, cached, completion, _count(out.get("reasoning_tokens"))
 
 
+def tells_cached(usage: dict[str, object]) -> bool:
+    """A usage says something of cached tokens, be it true or not."""
+    details = (_dict(usage.get("prompt_tokens_details")), _dict(usage.get("input_tokens_details")))
+    told = [*(one.get("cached_tokens") for one in details), usage.get("cache_read_input_tokens")]
+    return any(isinstance(one, int | float) and not isinstance(one, bool) for one in told)
+
+
 def _messages_tokens(usage: dict[str, object]) -> tuple[int | None, int | None, int | None, int | None]:
     """`input_tokens` is what was neither read from the cache nor written to it."""
     new = _count(usage.get("input_tokens"))

@@ -83,6 +83,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     """None: the body tells nothing (it is no JSON, or cut short)."""
+    usage_asked: bool | None = None
+    """stream_options.include_usage is set."""
     outline: list[Part] = []
     hints: dict[str, str] = {}
     is_json: bool = False
@@ -124,11 +126,12 @@ def read_request(method: str, path: str, headers: Sequence[tuple[str, str]], bod
         return Asked(route=route, hints=hints)
     hints |= _body_hints(raw)
     model = _value(raw, "model")
-    stream = _value(raw, "stream")
+    stream, options = _value(raw, "stream"), _value(raw, "stream_options")
     return Asked(
         route=route,
         model=printable(model, MAX_HINT) if isinstance(model, str) and model else None,
         stream=stream is True,
+        usage_asked=isinstance(options, dict) and options.get("include_usage") is True,
         outline=outline(route, raw),
         hints=hints,
         is_json=True,

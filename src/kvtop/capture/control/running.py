@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import select
 import signal
@@ -22,7 +21,7 @@ import msgspec
 
 from kvtop import paths
 from kvtop.capture.tap.ended import Ended, Missed
-from kvtop.files import read_start
+from kvtop.files import lock, read_start
 from kvtop.sources.births import birth
 
 STOP_GRACE_S = 5.0
@@ -255,12 +254,16 @@ def _write_over(path: Path, record: Running) -> None:
         os.close(handle)
 
 
+LOCKED_S = 5.0
+"""Other kvtops are done with the folder long before."""
+
+
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
     """Alone with the folder: whoever removes a dead tap's file does not remove a new one's. Raises OSError."""
     handle = os.open(folder() / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock(handle, folder() / ".lock", LOCKED_S)
         yield
     finally:
         os.close(handle)

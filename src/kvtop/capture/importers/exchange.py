@@ -179,6 +179,7 @@ class Maker:
             path=redact.target(given.path),
             route=asked.route,
             stream=stream,
+            usage_asked=asked.usage_asked,
             model=asked.model or given.model,
             started_at=started,
             sent_at=given.sent_at,

@@ -355,6 +355,7 @@ def _with_asked(
         turn,
         model=asked.model,
         stream=asked.stream,
+        usage_asked=asked.usage_asked,
         outline=asked.outline,
         hints=asked.hints,
         agent=agent,

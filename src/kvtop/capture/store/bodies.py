@@ -28,7 +28,7 @@ from kvtop.capture.store.parts import (
     shared_tail,
     unpack_refs,
 )
-from kvtop.capture.store.schema import Damaged
+from kvtop.capture.store.schema import Damaged, as_damage
 
 MAX_DEPTH = 64
 """Bodies to read for one. The next one of such a chain is written out in full."""
@@ -245,6 +245,11 @@ class Bodies:
     # reading
 
     def _restore(self, body: int) -> bytes:
+        """Raises Damaged."""
+        with as_damage():
+            return self._joined(body)
+
+    def _joined(self, body: int) -> bytes:
         size, skeleton, runs, whole = self._db.execute(
             "select size, skeleton, runs, whole from body where id = ?", (body,)
         ).fetchone()
@@ -267,6 +272,10 @@ class Bodies:
 
     def _refs(self, body: int) -> bytes:
         """All references of a body, from the first of its chain on."""
+        with as_damage():
+            return self._followed(body)
+
+    def _followed(self, body: int) -> bytes:
         rows = self._db.execute(_CHAIN, (body, 2 * MAX_DEPTH)).fetchall()
         if rows and rows[0][3] is not None:
             raise Damaged("a body's parent is missing")
@@ -282,7 +291,7 @@ class Bodies:
         skeleton, refs = self._db.execute("select skeleton, refs from body where id = ?", (body,)).fetchone()
         try:
             return set() if skeleton is None else _parts(refs) | {skeleton}
-        except ValueError:
+        except (TypeError, ValueError):
             return {skeleton}
 
     def _chains(self, role: Role) -> list[_Chain]:
@@ -296,8 +305,8 @@ class Bodies:
             recent = self._recent[role] = []
             for body, depth in rows:
                 try:
-                    recent.append(_Chain(body, self._refs(body), depth))
-                except Damaged:
+                    recent.append(_Chain(body, self._refs(body), int(depth)))
+                except (Damaged, ValueError):
                     continue
         return recent
 

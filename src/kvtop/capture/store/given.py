@@ -7,14 +7,13 @@ come. It is a convenience: what cannot be written or read is left out.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from kvtop.files import lock, opened
 
 KEPT = 2_000
 """Lines."""
@@ -37,8 +36,8 @@ def file_of(store: Path) -> Path:
 
 
 def add(store: Path, id: int, started_at: float, verdict: str) -> None:
-    """One was given. Never raises."""
-    with suppress(OSError), _locked(file_of(store), os.O_RDWR | os.O_APPEND | os.O_CREAT) as fd:
+    """One was given. Raises OSError."""
+    with _locked(file_of(store), os.O_RDWR | os.O_APPEND | os.O_CREAT) as fd:
         number, begin = key(id, started_at)
         size = os.fstat(fd).st_size
         torn = size and os.pread(fd, 1, size - 1) != b"\n"  # whoever wrote last was killed
@@ -68,12 +67,11 @@ def forget(store: Path, ids: Sequence[int] | None) -> None:
 
 @contextmanager
 def _locked(file: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
-    """Several processes write. Raises OSError, also for what is no regular file."""
-    fd = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    """Several processes write. Raises OSError, also for what is no regular file, and for one that another program keeps
+    locked."""
+    fd = opened(file, flags)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "no regular file")
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        lock(fd, file)
         yield fd
     finally:
         os.close(fd)

@@ -23,6 +23,8 @@ class Packer:
 
     def unpack(self, packed: bytes, at_most: int | None = None) -> bytes:
         """Raises Damaged, also where there are more bytes than `at_most`."""
+        if not isinstance(packed, bytes):
+            raise Damaged("a value of another type stands where packed bytes were written")
         if packed[:1] == _PLAIN:
             return packed[1:]
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -47,6 +47,10 @@ _BRIEF = msgspec.json.Decoder(Captured)
 _DETAIL = msgspec.json.Decoder(_Detail)
 
 
+DAMAGED = "its record on disk is damaged"
+"""The error of a turn whose row cannot be read."""
+
+
 class Records:
     """Packs and unpacks rows."""
 
@@ -75,8 +79,17 @@ class Records:
             row = msgspec.convert(columns, _Row)
             made = _BRIEF.decode(self._packer.unpack(row.brief))
         except (Damaged, msgspec.MsgspecError, UnicodeError):
-            return Captured(id=columns[0], state=None, record=Record.TRUNCATED, error="its record on disk is damaged")
+            return Captured(id=columns[0], state=None, record=Record.TRUNCATED, error=DAMAGED)
         return replace(made, id=row.id, **{name: getattr(row, name) for name in _OWN})
+
+    def wrong(self, columns: Sequence[Any]) -> Iterator[str]:
+        """What of a row of `COLUMNS` and `detail` cannot be read."""
+        if self.brief(columns).error == DAMAGED:
+            yield "it cannot be read"
+        try:
+            _DETAIL.decode(self._packer.unpack(columns[-1]))
+        except (Damaged, msgspec.MsgspecError, UnicodeError):
+            yield "headers and samples cannot be read"
 
     def detailed(self, turn: Captured, detail: bytes) -> Captured:
         """The turn with what its column `detail` holds, as far as that can be read."""

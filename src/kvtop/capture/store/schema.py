@@ -9,7 +9,8 @@ import re
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -86,6 +87,28 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_v1,)
 
 class Damaged(Exception):
     """What is on disk is not what was written."""
+
+
+def wrong_types(db: sqlite3.Connection) -> list[str]:
+    """Columns that hold a value of another type than they were made for, a line each: SQLite itself keeps any."""
+    found: list[str] = []
+    for (table,) in db.execute("select name from sqlite_schema where type = 'table' and name not like 'sqlite_%'"):
+        for _, column, declared, *_ in db.execute(f"pragma table_info({table})").fetchall():
+            query = f"select count(*) from {table} where {column} is not null and typeof({column}) <> ?"
+            (wrong,) = db.execute(query, (declared.lower(),)).fetchone()
+            if wrong:
+                values = "1 value" if wrong == 1 else f"{wrong} values"
+                found.append(f"{table}.{column}: {values} of another type than {declared.lower()}")
+    return found
+
+
+@contextmanager
+def as_damage() -> Iterator[None]:
+    """Values of another type than were written, met while they are read, are damage like any other."""
+    try:
+        yield
+    except (TypeError, AttributeError, OverflowError, IndexError, ValueError) as error:
+        raise Damaged("a value stands in it that was never written") from error
 
 
 def primary(error: sqlite3.Error) -> int:

@@ -214,7 +214,7 @@ class Store:
         return self._guard(lambda: int(self._db.execute("pragma data_version").fetchone()[0])) + self._commits
 
     def check(self) -> list[str]:
-        """What is wrong with the file, a line each: its structure, and every body, restored."""
+        """What is wrong with the file, a line each: its structure, and every record and body, restored."""
         found: list[str] = []
 
         def look(what: str, work: Callable[[], Iterable[object]]) -> None:
@@ -226,11 +226,13 @@ class Store:
         def structure() -> Iterable[object]:
             lines = [line for (line,) in self._db.execute("pragma integrity_check") if line != "ok"]
             lost = self._db.execute("pragma foreign_key_check").fetchone()
+            lines += schema.wrong_types(self._db)
             return [*lines, "a body without its turn or its parent"] if lost else lines
 
         look("structure", structure)
         look("pieces", self._bodies.check)
         for (id,) in self._read(lambda: self._db.execute("select id from turn order by id").fetchall()):
+            look(f"record of turn {id}", partial(self._recorded, id))
             for role in Role:
                 look(f"{role.name.lower()} of turn {id}", partial(self._restored, id, role))
         return found
@@ -267,6 +269,11 @@ class Store:
     def _restored(self, id: int, role: Role) -> tuple[()]:
         self._bodies.get(id, role)
         return ()
+
+    def _recorded(self, id: int) -> Iterator[str]:
+        """What of its record cannot be read."""
+        row = self._db.execute(f"select {COLUMNS}, detail from turn where id = ?", (id,)).fetchone()
+        return iter(()) if row is None else self._records.wrong(row)
 
     def _abandon(self, where: str, values: Iterable[object]) -> int:
         return self._db.execute(
@@ -305,7 +312,8 @@ class Store:
         """With one view of the file, whatever is written meanwhile."""
         self._db.execute("begin")
         try:
-            return work()
+            with schema.as_damage():
+                return work()
         finally:
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("rollback")

@@ -58,10 +58,14 @@ def past_words(tap: TapView) -> list[str]:
 
 
 def usage_words(tap: TapView) -> list[str]:
-    """That clients ask for no usage, longest first; empty where they do. No flag of the server helps."""
-    if not tap.no_usage:
+    """That streams tell no tokens, and whose doing that is, longest first; empty where they do. No flag of the server
+    helps."""
+    n = tap.no_usage or tap.usage_unsent
+    if not n:
         return []
-    streams = f"{tap.no_usage} stream{'' if tap.no_usage == 1 else 's'} without usage"
+    streams = f"{n} stream{'' if n == 1 else 's'} without usage"
+    if not tap.no_usage:
+        return [f"{streams}: the server sent none", streams]
     return [f"{streams}: the client does not set {OPTION}", f"{streams}: no {OPTION}", streams]
 
 
