@@ -474,9 +474,10 @@ async def test_without_a_desk_that_compares_there_is_no_such_key() -> None:
 
 
 async def test_going_back_ends_the_work_of_a_diff_that_is_not_there_yet() -> None:
-    ended = asyncio.Event()
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     async def load() -> Sheet:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -486,5 +487,25 @@ async def test_going_back_ends_the_work_of_a_diff_that_is_not_there_yet() -> Non
     app = PageApp(DiffScreen(Keymap(), load, lambda: NOON, title="Turn 812"))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "reads both prompts" in shown(app)[0])  # type: ignore[arg-type]
+        await until(pilot, begun.is_set)  # type: ignore[arg-type]
         await pilot.press("escape")
         await until(pilot, ended.is_set)  # type: ignore[arg-type]
+
+
+async def test_a_page_that_is_left_before_its_work_begins_does_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvtop.ui.screens.diff.LEFT_S", 3600.0)
+    begun = 0
+
+    async def load() -> Sheet:
+        nonlocal begun
+        begun += 1
+        raise AssertionError
+
+    page = DiffScreen(Keymap(), load, lambda: NOON, title="Turn 812")
+    app = PageApp(page)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "reads both prompts" in shown(app)[0])  # type: ignore[arg-type]
+        (work,) = (one for one in app.workers if one.name == "diff")
+        await pilot.press("escape")
+        await until(pilot, lambda: work.is_finished)  # type: ignore[arg-type]
+    assert work.is_cancelled and begun == 0

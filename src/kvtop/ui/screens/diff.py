@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
@@ -21,7 +22,7 @@ from kvtop.ui.draw import Line, safe, wrap
 from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import exact, secs
-from kvtop.ui.screens.page import Page
+from kvtop.ui.screens.page import LEFT_S, Page
 
 LOG = logging.getLogger("kvtop.ui")
 SIDE_BY_SIDE = 120
@@ -79,6 +80,7 @@ class DiffScreen(Page):
         self.run_worker(self._read(), name="diff", exit_on_error=False)
 
     async def _read(self) -> None:
+        await asyncio.sleep(LEFT_S)  # a page that is left ends what it began
         try:
             self.doc = Document(await self._load())
         except KvtopError as error:

@@ -15,6 +15,9 @@ from kvtop.ui.keys import Keymap
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.panel import Panel
 
+LEFT_S = 0.05
+"""A page that is left again sooner has nothing worked out for it: of many quick keys only the last one's page has."""
+
 
 class Body(Panel):
     """The lines of its page."""

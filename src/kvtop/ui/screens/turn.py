@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
@@ -16,7 +17,7 @@ from kvtop.ui.draw import Line, pick, safe, wrap
 from kvtop.ui.headline import headline as page_headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import exact, hms, short
-from kvtop.ui.screens.page import Page
+from kvtop.ui.screens.page import LEFT_S, Page
 from kvtop.ui.turn_words import (
     APART,
     OWN,
@@ -130,6 +131,7 @@ class TurnScreen(Page):
             )
 
     async def _explain(self, desk: Explaining, turn: Turn) -> None:
+        await asyncio.sleep(LEFT_S)  # a page that is left ends what it began
         try:
             self._why = turn.key, await desk.why(turn.id)
         except KvtopError as error:
@@ -138,6 +140,7 @@ class TurnScreen(Page):
         self.redraw()
 
     async def _read(self, desk: Desk, turn: Turn) -> None:
+        await asyncio.sleep(LEFT_S)
         said, found = "", None
         try:
             found = await desk.detail(turn.id)
