@@ -14,7 +14,8 @@ from kvtop.capture.control.running import Mapped, Running
 from kvtop.cli.demo_watch import DemoWatch
 from kvtop.cli.main import main
 from kvtop.config import Settings
-from kvtop.model.view import BoxView, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import BoxView
 from kvtop.readings import State
 from kvtop.sim.server import SimBox
 from kvtop.sim.tapped import Tapped

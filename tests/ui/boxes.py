@@ -21,7 +21,8 @@ from kvtop.model.box import (
     WaitingByReason,
     Window,
 )
-from kvtop.model.view import BoxView, Chart, EngineLine, Estimate, Savings, Sentence, ServerView, TapView, Turn
+from kvtop.model.shown_turn import Estimate, Turn
+from kvtop.model.view import BoxView, Chart, EngineLine, Savings, Sentence, ServerView, TapView
 from kvtop.readings import Gpu, GpuReading, HostReading, Model, OffloadFile, State, VllmProcess
 
 NOW = 1_795_957_461.0

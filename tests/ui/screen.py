@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from textual.pilot import Pilot
 
-from kvtop.model.view import BoxView, TurnKey
+from kvtop.model.shown_turn import TurnKey
+from kvtop.model.view import BoxView
 from kvtop.ui.app import KvtopApp
 
 

@@ -25,7 +25,8 @@ from kvtop.capture.turn import Captured, Part, Record, Route, Source, TurnState
 from kvtop.config import Capture, Settings
 from kvtop.errors import KvtopError
 from kvtop.live.desk import Detail, TapRow
-from kvtop.model.view import BoxView, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import BoxView
 from kvtop.ui.app import KvtopApp
 from kvtop.ui.draw import pick
 from kvtop.ui.numbers import tok

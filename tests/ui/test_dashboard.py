@@ -18,7 +18,8 @@ import kvtop.ui.app
 from kvtop.config import Settings
 from kvtop.errors import Problem
 from kvtop.model.box import BySource, Cached, Finished, Latency, Quantile, Window
-from kvtop.model.view import BoxView, EngineLine, Sentence, TapView, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import BoxView, EngineLine, Sentence, TapView
 from kvtop.readings import Discovery, GpuReading, Model, State
 from kvtop.ui.app import KvtopApp
 from kvtop.ui.layout import PANELS

@@ -26,7 +26,8 @@ from kvtop.model.box import (
     WaitingByReason,
     Window,
 )
-from kvtop.model.view import BoxView, Savings, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import BoxView, Savings
 from kvtop.readings import GpuReading, State
 from kvtop.ui.draw import SUPER, Line
 from kvtop.ui.keys import Keymap

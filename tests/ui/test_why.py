@@ -15,7 +15,8 @@ from textual.pilot import Pilot
 from kvtop.errors import KvtopError
 from kvtop.live.verdicts import News
 from kvtop.model.finding import Finding
-from kvtop.model.view import BoxView, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import BoxView
 from kvtop.triage.kinds import Kind, Reason, Verdict, Who
 from kvtop.triage.result import Cause, Diff, FirstDifference, Phases, Split, Tokens, Why
 from kvtop.triage.sheet import Sheet

@@ -12,7 +12,7 @@ from metrics_texts import raw, scrape
 
 from kvtop.model import document
 from kvtop.model.box import EngineWindow, Throughput, Window
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 from kvtop.model.window import between, since_start
 from kvtop.readings import Gpu, GpuProcess, GpuReading, HostReading, Model, OffloadFile, ServerFacts, State
 

@@ -18,7 +18,8 @@ from kvtop.errors import Problem, printable
 from kvtop.model import box
 from kvtop.model import view as view_module
 from kvtop.model.box import Cached, EngineWindow, Window
-from kvtop.model.view import BoxView, Sentence, ServerView, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import BoxView, Sentence, ServerView
 from kvtop.readings import HostReading, State, VllmProcess
 from kvtop.ui import export
 

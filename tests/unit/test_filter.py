@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 from kvtop.ui.filter import HINTS, matches, misread
 
 SLOW = Turn(

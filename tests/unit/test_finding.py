@@ -14,7 +14,8 @@ from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.model import sentence
 from kvtop.model.downs import Around
 from kvtop.model.finding import Finding
-from kvtop.model.view import ServerView, TapView, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import ServerView, TapView
 from kvtop.readings import State
 from kvtop.triage.in_a_row import finding
 from kvtop.triage.kinds import Because, Kind, Reason, Varies, Verdict, Who

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvtop.model import own as replays
 from kvtop.model.merged import Ended, in_flight, merge, tokens_of
 from kvtop.model.own import OwnRequest
-from kvtop.model.view import Estimate, Turn
+from kvtop.model.shown_turn import Estimate, Turn
 
 
 def tap(id: int, ended_at: float | None, prompt: int = 1000, out: int = 10, **more: object) -> Turn:

@@ -26,7 +26,8 @@ from kvtop.model.box import (
     Window,
 )
 from kvtop.model.downs import BRIEF, Around
-from kvtop.model.view import Sentence, ServerView, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import Sentence, ServerView
 from kvtop.model.waits import parts
 from kvtop.readings import Discovery, HostReading, OffloadFile, State, VllmProcess
 

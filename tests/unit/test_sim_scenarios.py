@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
+from kvtop.model.shown_turn import Turn
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import Turn
 from kvtop.model.window import between, since_start
 from kvtop.readings import Scrape, State
 from kvtop.sim.scenarios import DEFAULT, SCENARIOS

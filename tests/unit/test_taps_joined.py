@@ -21,7 +21,8 @@ from kvtop.live.replays import Replays
 from kvtop.live.taps import LOOK_S, Taps
 from kvtop.model.judge import Thresholds
 from kvtop.model.own import OwnRequest
-from kvtop.model.view import ServerView, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import ServerView
 from kvtop.readings import State
 
 URL = "http://127.0.0.1:8000"

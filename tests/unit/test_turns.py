@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from metrics_texts import made, raw, scrape, texts_of
 
+from kvtop.model.shown_turn import Turn
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import Turn
 from kvtop.model.window import between
 
 FIRST_POLL_AT = 0.0

@@ -121,7 +121,7 @@ def test_the_rate_of_a_long_input_is_its_own() -> None:
     first = with_(NEW, relation="first", parent=None, conversation="c14", prompt_tokens=18_240, queue_s=0.0)
     found = why(scene(turn=first, baseline=None, expected=None, rate=600.0))
     assert (found.verdict, found.evidence) == (
-        Verdict.NEW_TOKENS, ("18,240 tokens at 829 a second take 22 s",),
+        Verdict.NEW_TOKENS, ("18,240 tokens were read in 22 s, 829 a second",),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 from kvtop.ui.draw import pick
 from kvtop.ui.verdicts import failure
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kvtop.capture.turn import Captured
-from kvtop.model.view import CONTINUES
+from kvtop.model.shown_turn import CONTINUES
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")

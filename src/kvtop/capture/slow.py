@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kvtop.capture.turn import Captured
 from kvtop.model.judge import Thresholds
+from kvtop.model.shown_turn import CONTINUES
 from kvtop.model.timing import waited_s
-from kvtop.model.view import CONTINUES
 
 LOST_TOKENS = 512
 """Fewer tokens that are read anew are no news: boundaries of blocks and of a hybrid model's states."""

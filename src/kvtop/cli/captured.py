@@ -22,8 +22,8 @@ from kvtop.cli import table
 from kvtop.cli.stdio import tell
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.model.judge import Thresholds
+from kvtop.model.shown_turn import CONTINUES
 from kvtop.model.timing import waited_s
-from kvtop.model.view import CONTINUES
 from kvtop.model.words import DASH, exact, hms, other_day, pct, secs
 
 PAGE = 1000

@@ -11,8 +11,8 @@ from kvtop.cli import table
 from kvtop.cli.saved import Unreadable, read_text
 from kvtop.errors import UsageError
 from kvtop.model import document, metrics
+from kvtop.model.shown_turn import Turn
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import Turn
 from kvtop.model.words import DASH, exact, pct, secs
 from kvtop.readings import Scrape
 from kvtop.sources.exposition import Reader

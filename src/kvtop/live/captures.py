@@ -16,7 +16,7 @@ from kvtop.live.queued import Queued
 from kvtop.live.shown import phases
 from kvtop.model.finding import Finding
 from kvtop.model.here import same_port_here
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 from kvtop.worker import Caller, Hangs
 
 LOOK_S = 0.5

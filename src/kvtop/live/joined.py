@@ -14,7 +14,8 @@ from kvtop.model.judge import Thresholds
 from kvtop.model.merged import EDGE_S, LATE_S, Ended, in_flight, numbered_apart, tokens_of
 from kvtop.model.others import of_others
 from kvtop.model.own import OwnRequest
-from kvtop.model.view import ServerView, TapView, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import ServerView, TapView
 
 UNTOLD_S = 1.5
 """What the counters have seen to end just now may be one that is captured, whose end has not been read yet."""

@@ -11,8 +11,8 @@ from kvtop.capture.turn import Captured, TurnState
 from kvtop.live.shown import shown
 from kvtop.model.finding import Finding
 from kvtop.model.judge import Thresholds
+from kvtop.model.shown_turn import Estimate, Turn
 from kvtop.model.timing import waited_s
-from kvtop.model.view import Estimate, Turn
 
 KEPT = 5_000
 """Turns of which something is remembered."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from kvtop.capture.document import decode_s
 from kvtop.capture.turn import Captured
+from kvtop.model.shown_turn import Estimate, Turn
 from kvtop.model.timing import waited_s
-from kvtop.model.view import Estimate, Turn
 
 
 def phases(flying: Sequence[Captured], waiting: int, running: int) -> dict[int, str | None]:

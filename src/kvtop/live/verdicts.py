@@ -20,7 +20,7 @@ from kvtop.live.captures import Captures
 from kvtop.live.casebooks import ALL_S, Place
 from kvtop.live.endpoint import Sleep, rest
 from kvtop.live.patience import Gate
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 from kvtop.worker import Caller, Hangs
 
 if TYPE_CHECKING:

@@ -37,8 +37,9 @@ from kvtop.model.downs import Around
 from kvtop.model.here import server_of
 from kvtop.model.history import ServerHistory
 from kvtop.model.judge import Thresholds
+from kvtop.model.shown_turn import TurnKey
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import BoxView, ServerView, TurnKey
+from kvtop.model.view import BoxView, ServerView
 from kvtop.readings import Discovery, SourceDown, State
 from kvtop.sources.url import normalise, same_place
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 
 
 def again(turn: Turn) -> int | None:

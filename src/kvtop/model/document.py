@@ -9,7 +9,7 @@ from typing import Any
 
 from kvtop.clock import iso
 from kvtop.model.box import EngineWindow, Window
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 from kvtop.readings import GpuReading, HostReading, ServerFacts
 
 _GROUPS = ("cached", "requests", "latency", "throughput", "offload", "spec_decode", "config")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from kvtop.errors import printable
 from kvtop.model.here import host_of, port_of, server_of
-from kvtop.model.view import ServerView, TurnKey
+from kvtop.model.shown_turn import TurnKey
+from kvtop.model.view import ServerView
 from kvtop.model.words import gib, hms, lasted, nb, short_labels
 from kvtop.readings import HostReading, State
 

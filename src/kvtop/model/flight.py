@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvtop.model import metrics as m
 from kvtop.model.growth import Growth, whole
 from kvtop.model.samples import Samples
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 
 MAX_COUNT = 10_000
 """Requests in flight whose arrival is remembered."""

@@ -10,9 +10,10 @@ from typing import Protocol
 from kvtop.model import charts, fleet
 from kvtop.model.archive import Archive
 from kvtop.model.box import EngineWindow, Window
+from kvtop.model.shown_turn import Turn
 from kvtop.model.traces import LEVEL_GAP_S, Traces
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import Savings, ServerView, Turn, seconds_of
+from kvtop.model.view import Savings, ServerView, seconds_of
 from kvtop.model.window import Glance, between, glance, since_start
 from kvtop.readings import Scrape, ServerFacts, SourceDown, State
 

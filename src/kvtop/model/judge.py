@@ -8,7 +8,7 @@ from kvtop.model import metrics as m
 from kvtop.model.engine_config import config
 from kvtop.model.growth import Growth, ratio
 from kvtop.model.samples import Samples
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from itertools import combinations
 
 from kvtop.model import own as replays
 from kvtop.model.own import OwnRequest
+from kvtop.model.shown_turn import Turn
 from kvtop.model.timing import waited_s
-from kvtop.model.view import Turn
 
 _NUMBERS = frozenset(
     {"prompt_tokens", "cached_tokens", "new_tokens", "completion_tokens", "queue_s", "prefill_s", "decode_s"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kvtop.model.here import same_port_here
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 
 NAME = "kvtop replay"
 OPEN_S = 1_800.0

@@ -15,7 +15,7 @@ from kvtop.model.flight import Flight
 from kvtop.model.growth import Growth, whole
 from kvtop.model.judge import Judge, Thresholds
 from kvtop.model.samples import Quantity, Samples, samples
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 from kvtop.model.window import finished, ran_before, reset_reason
 from kvtop.readings import Scrape
 

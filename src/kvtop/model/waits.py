@@ -7,7 +7,8 @@ it is less than a tenth. Why a prompt was read anew is not in the counters.
 from __future__ import annotations
 
 from kvtop.model.downs import Around
-from kvtop.model.view import CONTINUES, ServerView, Turn, seconds_of
+from kvtop.model.shown_turn import CONTINUES, Turn
+from kvtop.model.view import ServerView, seconds_of
 from kvtop.model.words import ago, exact, lasted, nb, secs
 
 NEWS_FOR_S = 300.0

@@ -13,7 +13,7 @@ from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.errors import KvtopError
 from kvtop.model.judge import Thresholds
 from kvtop.model.own import OwnRequest, of_server
-from kvtop.model.view import CONTINUES
+from kvtop.model.shown_turn import CONTINUES
 from kvtop.triage import agent, baseline, gone_back, seen
 from kvtop.triage.apart import two_conversations
 from kvtop.triage.cost import priced

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtop.capture.turn import Captured, Sample
-from kvtop.model.view import CONTINUES
+from kvtop.model.shown_turn import CONTINUES
 from kvtop.triage.between import computed_between, requests_between, samples_between, spanned, turns_between
 from kvtop.triage.seen import Seen
 

@@ -9,8 +9,8 @@ from kvtop.capture.slow import LOST_TOKENS, UNIT_TOKENS, expected_s
 from kvtop.capture.turn import Captured
 from kvtop.model.judge import Thresholds
 from kvtop.model.own import OwnRequest
+from kvtop.model.shown_turn import CONTINUES
 from kvtop.model.timing import waited_s
-from kvtop.model.view import CONTINUES
 from kvtop.triage.cost import cost_s
 from kvtop.triage.engine import Layers
 from kvtop.triage.result import Diff

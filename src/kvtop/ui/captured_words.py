@@ -13,7 +13,8 @@ from kvtop.capture.importers.exchange import KEY
 from kvtop.capture.turn import Captured, Part, Route
 from kvtop.live.captures import untold
 from kvtop.live.desk import Detail
-from kvtop.model.view import ServerView, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import ServerView
 from kvtop.ui import why_words
 from kvtop.ui.draw import Line, cells, clip, fit, meter, rj, safe, stack, wrap
 from kvtop.ui.numbers import DASH, exact, ms, pct, rate, short, tok, traffic

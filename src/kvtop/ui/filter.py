@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from kvtop.model.account import needed
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 
 _WORDS: dict[str, Callable[[Turn], bool]] = {
     "slow": lambda t: t.waited,

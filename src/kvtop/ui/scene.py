@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from kvtop.config import Thresholds
 from kvtop.model.box import EngineWindow
 from kvtop.model.here import is_here, server_of
-from kvtop.model.view import BoxView, ServerView, Turn, TurnKey
+from kvtop.model.shown_turn import Turn, TurnKey
+from kvtop.model.view import BoxView, ServerView
 from kvtop.readings import State, VllmProcess
 from kvtop.ui.filter import matches
 from kvtop.ui.layout import PANELS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from textual.app import App
 
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 from kvtop.ui.keys import Keymap
 from kvtop.ui.turn_words import flying
 from kvtop.ui.watching import Capturing, Comparing, Replays, Sending, Watching

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from kvtop.model import own
 from kvtop.model.account import again, needed
+from kvtop.model.shown_turn import Turn
 from kvtop.model.timing import tokens_per_s
-from kvtop.model.view import ServerView, Turn
+from kvtop.model.view import ServerView
 from kvtop.ui.draw import Line, clip, expected, pick, pick_line, rj, safe, stack, wrap
 from kvtop.ui.numbers import DASH, counting, exact, hms, ms, pct, rate, short, tok
 from kvtop.ui.verdicts import verdict

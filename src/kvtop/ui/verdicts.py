@@ -6,7 +6,8 @@ import re
 
 from kvtop.model.account import needed
 from kvtop.model.own import NAME
-from kvtop.model.view import CONTINUES, ServerView, Turn
+from kvtop.model.shown_turn import CONTINUES, Turn
+from kvtop.model.view import ServerView
 from kvtop.ui.draw import clip, safe
 from kvtop.ui.numbers import DASH, short, tok
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kvtop.live.desk import Desk
-from kvtop.model.view import BoxView, TurnKey
+from kvtop.model.shown_turn import TurnKey
+from kvtop.model.view import BoxView
 
 if TYPE_CHECKING:
     from kvtop.live.profiles import Profiles

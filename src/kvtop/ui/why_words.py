@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kvtop.model.view import ServerView, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import ServerView
 from kvtop.ui.diff.table import rows as cause_rows
 from kvtop.ui.draw import Line, clip, columns, pick_line, pointer, rj, safe, stack, wrap
 from kvtop.ui.numbers import exact, pct, short

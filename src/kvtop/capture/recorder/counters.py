@@ -12,8 +12,8 @@ from kvtop.model import metrics as m
 from kvtop.model.by_source import by_source
 from kvtop.model.growth import Growth, ratio
 from kvtop.model.samples import samples
+from kvtop.model.shown_turn import Turn
 from kvtop.model.turns import TurnTracker
-from kvtop.model.view import Turn
 from kvtop.readings import HTTP_REQUESTS, Scrape
 
 MAX_SAMPLES = 64

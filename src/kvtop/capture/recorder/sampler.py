@@ -13,7 +13,7 @@ from typing import Protocol
 from kvtop.capture.recorder.counters import finish, in_flight, learnt, sample_of, thinned
 from kvtop.capture.turn import Captured, Sample, TurnState
 from kvtop.errors import UsageError
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 from kvtop.readings import Scrape, SourceDown, State
 
 PERIOD_S = 1.0

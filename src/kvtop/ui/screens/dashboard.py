@@ -11,7 +11,8 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from kvtop.config import Settings
-from kvtop.model.view import WINDOWS, BoxView, ServerView, Turn, TurnKey
+from kvtop.model.shown_turn import Turn, TurnKey
+from kvtop.model.view import WINDOWS, BoxView, ServerView
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, cells, safe
 from kvtop.ui.filter import HINTS, misread

@@ -11,7 +11,7 @@ from textual.binding import BindingType
 
 from kvtop.errors import KvtopError
 from kvtop.live.desk import Desk
-from kvtop.model.view import Turn
+from kvtop.model.shown_turn import Turn
 from kvtop.ui import keys
 from kvtop.ui.draw import Line, cells, pick, safe
 from kvtop.ui.keys import Keymap

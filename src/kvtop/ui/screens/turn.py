@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import BindingType
 
 from kvtop.errors import KvtopError
-from kvtop.model.view import Sentence, Turn, TurnKey
+from kvtop.model.shown_turn import Turn, TurnKey
+from kvtop.model.view import Sentence
 from kvtop.ui import keys
 from kvtop.ui.captured_words import Looked, blocks, blocks_in_flight
 from kvtop.ui.draw import Line, pick, safe, wrap

@@ -7,7 +7,8 @@ from itertools import takewhile
 from kvtop.config import Thresholds
 from kvtop.model.box import Cached
 from kvtop.model.charts import mean_of
-from kvtop.model.view import Chart, ServerView, Turn
+from kvtop.model.shown_turn import Turn
+from kvtop.model.view import Chart, ServerView
 from kvtop.ui.digits import big
 from kvtop.ui.draw import Line, area, cells, edge, fit, lj, ljust, pick, rj, spread, stack, width
 from kvtop.ui.numbers import DASH, exact, pct, secs, tok, whole_shares

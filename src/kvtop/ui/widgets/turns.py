@@ -8,7 +8,8 @@ from textual import events
 from textual.message import Message
 
 from kvtop.model.account import needed
-from kvtop.model.view import ServerView, Turn, TurnKey
+from kvtop.model.shown_turn import Turn, TurnKey
+from kvtop.model.view import ServerView
 from kvtop.ui.draw import SUPER, Line, clip, expected, fit, lj, meter, pick, rj, safe, wrap
 from kvtop.ui.filter import misread
 from kvtop.ui.numbers import DASH, counting, hms, lasted, pct, rate, short, tok, when
