@@ -162,6 +162,26 @@ async def test_two_sessions_in_a_row(box: Box) -> None:
     assert clock.seen == "in each of the last 2 sessions of this agent"
 
 
+async def test_sessions_of_one_question_each(box: Box) -> None:
+    for n in range(4):
+        first = box.turn(MAIN, said(1, f"matter {n}"), talk=f"c{n}", clock=f"1{n}:15:20")
+    clock = next(cause for cause in await causes(box, first) if cause.kind is Kind.VOLATILE_TEXT)
+    assert clock.seen == "in each of the last 3 sessions of this agent"
+
+
+async def test_a_conversation_that_began_long_ago_is_no_new_session(box: Box) -> None:
+    """Of two that go on side by side only the last turns are looked at; the clock of one was set anew once."""
+    last = talk(box, MAIN, 3, "old")
+    for n in range(70):
+        about = [{"role": "user", "content": "\n".join(OTHER)}]
+        box.turn(MAIN, about, talk="c1", relation="next" if n else "first", clock="10:30:00")
+    box.turn(MAIN, said(4), talk="old", relation="next", parent=last)
+    for n in range(2):
+        first = box.turn(MAIN, said(1, f"matter {n}"), talk=f"new {n}", clock=f"1{n}:45:00")
+    clock = next(cause for cause in await causes(box, first) if cause.kind is Kind.VOLATILE_TEXT)
+    assert clock.seen == "in each of the last 2 sessions of this agent"
+
+
 async def test_the_verdict_on_a_compaction_that_no_hint_ties(box: Box) -> None:
     summary = [{"role": "user", "content": SUMMARY[0]["content"].replace("odd parts. ", "odd parts. " * 20)}]
     talk(box, MAIN, 40, "b1", upstream="elsewhere")

@@ -13,6 +13,8 @@ from kvtop.triage.talk import Talk
 
 BESIDE = ("side", "subagent")
 """Relations of turns that are no step of their conversation."""
+_BEGIN = (None, "first", *BESIDE)
+"""Those of turns that may be the first one of a conversation."""
 
 
 def turns(
@@ -54,15 +56,17 @@ def told(turns: Sequence[tuple[Captured, Prompt]], *, gateway: bool = False) -> 
     """The causes of the last of these turns, with how often each was seen in all of them: each is compared with the
     one before it in its conversation, a first one with the agent's turn before. And that turn."""
     steps: list[Step] = []
-    begins: list[Step] = []
+    starts: list[Step] = []
     talks: dict[str | None, Talk] = {}
     last: dict[str | None, int] = {}
     causes: tuple[Cause, ...] = ()
     before: tuple[int, Prompt, int] | None = None
     compared: int | None = None
     for row, prompt in turns:
-        talk = talks.setdefault(row.conversation, Talk(steps, begins, gateway=gateway))
-        causes = talk.add(row.started_at, prompt, *(before[1:] if before else ()))
+        talk = talks.setdefault(row.conversation, Talk(steps, starts, gateway=gateway))
+        # One whose beginning is not among them goes on with a turn that is not known here.
+        begins = row.relation in _BEGIN
+        causes = talk.add(row.started_at, prompt, *(before[1:] if before and begins else ()))
         compared = last.get(row.conversation, before[0] if before else None)
         before, last[row.conversation] = (row.id, prompt, talk.line), row.id
     return causes, compared

@@ -15,7 +15,7 @@ from kvtop.triage.result import Cause
 from kvtop.triage.values import SYSTEM, key_of, role
 
 _PLAIN = (Kind.TEXT_EDITED, Kind.PATH_CHANGED)
-_BEGINS = (Kind.OTHER_CONVERSATION, Kind.PER_AGENT_TEXT_FIRST, Kind.ROLLED_BACK)
+_BEGINS = (Kind.OTHER_CONVERSATION, Kind.PER_AGENT_TEXT_FIRST, Kind.ROLLED_BACK, Kind.LAST_MESSAGE_REPLACED)
 """What a first turn is that goes on with nothing."""
 ANCHOR = 24
 """Characters before a region that are the same where it is the same block."""
