@@ -9,7 +9,7 @@ import pytest
 from vllm_agent import TOOLS, Agent, Book, Message, Server, opening, shuffled, tool_turn
 from vllm_events import events_flag, followed, token_ids
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from kvtop.profiles.check.seen import Facts, Installed
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.profile import Profile
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 PARSE = """
 import contextlib, dataclasses, io, json, sys

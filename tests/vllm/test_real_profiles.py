@@ -165,6 +165,7 @@ def home(installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_servers_that_fail_say_why(home: Home) -> None:
     """Starts that cannot work, and one that loses its engine when it runs. Each in a home of its own, so that they can
     fail at the same time."""
