@@ -11,7 +11,7 @@ from kvtop.profiles.folder import Entry
 from kvtop.profiles.launch import Launch, launch
 from kvtop.profiles.secret import masked_words
 from kvtop.readings import VllmProcess
-from kvtop.sources.processes import program_of
+from kvtop.sources.processes import ENTRIES, program_of
 
 _KEYS = ("--api-key", "--hf-token")
 """A profile hands these to vLLM by its environment."""
@@ -49,7 +49,7 @@ def is_of(run: Launch, process: VllmProcess) -> bool:
 def behind_serve(command: Sequence[str]) -> list[str] | None:
     """What stands behind `vllm serve` in a command line; None for one that is no server's."""
     program, rest = program_of(command)
-    if program == "vllm":
+    if program in ENTRIES:
         return rest[1:] if rest[:1] == ["serve"] else None
     return rest if program.startswith("vllm") else None
 

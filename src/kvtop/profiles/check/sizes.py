@@ -96,6 +96,14 @@ def whole(facts: Facts, name: str, default: int) -> int:
     return int(found) if found is not None and 0 < found < 100_000 else default
 
 
+def block_tokens(facts: Facts) -> int | None:
+    """Of one KV block: that of the last start, which knows how hybrid models are unified, or a larger one that is asked
+    for now; None: neither is known."""
+    given = facts.flags.number("block-size")
+    asked = int(given) if given is not None and 0 < given < 1_000_000 else 0
+    return max(asked, (facts.last.block_tokens if facts.last is not None else None) or 0) or None
+
+
 def ranks(facts: Facts) -> int:
     """GPUs of one engine."""
     return whole(facts, "tensor-parallel-size", 1) * whole(facts, "pipeline-parallel-size", 1)

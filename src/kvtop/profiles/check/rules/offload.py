@@ -103,7 +103,7 @@ def block_size_not_multiple(facts: Facts) -> Saying:
         chunk = _chunk(facts) if lmcache else extra.get("block_size")
         if not isinstance(chunk, int) or isinstance(chunk, bool) or (name != "OffloadingConnector" and not lmcache):
             continue
-        block = _block(facts)
+        block = sizes.block_tokens(facts)
         if block is None:
             yield Lacks("the block size: no --block-size, and no last start of this profile")
         elif chunk <= 0 or chunk % block:
@@ -119,14 +119,6 @@ def _chunk(facts: Facts) -> int | None:
     if given.isdecimal() and len(given) < 8:
         return int(given)
     return None if "LMCACHE_CONFIG_FILE" in facts.env or given else _LMCACHE_CHUNK
-
-
-def _block(facts: Facts) -> int | None:
-    """Of the last start, which knows how hybrid models are unified; else as it is asked for."""
-    if facts.last is not None and facts.last.block_tokens:
-        return facts.last.block_tokens
-    given = facts.flags.number("block-size")
-    return int(given) if given is not None and 0 < given < 1_000_000 else None
 
 
 def both_block_size_and_chunks(facts: Facts) -> Saying:
