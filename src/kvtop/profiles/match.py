@@ -29,15 +29,17 @@ def launches(entries: Iterable[Entry]) -> dict[str, Launch]:
     return found
 
 
-def servers(processes: Sequence[VllmProcess], runs: Mapping[str, Launch]) -> Iterator[tuple[VllmProcess, str]]:
-    """The servers among these processes, each with the name of the profile whose command line it has; '' for none.
+def servers(
+    processes: Sequence[VllmProcess], runs: Mapping[str, Launch]
+) -> Iterator[tuple[VllmProcess, tuple[str, ...]]]:
+    """The servers among these processes, each with the names of all profiles whose command line it has.
 
     The API servers of one `vllm serve` are its children: the first of them stands for all.
     """
     pids = {process.pid for process in processes}
     for process in processes:
         if process.role == "api" and process.parent not in pids:
-            yield process, next((name for name, run in runs.items() if is_of(run, process)), "")
+            yield process, tuple(name for name, run in runs.items() if is_of(run, process))
 
 
 def is_of(run: Launch, process: VllmProcess) -> bool:

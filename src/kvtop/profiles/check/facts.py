@@ -202,13 +202,20 @@ def _servers(host: HostReading) -> tuple[Server, ...] | None:
     that was started, else the command line."""
     if host.processes_seen is None:
         return None
-    ours = {who.pid: state.name for state in record.every() for who in state.family if who.lives}
+    ours = {
+        who.pid: state.name
+        for state in record.every()
+        for who in (*state.family, *filter(None, (state.server,)))
+        if who.lives
+    }
     parents = {one.pid: one.parent for one in host.processes}
     found = []
-    for server, profile in match.servers(host.processes, _launches()):
+    for server, names in match.servers(host.processes, _launches()):
         pids = frozenset(pid for pid in parents if server.pid in _above(pid, parents))
         port = server.port if server.port is not None else next(iter(server.ports), None)
-        found.append(Server(server.pid, pids, ours.get(server.pid, profile), None if server.contained else port))
+        found.append(
+            Server(server.pid, pids, ours.get(server.pid, " or ".join(names)), None if server.contained else port)
+        )
     return tuple(found)
 
 
