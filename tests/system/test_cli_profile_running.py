@@ -277,7 +277,7 @@ def test_a_switch_stops_a_server_of_others_only_in_its_way_and_after_a_yes(
             run("switch", "same", "--yes")
         if typed is None:
             assert str(told.value) == (
-                f"process {child.pid} on port {port}, with the flags of mine, which kvtop did not start, "
+                f"process {child.pid} on port {port}, with the flags of mine or same, which kvtop did not start, "
                 f"holds port {port}. Stop it for same? There is no terminal to ask at\n  --stop-foreign says yes"
             )
         else:

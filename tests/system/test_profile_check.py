@@ -78,7 +78,7 @@ def test_who_is_in_the_way(server: int, port: int) -> None:
     switched = report(folder.find("mine"), replacing={server})
     assert said(switched, "port_taken") == [("note", taken)]
     assert said(switched, "health_answered_by_other") == [("note", answers)]
-    assert switched.refuses() == ()
+    assert [one.rule for one in switched.refuses()] == ["program_missing"]
 
 
 def test_the_servers_of_this_machine(server: int, port: int) -> None:

@@ -129,6 +129,8 @@ def test_the_log_of_the_last_start() -> None:
     assert of_log(LOG + other, 2, "Qwen") == told
     plain = b"INFO vLLM API server version 0.9\nINFO Starting to load model x\nINFO GPU KV cache size: 1,024 tokens\n"
     assert of_log(LOG + plain, 2) == LastStart(1024, None, None, hybrid=False)
+    fits = plain + b"INFO Padding mamba page size by 105.71% to ensure that\nINFO kv lcm block sizes 288\n"
+    assert of_log(LOG + fits, 2) == LastStart(1024, 288, None, hybrid=True)
 
 
 def test_what_a_container_is_given() -> None:

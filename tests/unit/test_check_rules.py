@@ -9,8 +9,8 @@ import pytest
 from check_box import GIB, card, facts, listener, offloading, profile, server, tier_file, transfer
 
 from kvtop.profiles.check.report import name_of
-from kvtop.profiles.check.rules import RULES, command, memory, occupied, offload, scheduling, service
-from kvtop.profiles.check.seen import Answer, Container, Facts, LastStart, Says
+from kvtop.profiles.check.rules import RULES, command, memory, needed, occupied, offload, scheduling, service
+from kvtop.profiles.check.seen import Absent, Answer, Container, Facts, LastStart, Says
 
 DOCKER = profile(runner="docker", docker={"image": "vllm/vllm-openai:v0.32.0"})
 COMPOSE = profile(runner="compose")
@@ -40,6 +40,31 @@ BACK = "nothing: the server that is stopped gives it back"
 NO_TABLE = "as a table [serve.json.…] nothing needs quotes"
 
 CASES = [
+    # what a start needs
+    fires("program_missing", facts(absent=(Absent("venv.command", "vllm", "program"),)), "error", "venv.command",
+          "there is no program vllm on PATH", "install it, or its whole path in [venv] command"),
+    fires("program_missing", facts(absent=(Absent("venv.command", "/nowhere/vllm", "program"),)), "error",
+          "venv.command", "there is no program /nowhere/vllm, or it may not be run",
+          "the path that is there in [venv] command"),
+    fires("program_missing", facts(like=COMPOSE, absent=(Absent("compose.files", "/x/c.yml", "file"),)), "error",
+          "compose.files", "there is no file /x/c.yml", "the file that is there in [compose] files"),
+    fires("program_missing", facts(absent=(Absent("systemd.unit", "vllm.service", "unit"),)), "error", "systemd.unit",
+          "systemd has no unit vllm.service", "the unit that is there in [systemd] unit"),
+    silent("program_missing", facts()),
+    fires("secret_missing", facts(secrets_missing={
+        "VLLM_API_KEY": "VLLM_API_KEY is to come from the variable KEY, which is not set; set it"}), "error",
+          "VLLM_API_KEY", "VLLM_API_KEY is to come from the variable KEY, which is not set", "set it"),
+    fires("secret_missing", facts(secrets_missing={"T": "T is to come from /k: No such file or directory"}), "error",
+          "T", "T is to come from /k: No such file or directory", "the file that is there in [env.from_file]"),
+    silent("secret_missing", facts()),
+    fires("relative_path", facts("./mymodel"), "error", "--model",
+          "./mymodel is no whole path: it depends on where the server runs", "write it whole: /…/mymodel"),
+    fires("relative_path", facts("m", like=profile(venv={"command": ["bin/vllm", "serve"]})), "error", "venv.command",
+          "bin/vllm is no whole path: it depends on where the server runs", "write it whole: /…/bin/vllm"),
+    fires("relative_path", facts("m", like=profile(runner="compose", compose={"files": ["c.yml"]})), "error",
+          "compose.files", "c.yml is no whole path: it depends on where the server runs", "write it whole: /…/c.yml"),
+    silent("relative_path", facts("./mymodel", like=profile(venv={"cwd": "/srv/m"}))),
+    silent("relative_path", facts("org/model", like=profile(venv={"command": ["~/v/bin/vllm", "serve"]}))),
     # command line
     fires("unknown_flag", facts("m --kv-offload-size 4"), "error", "--kv-offload-size",
           "vLLM 0.32.0 has no flag --kv-offload-size", "--kv-offloading-size"),
@@ -56,6 +81,14 @@ CASES = [
           "take it out, or quote what it is part of"),
     silent("unknown_flag", facts("m --max_model_len 4 --max-model-l 4 -tp 2 --kv-transfer-config.kv_role kv_both")),
     silent("unknown_flag", facts("m --kv-offload-size 4", installed=None)),
+    fires("unknown_flag", facts("m '--max-model-len 4096'"), "error", "--max-model-len",
+          "--max-model-len and its value are one word: vLLM refuses it", '"--max-model-len", "VALUE"'),
+    fires("unknown_flag", facts("m --served-model-name a '--api-key sk-1'", installed=None), "error", "--api-key",
+          "--api-key and its value are one word: vLLM refuses it", '"--api-key", "VALUE"'),
+    fires("unknown_flag", facts("m --enforce-eager true"), "error", "", "'true' belongs to no flag: vLLM refuses it",
+          "take it out, or quote what it is part of"),
+    fires("unknown_flag", facts("m --enforce-eager true", installed=None), "warning", "",
+          "'true' belongs to no flag", "take it out, or quote what it is part of"),
     silent("unknown_flag", facts("m --max-num-partial-prefills 4")),
     fires("removed_flag", facts("m --max-num-partial-prefills 2"), "error", "--max-num-partial-prefills",
           "--max-num-partial-prefills is gone since vLLM 0.27, and 0.32 is to run",
@@ -116,6 +149,19 @@ CASES = [
                                            " --kv-offloading-size 32")),
     fires("units_suspicious", facts("m --kv-offloading-size 34359738368"), "error", S,
           "34,359,738,368 are GiB here, for all GPUs together", f"{S} 32"),
+    fires("units_suspicious", facts("m --kv-offloading-size 0.000016"), "warning", S,
+          "0.000016 are GiB here: 17 KiB for all GPUs together", f"{S} 32"),
+    fires("units_suspicious", facts("m --kv-offloading-size 0.000016", memory_available_bytes=20 * GIB), "warning", S,
+          "0.000016 are GiB here: 17 KiB for all GPUs together", "take it out"),
+    fires("units_suspicious", facts("m --kv-offloading-size 0", memory_available_bytes=40 * GIB), "error", S,
+          "0 GiB is no tier", f"{S} 11, or take it out"),
+    fires("shm_too_small", facts("m --kv-offloading-size 64", memory_available_bytes=20 * GIB), "error", S,
+          "tier 64.0 GiB, /dev/shm has 63.0 GiB free of 64.0 GiB", "a smaller tier, or more memory"),
+    fires("shm_too_small", facts("m --kv-offloading-size 64", memory_available_bytes=50 * GIB), "error", S,
+          "tier 64.0 GiB, /dev/shm has 63.0 GiB free of 64.0 GiB", f"{S} 21"),
+    fires("tier_smaller_than_gpu_cache", facts("m --kv-offloading-size 8", memory_available_bytes=50 * GIB), "warning",
+          S, "the tier holds about 80,000 tokens, the GPU itself 400,000",
+          "no tier: there is no memory for a larger one"),
     fires("units_suspicious", facts("m --kv-offloading-size 0"), "error", S, "0 GiB is no tier",
           f"{S} 32, or take it out"),
     fires("units_suspicious", facts(transfer(kv_connector="OffloadingConnector", kv_role="kv_both",
@@ -175,7 +221,7 @@ CASES = [
     fires("container_memory_limit", facts("m --kv-offloading-size 100", like=profile(
         venv={"wrap": ["systemd-run", "--user", "--scope", "-p", "MemoryMax=90%"]})), "warning",
           "MemoryMax", "tier 100.0 GiB and about 28 GiB for vLLM, the limit is 115.2 GiB",
-          f"a limit of 128 GiB, or {S} 87"),
+          f"a limit of 128 GiB, or {S} 73"),
     silent("container_memory_limit", facts("m --kv-offloading-size 48", like=DOCKER,
                                            container=Container(host_ipc=True, memory_bytes=80 * GIB))),
     silent("container_memory_limit", facts("m --kv-offloading-size 48")),
@@ -226,6 +272,16 @@ CASES = [
           "--max-num-batched-tokens",
           "2,048 tokens a step, a block has 2,048: a long prefill starves beside any decode",
           "--max-num-batched-tokens 4096, or more"),
+    fires("hybrid_batch_budget", facts("m --block-size 288 --mamba-cache-mode align --max-num-batched-tokens 512",
+                                       last=None), "warning", "--max-num-batched-tokens",
+          "512 tokens a step, a block has 288: a long prefill starves beside any decode",
+          "--max-num-batched-tokens 576, or more"),
+    fires("hybrid_batch_budget", facts("m --max-num-batched-tokens 512 --mamba-cache-mode align --block-size 288",
+                                       last=LastStart(400_000, 288, None, hybrid=False)), "warning",
+          "--max-num-batched-tokens",
+          "512 tokens a step, a block has 288: a long prefill starves beside any decode",
+          "--max-num-batched-tokens 576, or more"),
+    silent("hybrid_batch_budget", facts("m --block-size 288 --mamba-cache-mode none --max-num-batched-tokens 512")),
     silent("hybrid_batch_budget", facts("m", last=HYBRID)),
     silent("hybrid_batch_budget", facts("m --max-num-batched-tokens 16")),
     fires("long_prefill_threshold_misaligned", facts("m --long-prefill-token-threshold 1000", last=HYBRID), "warning",
@@ -233,6 +289,11 @@ CASES = [
           "1000 tokens are no multiple of the block of 528: each chunk is cut down to whole blocks",
           "--long-prefill-token-threshold 1056"),
     silent("long_prefill_threshold_misaligned", facts("m --long-prefill-token-threshold 1056", last=HYBRID)),
+    fires("long_prefill_threshold_misaligned", facts(
+        "m --long-prefill-token-threshold 500 --mamba-cache-mode align --block-size 288", last=None), "warning",
+          "--long-prefill-token-threshold",
+          "500 tokens are no multiple of the block of 288: each chunk is cut down to whole blocks",
+          "--long-prefill-token-threshold 576"),
     silent("long_prefill_threshold_misaligned", facts("m --long-prefill-token-threshold 1000")),
     fires("speculator_costs_one_unit", facts("""m --speculative-config '{"method": "eagle3"}'"""), "note",
           "--speculative-config", "each hit is one block (16 tokens) shorter with eagle3",
@@ -344,7 +405,7 @@ def test_rule(case: Case) -> None:
 
 
 def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
-    modules = (command, memory, occupied, offload, scheduling, service)
+    modules = (command, memory, needed, occupied, offload, scheduling, service)
     written = {
         name
         for module in modules
@@ -353,6 +414,6 @@ def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
         and not name.startswith("_")
         and list(inspect.signature(one).parameters) == ["facts"]
     }
-    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 31
+    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 34
     assert {case.rule for case in CASES if case.found} == set(BY_NAME)
     assert {case.rule for case in CASES if not case.found} == set(BY_NAME)

@@ -100,7 +100,11 @@ def test_an_error_of_the_file_is_wrong_use(write: Write) -> None:
 def test_a_path_is_taken_too(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.toml"
     (tmp_path / "model").mkdir()
-    file.write_text(HEAD + f'model = "{tmp_path}/model"\nhost = "127.0.0.1"\nport = {free_port()}\n')
+    program = tmp_path / "serve"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    head = HEAD.replace("/nowhere/vllm", str(program))
+    file.write_text(head + f'model = "{tmp_path}/model"\nhost = "127.0.0.1"\nport = {free_port()}\n')
     assert main([str(file), "--verbose"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("check mine: 3 notes; ready to start\n")
@@ -138,7 +142,8 @@ def test_what_is_gathered(write: Write, tmp_path: Path, monkeypatch: pytest.Monk
     seen = gather(folder.find("whole"))
     assert (seen.flags.number("block-size"), seen.flags.dropped) == (32, ("enable-prefix-caching",))
     assert seen.last == LastStart(4096, None, 2 * GIB, hybrid=False)
-    assert (seen.env["PYTHONHASHSEED"], seen.env["VLLM_API_KEY"], seen.env["HF_TOKEN"]) == ("0", "***", "***")
+    assert (seen.env["PYTHONHASHSEED"], seen.env["VLLM_API_KEY"]) == ("0", "***")
+    assert "HF_TOKEN" not in seen.env and "HF_TOKEN is to come from " in seen.secrets_missing["HF_TOKEN"]
     assert "PYTORCH_CUDA_ALLOC_CONF" not in seen.env
     assert seen.installed is None and seen.container is None and seen.paths == {}
 

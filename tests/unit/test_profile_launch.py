@@ -21,7 +21,7 @@ def run(**raw: object) -> Launch:
 
 
 def test_nothing_said_is_vllm_serve() -> None:
-    assert run() == Launch(("vllm", "serve"), (), READY)
+    assert run() == Launch(("vllm", "serve"), (), READY, cwd=str(Path.home()))
 
 
 def test_the_words_of_venv() -> None:

@@ -105,11 +105,13 @@ def pct(share: float | None, places: int = 0) -> str:
 
 
 def gib(b: float | None, places: int = 1) -> str:
-    """Capacity, binary: 48.0 GiB; below a GiB in MiB."""
+    """Capacity, binary: 48.0 GiB; below a GiB in MiB, KiB or bytes."""
     if b is None or not math.isfinite(b):
         return DASH
     b = max(0.0, b)
     if 0 < b < 0.9995 * 2**30:
+        if b < 2**10:
+            return f"{b:.0f} bytes"
         return f"{b / 2**20:.0f} MiB" if b >= 2**20 else f"{b / 2**10:.0f} KiB"
     return f"{b / 2**30:.{places}f} GiB"
 

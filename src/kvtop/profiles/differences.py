@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from kvtop.profiles.launch import asked, environment, secrets_of, serve_words
+from kvtop.profiles.launch import asked, environment, folder_of, secrets_of, serve_words
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.secret import masked_value, masked_words
 from kvtop.profiles.text import as_data
@@ -78,7 +78,7 @@ def _flat(table: Mapping[str, Any], at: str) -> Iterator[tuple[str, str]]:
 
 def _flags(profile: Profile, masked: bool) -> dict[str, str]:
     words = serve_words(profile)
-    return flag_values(masked_words(words) if masked else words, profile.venv.cwd)
+    return flag_values(masked_words(words) if masked else words, folder_of(profile))
 
 
 def _variables(profile: Profile, masked: bool) -> dict[str, str]:

@@ -48,6 +48,7 @@ class Launch:
     secrets: dict[str, Secret] = field(default_factory=dict)
     """Variable -> where its value is. docker gets such a variable by name (`-e NAME`), never in its command line."""
     cwd: str | None = None
+    """Where it runs; None: where does not matter, all paths are whole."""
     port: int = VLLM_PORT
     """Where HTTP will answer."""
     host: str = _LOOPBACK
@@ -64,9 +65,9 @@ def launch(name: str, profile: Profile) -> Launch:
     secrets: dict[str, Secret] = {}
     cwd = None
     if profile.runner == "venv":
-        argv = (*profile.venv.wrap, *_program(profile.venv.command or ["vllm", "serve"]), *serve)
+        argv = (*map(_home, profile.venv.wrap), *venv_command(profile), *serve)
         variables, unset, secrets = environment(profile), tuple(profile.env.unset), secrets_of(profile)
-        cwd = _home(profile.venv.cwd) or None
+        cwd = folder_of(profile)
     elif profile.runner == "docker":
         argv, unset, secrets = _docker(name, profile, serve), tuple(profile.env.unset), secrets_of(profile)
     elif profile.runner == "compose":
@@ -78,6 +79,22 @@ def launch(name: str, profile: Profile) -> Launch:
     else:
         _needed(name, "attach.url", profile.attach.url)
     return Launch(argv, serve, variables, unset, secrets, cwd, port, host)
+
+
+def venv_command(profile: Profile) -> list[str]:
+    """What the runner venv runs in front of the flags, whole paths for those from ~: no shell reads them."""
+    return [_home(word) for word in profile.venv.command or ["vllm", "serve"]]
+
+
+def folder_of(profile: Profile) -> str | None:
+    """Where the runner venv runs its command: [venv] cwd, else the home of the user. None for the other runners, and
+    where there is no home."""
+    if profile.runner != "venv":
+        return None
+    home = _home("~")
+    if home == "~":
+        return profile.venv.cwd or None
+    return str(Path(home, _home(profile.venv.cwd)))
 
 
 def serve_words(profile: Profile) -> tuple[str, ...]:
@@ -172,7 +189,7 @@ def _compose(name: str, profile: Profile) -> tuple[str, ...]:
 
 def _address(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[int, str]:
     """(port, host) where kvtop asks the server."""
-    flags = asked(serve, _home(profile.venv.cwd))
+    flags = asked(serve, folder_of(profile))
     number = flags.number("port")
     port = number if isinstance(number, int) and 0 < number < 65536 else VLLM_PORT
     host = printable(flags.value("host") or "")

@@ -11,7 +11,7 @@ from kvtop.profiles.folder import Entry
 from kvtop.profiles.launch import Launch, launch
 from kvtop.profiles.secret import masked_words
 from kvtop.readings import VllmProcess
-from kvtop.sources.processes import program_of
+from kvtop.sources.processes import ENTRIES, program_of
 
 _KEYS = ("--api-key", "--hf-token")
 """A profile hands these to vLLM by its environment."""
@@ -29,15 +29,17 @@ def launches(entries: Iterable[Entry]) -> dict[str, Launch]:
     return found
 
 
-def servers(processes: Sequence[VllmProcess], runs: Mapping[str, Launch]) -> Iterator[tuple[VllmProcess, str]]:
-    """The servers among these processes, each with the name of the profile whose command line it has; '' for none.
+def servers(
+    processes: Sequence[VllmProcess], runs: Mapping[str, Launch]
+) -> Iterator[tuple[VllmProcess, tuple[str, ...]]]:
+    """The servers among these processes, each with the names of all profiles whose command line it has.
 
     The API servers of one `vllm serve` are its children: the first of them stands for all.
     """
     pids = {process.pid for process in processes}
     for process in processes:
         if process.role == "api" and process.parent not in pids:
-            yield process, next((name for name, run in runs.items() if is_of(run, process)), "")
+            yield process, tuple(name for name, run in runs.items() if is_of(run, process))
 
 
 def is_of(run: Launch, process: VllmProcess) -> bool:
@@ -49,7 +51,7 @@ def is_of(run: Launch, process: VllmProcess) -> bool:
 def behind_serve(command: Sequence[str]) -> list[str] | None:
     """What stands behind `vllm serve` in a command line; None for one that is no server's."""
     program, rest = program_of(command)
-    if program == "vllm":
+    if program in ENTRIES:
         return rest[1:] if rest[:1] == ["serve"] else None
     return rest if program.startswith("vllm") else None
 

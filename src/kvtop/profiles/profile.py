@@ -76,6 +76,7 @@ class Venv(_Part, frozen=True):
     wrap: Words = []
     """Words in front of it: systemd-run --user --scope -p MemoryMax=90%, numactl, nice."""
     cwd: str = ""
+    """Where it runs; empty: the home of the user."""
 
 
 class Docker(_Part, frozen=True):

@@ -30,7 +30,9 @@ UNTOLD = (psutil.Error, OSError, ValueError, LookupError, RuntimeError)
 
 _MAX_WORDS = 2000
 _PYTHON = re.compile(r"^(python|pypy)[\d.]*$")
-_MODULE = re.compile(r"^vllm\.entrypoints\.(openai\.api_server|cli(\.main)?|api_server|grpc_server)$")
+_MODULE = re.compile(r"^vllm\.entrypoints\.(openai\.api_server|api_server|grpc_server)$")
+ENTRIES = ("vllm", "vllm.entrypoints.cli", "vllm.entrypoints.cli.main")
+"""vLLM's own command: a server where `serve` stands behind it."""
 _TITLES = (("VLLM::EngineCore", "engine"), ("VLLM::APIServer", "api"), ("VLLM::", "worker"))
 
 
@@ -61,11 +63,9 @@ def role(command: Sequence[str]) -> str | None:
     program, rest = program_of(command)
     if any(word.partition("=")[0] in _ASKS for word in rest):
         return None
-    if _MODULE.match(program):
-        return "api"
-    if program == "vllm":
+    if program in ENTRIES:
         return "api" if rest[:1] == ["serve"] else None
-    return "api" if program == "vllm-rs" else None
+    return "api" if _MODULE.match(program) or program == "vllm-rs" else None
 
 
 def program_of(command: Sequence[str]) -> tuple[str, list[str]]:

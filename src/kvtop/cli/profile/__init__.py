@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from kvtop.errors import UsageError, printable
+from kvtop.cli.profile.answered import Answered
+from kvtop.errors import KvtopError, UsageError, printable
 
 JOBS = {
     "list": "the profiles: runner, model, port, GPUs, tier, state",
@@ -29,7 +33,8 @@ Profiles are TOML files, one for each way to run `vllm serve`: docs/profiles.md.
 jobs:
 {jobs}
 
-`kvtop profile JOB --help` tells more. exit code: 0 done; 1 the answer is bad; 2 wrong use.
+`kvtop profile JOB --help` tells more. With --json one document is printed, also where it is refused: then with `error`.
+exit code: 0 done; 1 the answer is bad; 2 wrong use.
 """
 
 
@@ -45,4 +50,18 @@ def main(argv: Sequence[str]) -> int:
     if args[0] not in JOBS:
         raise UsageError(f"kvtop profile: there is no job '{printable(args[0], 40)}'", f"one of {', '.join(JOBS)}")
     module = importlib.import_module(f"kvtop.cli.profile.{_MODULES.get(args[0], args[0])}")
-    return int(module.main(args[1:]))
+    try:
+        return int(module.main(args[1:]))
+    except KvtopError as error:
+        if "--json" in args and "--debug" not in args:
+            print(json.dumps(_document(args[1:], error), allow_nan=False))
+        raise
+
+
+def _document(args: Sequence[str], error: KvtopError) -> dict[str, Any]:
+    """What --json answers where there is no other answer; the error itself is told on stderr all the same."""
+    if isinstance(error, Answered):
+        return {**error.document, "error": error.document.get("error") or error.what, "fix": error.fix or None}
+    named = next((word for word in args if not word.startswith("-")), None)
+    name = None if named is None else printable(Path(named).stem if "/" in named else named, 100)
+    return {"profile": name, "error": error.what, "fix": error.fix or None}

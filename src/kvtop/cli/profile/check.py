@@ -103,10 +103,13 @@ def _memory(found: Memory) -> Iterator[str]:
         parts.append(f"GPU free {free} of {total}")
     else:
         parts.append(f"GPU free {_NONE}")
-    yield f" memory   {'   '.join(parts)}   all in GiB"
+    small = any("iB" in part or "bytes" in part for part in parts)
+    yield f" memory   {'   '.join(parts)}   {'all else' if small else 'all'} in GiB"
 
 
 def _gib(size: int | None, places: int = 1) -> str:
+    if size is not None and 0 < size < GIB // 20:
+        return gib(size)
     return _NONE if size is None else f"{max(0, size) / GIB:.{places}f}"
 
 

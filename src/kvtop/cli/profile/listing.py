@@ -13,12 +13,11 @@ from kvtop.cli.args import Parser
 from kvtop.cli.table import show
 from kvtop.clock import iso
 from kvtop.errors import printable
-from kvtop.model.words import lasted
+from kvtop.model.words import gib, lasted
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.secret import shown
 from kvtop.profiles.standing import Standing, known, standing
-from kvtop.sources.tier_size import GIB
 
 if TYPE_CHECKING:
     from kvtop.profiles.running.attached import Answering
@@ -110,7 +109,7 @@ def _tell(rows: Sequence[dict[str, Any]], said: Mapping[str, Answering]) -> None
                 printable(model, _WIDTH),
                 str(row["port"] or "–"),
                 printable(",".join(row["gpus"] or ["–"]), _WIDTH),
-                "–" if tier is None else f"{tier / GIB:.1f} GiB",
+                gib(tier),
                 state,
                 printable(told, 400),
             )

@@ -37,8 +37,7 @@ def main(argv: Sequence[str]) -> int:
         with Lock(f"starts {chosen.name}", "wait for it") as lock:
             client.startable(chosen)  # before what takes its time
             if not checking.allowed(entry, force=args.force, yes=args.yes):
-                stdio.tell("kvtop: nothing was started")
-                return 1
+                raise KvtopError("nothing was started")
             client.start(chosen, lock)
         if args.detach:
             _detached(chosen.name, args.json)

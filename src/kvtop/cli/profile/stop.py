@@ -97,7 +97,7 @@ def which(named: str | None) -> Seen | Foreign:
         seen = look.look(name)
         if seen.state in ("starting", "running", "stopping") or (seen.record is not None and seen.record.after_owed):
             return seen
-        found = [one for one in foreign() if one.profile == name]
+        found = [one for one in foreign() if name in one.profiles]
         if found:
             return found[0]
         if seen.record is None:
@@ -123,8 +123,7 @@ def _only() -> Seen | Foreign:
 def _stop_foreign(one: Foreign, yes: bool, as_json: bool) -> int:
     whose = f", which is the command line of {printable(one.profile, 60)}" if one.profile else ""
     if not asked(f"kvtop did not start {one.words}{whose}. Stop it?", yes=yes):
-        stdio.tell("kvtop: nothing was stopped")
-        return 1
+        raise KvtopError("nothing was stopped")
     with Lock(f"stops process {one.who.pid}"):
         try:
             done = adopt.end(one, FOREIGN_WAIT_S)
@@ -132,7 +131,10 @@ def _stop_foreign(one: Foreign, yes: bool, as_json: bool) -> int:
             raise KvtopError(f"{one.words} is another user's", "stop it as that user") from None
     notes = adopt.told(done, FOREIGN_WAIT_S)
     if as_json:
-        document = {"profile": one.profile or None, "state": "stopped" if not done.left else "running"}
+        document = {
+            "profile": one.profiles[0] if len(one.profiles) == 1 else None,
+            "state": "stopped" if not done.left else "running",
+        }
         print(json.dumps({**document, "pid": one.who.pid, "port": one.port, "notes": notes}))
     else:
         print(f"{one.words} stopped after {secs(done.took_s)}" if not done.left else f"{one.words} lives still")

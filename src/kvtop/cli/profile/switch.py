@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from kvtop.cli import stdio
 from kvtop.cli.args import Parser
 from kvtop.cli.profile import checking, following
+from kvtop.cli.profile.answered import Answered
 from kvtop.cli.profile.chosen import asked, choose, failed, foreign, told
 from kvtop.cli.profile.start import still_starts
 from kvtop.cli.profile.stop import FOREIGN_WAIT_S
@@ -65,8 +66,7 @@ class _Switch:
             try:
                 self._old = self._running(entry)
                 if not checking.allowed(entry, force=force, yes=self._yes, replacing=self._pids()):
-                    stdio.tell("kvtop: nothing was stopped or started")
-                    return 1
+                    raise KvtopError("nothing was stopped or started")
                 self._stop()
                 client.start(self._new, lock)
                 seen = following.follow(self._new.name)
@@ -158,7 +158,7 @@ class _Switch:
         told(state.notes if state is not None else ())
         error = failed(self._new.name, state.why if state is not None else "it was stopped")
         if self._former is None or seen.state != "failed":
-            raise error
+            raise self._answered(error, seen)
         former = printable(self._former.name, 80)
         stdio.tell(f"kvtop: {error}")
         try:
@@ -166,17 +166,22 @@ class _Switch:
         except UsageError:
             again = False
         if not again:
-            raise KvtopError("nothing runs now", f"kvtop profile start {former} starts the former one")
+            now = KvtopError("nothing runs now", f"kvtop profile start {former} starts the former one")
+            raise self._answered(now, seen)
         self._new, self._name, self._former, self._old = self._former, former, None, None
         client.start(self._new, lock)
         back = following.follow(self._new.name)
-        if self._json:
-            print(json.dumps({**following.document(seen), "fallback": following.document(back)}, allow_nan=False))
-        elif back.state == "running":
-            print(f"{former} runs again: {following.ready_words(back)}")
+        both = {**following.document(seen), "fallback": following.document(back)}
         if back.state != "running":
-            raise failed(former, back.record.why if back.record is not None else "")
+            again_failed = failed(former, back.record.why if back.record is not None else "")
+            raise Answered(again_failed.what, again_failed.fix, both)
+        print(
+            json.dumps(both, allow_nan=False) if self._json else f"{former} runs again: {following.ready_words(back)}"
+        )
         return 1
+
+    def _answered(self, error: KvtopError, seen: Seen) -> Answered:
+        return Answered(error.what, error.fix, following.document(seen))
 
     def _interrupted(self) -> str:
         """After ctrl-c: what runs now, and what to do."""

@@ -12,15 +12,16 @@ from typing import Any, Protocol
 
 from kvtop.errors import UsageError, printable
 from kvtop.profiles import config_file, folder, match
-from kvtop.profiles.check import containers, last
+from kvtop.profiles.check import containers, last, needs
 from kvtop.profiles.check.installed import installed, version_of
 from kvtop.profiles.check.rules.service import local_paths
 from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, LastStart, Listener, Server
 from kvtop.profiles.check.sizes import ranks
 from kvtop.profiles.flags import Flags
-from kvtop.profiles.launch import Launch, environment, launch, secrets_of
+from kvtop.profiles.launch import Launch, environment, launch, secrets_of, venv_command
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import asking, logs, ready, record
+from kvtop.profiles.running.order import missing_secrets
 from kvtop.profiles.running.record import Start
 from kvtop.profiles.secret import masked_value, masked_words
 from kvtop.readings import HostReading
@@ -63,7 +64,7 @@ def gather(
     here = None
     if profile.runner == "venv":
         env = {name: value for name, value in {**os.environ, **run.set}.items() if name not in run.unset}
-        here = installed(profile.venv.command, run.cwd, env, ask=ask_vllm, asking=tell)
+        here = installed(venv_command(profile), run.cwd, env, ask=ask_vllm, asking=tell)
     host = HostSource().read()
     facts = Facts(
         name=entry.name,
@@ -72,7 +73,9 @@ def gather(
             masked_words(run.serve), yaml=_yaml(run, profile), known=here.known if here is not None else None
         ),
         launch=run,
-        env=_env(profile),
+        env=_env(profile, run),
+        absent=needs.absent(profile, run),
+        secrets_missing=missing_secrets(run, os.environ),
         installed=here,
         version=version_of(here.version) if here is not None else containers.version_of(_image(profile)),
         shm_total_bytes=host.shm_total_bytes,
@@ -105,14 +108,17 @@ def _yaml(run: Launch, profile: Profile) -> str | None:
     return config_file.config_text(name, Path(run.cwd) if run.cwd else None)
 
 
-def _env(profile: Profile) -> dict[str, str]:
-    """What vLLM's environment will hold, less what no rule asks for; secrets are there, but not their values."""
+def _env(profile: Profile, run: Launch) -> dict[str, str]:
+    """What vLLM's environment will hold, less what no rule asks for; secrets that can be read are there, but not their
+    values."""
     env: dict[str, str] = {}
     if profile.runner == "venv":
         env = {name: value for name, value in os.environ.items() if _ENV.match(name)}
         env = {name: value for name, value in env.items() if name not in profile.env.unset}
     env |= environment(profile)
-    env |= dict.fromkeys(secrets_of(profile), MASK)
+    missing = missing_secrets(run, os.environ)
+    env = {name: value for name, value in env.items() if name not in missing}
+    env |= dict.fromkeys((name for name in secrets_of(profile) if name not in missing), MASK)
     return {name: str(masked_value(name, value)) for name, value in env.items()}
 
 
@@ -196,13 +202,20 @@ def _servers(host: HostReading) -> tuple[Server, ...] | None:
     that was started, else the command line."""
     if host.processes_seen is None:
         return None
-    ours = {who.pid: state.name for state in record.every() for who in state.family if who.lives}
+    ours = {
+        who.pid: state.name
+        for state in record.every()
+        for who in (*state.family, *filter(None, (state.server,)))
+        if who.lives
+    }
     parents = {one.pid: one.parent for one in host.processes}
     found = []
-    for server, profile in match.servers(host.processes, _launches()):
+    for server, names in match.servers(host.processes, _launches()):
         pids = frozenset(pid for pid in parents if server.pid in _above(pid, parents))
         port = server.port if server.port is not None else next(iter(server.ports), None)
-        found.append(Server(server.pid, pids, ours.get(server.pid, profile), None if server.contained else port))
+        found.append(
+            Server(server.pid, pids, ours.get(server.pid, " or ".join(names)), None if server.contained else port)
+        )
     return tuple(found)
 
 

@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 
 from kvtop.profiles.check.seen import LastStart
-from kvtop.profiles.running.progress import BLOCK, KV_ROOM, KV_SIZE
+from kvtop.profiles.running.progress import BLOCK, KV_ROOM, KV_SIZE, MAMBA, UNIT
 
 _MOST_BYTES = 64_000_000
 _FIRST = (b"non-default args: ", b"API server version ")
 """One of them stands at the head of each start."""
-_POOL, _MEMORY, _BLOCK = (re.compile(one.pattern.encode()) for one in (KV_SIZE, KV_ROOM, BLOCK))
+_POOL, _MEMORY, _BLOCK, _MAMBA, _UNIT = (
+    re.compile(one.pattern.encode()) for one in (KV_SIZE, KV_ROOM, BLOCK, MAMBA, UNIT)
+)
 _MODEL = re.compile(rb"non-default args: \{.{0,4000}?'model(?:_tag)?': '([^']{1,1000})'")
 
 
@@ -36,13 +38,14 @@ def _of_start(text: bytes, ranks: int) -> LastStart | None:
     pool = _POOL.findall(text)
     if not pool:
         return None
-    memory, block = _MEMORY.findall(text), _BLOCK.findall(text)
+    memory, fitted = _MEMORY.findall(text), _BLOCK.findall(text)
+    block = _UNIT.findall(text) or fitted
     tokens = int(pool[-1].replace(b",", b"") or 0)
     return LastStart(
         kv_cache_tokens=tokens or None,
         block_tokens=int(block[-1]) if block else None,
         kv_cache_bytes=int(float(memory[-1]) * (1 << 30)) * ranks if memory else None,
-        hybrid=bool(block),
+        hybrid=bool(fitted) or _MAMBA.search(text) is not None,
     )
 
 

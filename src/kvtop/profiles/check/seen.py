@@ -62,7 +62,7 @@ class LastStart:
     kv_cache_bytes: int | None = None
     """Of all ranks: `Available KV cache memory: G GiB`, times their number."""
     hybrid: bool | None = None
-    """Mamba and attention: `Setting attention block size to N tokens`."""
+    """Mamba and attention: `Setting attention block size to N tokens`, or `Padding mamba page size`."""
 
     @property
     def bytes_per_token(self) -> float | None:
@@ -139,6 +139,17 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
+class Absent:
+    """Something that a start needs, and that is not there."""
+
+    key: str
+    """Of the profile: venv.command."""
+    what: str
+    """As it stands there, ~ written out: /nowhere/vllm."""
+    kind: Literal["program", "folder", "file", "unit"]
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything that a rule may ask."""
 
@@ -157,6 +168,10 @@ class Facts:
     paths: Mapping[str, bool] = field(default_factory=dict)
     """Files and folders that the command line names -> whether they are there. What vLLM sees on another file system
     is left out."""
+    absent: tuple[Absent, ...] = ()
+    """What the start needs and this machine lacks."""
+    secrets_missing: Mapping[str, str] = field(default_factory=dict)
+    """Variable -> why its value cannot be read."""
     shm_total_bytes: int | None = None
     shm_free_bytes: int | None = None
     offload_files: tuple[OffloadFile, ...] | None = None

@@ -12,6 +12,10 @@ from kvtop.sources.tier_size import tier_bytes
 
 GIB = 1 << 30
 MIB = 1 << 20
+OWN_BYTES = 28 * GIB
+"""What vLLM itself has been seen to want in a container, beside the tier (profile-shapes.md, mistake 2)."""
+SPARE = 0.98
+"""Of the room that a proposed tier fills."""
 _DEPTH = 4
 TRANSFER = "--kv-transfer-config"
 OFFLOADING = "--kv-offloading-size"
@@ -96,6 +100,14 @@ def whole(facts: Facts, name: str, default: int) -> int:
     return int(found) if found is not None and 0 < found < 100_000 else default
 
 
+def block_tokens(facts: Facts) -> int | None:
+    """Of one KV block: that of the last start, which knows how hybrid models are unified, or a larger one that is asked
+    for now; None: neither is known."""
+    given = facts.flags.number("block-size")
+    asked = int(given) if given is not None and 0 < given < 1_000_000 else 0
+    return max(asked, (facts.last.block_tokens if facts.last is not None else None) or 0) or None
+
+
 def ranks(facts: Facts) -> int:
     """GPUs of one engine."""
     return whole(facts, "tensor-parallel-size", 1) * whole(facts, "pipeline-parallel-size", 1)
@@ -164,6 +176,24 @@ def tokens(facts: Facts, size: float) -> int | None:
     """About how many tokens of KV fit into so many bytes over all ranks; None: nothing is known of this model's KV."""
     each = facts.last.bytes_per_token if facts.last is not None else None
     return None if not each else int(size / each)
+
+
+def memory_bytes(facts: Facts) -> int | None:
+    """What is available of main memory once the server that is stopped first is gone; None: not known."""
+    free = facts.memory_available_bytes
+    return None if free is None else free + freed_shm_bytes(facts)
+
+
+def room_bytes(facts: Facts) -> int | None:
+    """The largest tier that can be proposed on this machine, beside vLLM itself; None: not known."""
+    free = memory_bytes(facts)
+    return None if free is None else max(0, int(free * SPARE) - OWN_BYTES)
+
+
+def example_gib(facts: Facts, wanted: int) -> int | None:
+    """A tier to propose, in GiB: the wanted one, or what there is room for; None: there is none."""
+    room = room_bytes(facts)
+    return (wanted if room is None else min(wanted, room // GIB)) or None
 
 
 @dataclass(frozen=True, slots=True)

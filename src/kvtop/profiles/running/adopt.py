@@ -21,8 +21,13 @@ class Foreign:
 
     process: VllmProcess
     who: Who
-    profile: str = ""
-    """Whose command line it has; empty: no profile's."""
+    profiles: tuple[str, ...] = ()
+    """Whose command line it has: several may have the same."""
+
+    @property
+    def profile(self) -> str:
+        """Their names: `coder or coder-2`; empty: no profile's."""
+        return " or ".join(self.profiles)
 
     @property
     def port(self) -> int | None:
@@ -38,12 +43,12 @@ def foreign(launches: Mapping[str, Launch]) -> list[Foreign]:
     """The servers outside of containers that no record knows. `launches`: what each profile runs."""
     ours = {who.pid for state in record.every() for who in (*state.family, *filter(None, (state.server,))) if who.lives}
     found: list[Foreign] = []
-    for process, name in servers(ProcessTable().read().vllm, launches):
+    for process, names in servers(ProcessTable().read().vllm, launches):
         if process.pid in ours or process.parent in ours or process.contained:
             continue
         who = Who.of(process.pid)
         if who is not None:
-            found.append(Foreign(process, who, name))
+            found.append(Foreign(process, who, names))
     return found
 
 

@@ -41,6 +41,17 @@ def environment(launch: Launch, base: Mapping[str, str]) -> dict[str, str]:
     return env
 
 
+def missing_secrets(launch: Launch, base: Mapping[str, str]) -> dict[str, str]:
+    """Variable -> why a start would fail for want of its value."""
+    found = {}
+    for name, secret in launch.secrets.items():
+        try:
+            _value(name, secret, base)
+        except Failed as why:
+            found[name] = str(why)
+    return found
+
+
 def _value(name: str, secret: Secret, base: Mapping[str, str]) -> str:
     if secret.kind == "env":
         value = base.get(secret.where, "")

@@ -46,7 +46,11 @@ _COMPILES = re.compile(
 KV_ROOM = re.compile(r"Available KV cache memory: (\d{1,6}(?:\.\d{1,4})?) GiB")
 KV_SIZE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
 BLOCK = re.compile(r"Setting attention block size to (\d{1,7}) tokens")
-"""Of a hybrid model alone, before its KV cache is made."""
+"""Of a hybrid model alone, before its KV cache is made; not where --block-size fits already."""
+MAMBA = re.compile(r"Padding mamba page size by ")
+"""Of a hybrid model alone, in every start."""
+UNIT = re.compile(r"kv lcm block sizes (\d{1,7})\b")
+"""The block in which all groups of a KV cache agree, where it has several."""
 _CAPTURES = re.compile(r"Capturing CUDA graph")
 _READY_TO_LISTEN = re.compile(
     r"Graph capturing finished in |init engine \(.*\) took |Supported tasks: |Starting vLLM (?:API )?server"
@@ -119,7 +123,7 @@ class Progress:
         elif found := KV_ROOM.search(line):
             self.begin(KV_CACHE, at)
             self.kv_cache_rank_bytes = int(float(found[1]) * (1 << 30))
-        elif BLOCK.search(line):
+        elif BLOCK.search(line) or MAMBA.search(line):
             self._fitted = True
         elif _COMPILES.search(line):
             self._compile(at)

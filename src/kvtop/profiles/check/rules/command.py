@@ -33,24 +33,30 @@ REMOVED: dict[str, tuple[Gone, ...]] = {
 REMOVED_CONNECTORS = {"P2pNcclConnector": ((0, 24), "NixlConnector")}
 """facts.md 5.6."""
 
+_GLUED = re.compile(r"--[A-Za-z][\w.-]*\s+\S")
+_STRAY = "take it out, or quote what it is part of"
 _VARIABLE = re.compile(r"\$(\{\w+[^}]*\}|[A-Za-z_]\w*)")
 
 
 def unknown_flag(facts: Facts) -> Saying:
     """The installed vLLM's argparse would refuse the line and end with exit code 2: held against its own
     `vllm serve --help=all` (facts.md 7.2)."""
+    glued = [word for word in facts.flags.words if _GLUED.match(word)]
+    for word in glued:
+        flag = keyless(word.split(maxsplit=1)[0], 60)
+        yield Says("error", flag, f"{flag} and its value are one word: vLLM refuses it", f'"{flag}", "VALUE"')
+    stray = next((word for word in facts.flags.stray if word not in glued), None)
     if facts.installed is None or facts.installed.known is None:
         yield Lacks("the help of the vLLM that is to run")
+        if stray is not None and not any(one.problem for one in facts.flags.given):
+            yield Says("warning", "", f"'{keyless(stray, 40)}' belongs to no flag", _STRAY)
         return
     which = f"vLLM {facts.installed.version}" if facts.installed.version else "the installed vLLM"
     for one in facts.flags.given:
         if one.problem and not (one.problem == "unknown" and one.name in REMOVED):
             yield _refused(one, which, facts.installed.known)
-    if facts.flags.stray:
-        word = keyless(facts.flags.stray[0], 40)
-        yield Says(
-            "error", "", f"'{word}' belongs to no flag: vLLM refuses it", "take it out, or quote what it is part of"
-        )
+    if stray is not None:
+        yield Says("error", "", f"'{keyless(stray, 40)}' belongs to no flag: vLLM refuses it", _STRAY)
 
 
 def _refused(one: Given, which: str, known: Vocabulary) -> Says:

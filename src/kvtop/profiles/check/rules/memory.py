@@ -5,12 +5,9 @@ from __future__ import annotations
 from kvtop.model.words import gib
 from kvtop.profiles.check import containers, sizes
 from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
-from kvtop.profiles.check.sizes import GIB, Tier
+from kvtop.profiles.check.sizes import GIB, OWN_BYTES, SPARE, Tier
 
-OWN_BYTES = 28 * GIB
-"""What vLLM itself has been seen to want in a container, beside the tier (profile-shapes.md, mistake 2)."""
-_SPARE = 0.98
-"""Of the room that a proposed tier fills."""
+_LESS = "a smaller tier, or more memory"
 
 
 def shm_too_small(facts: Facts) -> Saying:
@@ -39,6 +36,8 @@ def _of_container(facts: Facts, tier: Tier) -> Saying:
         fix = f"--shm-size={whole}g or --ipc=host in {where}"
         if facts.profile.runner == "compose":
             fix = f"shm_size: {whole}gb or ipc: host in the compose file"
+        if not _fits_memory(facts, tier):
+            fix = _LESS
         yield Says("error", "--shm-size", f"tier {gib(tier.bytes)}, the container's /dev/shm has {gib(size)}", fix)
 
 
@@ -52,8 +51,16 @@ def _no_room(facts: Facts, tier: Tier, free: int, total: int) -> Says:
     if stale and tier.bytes <= free + freed + stale:
         return Says("error", tier.flag, says, f"remove the left-over files: they hold {gib(stale)}")
     mount = f"mount -o remount,size={-(-(total - free - freed + tier.bytes) // GIB) + 1}G /dev/shm"
-    room = int((free + freed) * _SPARE)
-    return Says("error", tier.flag, says, f"{tier.fix(room)}, or {mount}" if room >= GIB else mount)
+    most = sizes.room_bytes(facts)
+    room = min(int((free + freed) * SPARE), most if most is not None else total)
+    ways = [tier.fix(room)] if room >= GIB else []
+    ways += [mount] if _fits_memory(facts, tier) else []
+    return Says("error", tier.flag, says, ", or ".join(ways) or _LESS)
+
+
+def _fits_memory(facts: Facts, tier: Tier) -> bool:
+    free = sizes.memory_bytes(facts)
+    return free is None or tier.bytes <= free
 
 
 def shm_stale_files(facts: Facts) -> Saying:
@@ -82,8 +89,8 @@ def memory_too_small(facts: Facts) -> Saying:
     freed = sizes.freed_shm_bytes(facts)
     if tier.bytes > free + freed:
         says = f"tier {gib(tier.bytes)}, this machine has {gib(free + freed)} available"
-        room = int((free + freed) * _SPARE) - OWN_BYTES
-        yield Says("error", tier.flag, says, tier.fix(room) if room >= GIB else "a smaller tier, or more memory")
+        room = sizes.room_bytes(facts) or 0
+        yield Says("error", tier.flag, says, tier.fix(room) if room >= GIB else _LESS)
     elif tier.bytes > free:
         says = f"tier {gib(tier.bytes)}, {gib(free)} available, {gib(free + freed)} after the stop"
         yield Says("note", tier.flag, says, "nothing: the server that is stopped gives it back")
@@ -103,9 +110,13 @@ def container_memory_limit(facts: Facts) -> Saying:
         return
     says = f"tier {gib(tier.bytes)} and about {gib(OWN_BYTES, 0)} for vLLM, the limit is {gib(limit)}"
     level = "error" if limit < tier.bytes else "warning"
-    room = limit - OWN_BYTES
-    fix = f"a limit of {-(-(tier.bytes + OWN_BYTES) // GIB)} GiB" + (f", or {tier.fix(room)}" if room >= GIB else "")
-    yield Says("error" if level == "error" else "warning", flag, says, fix)
+    most = sizes.room_bytes(facts)
+    room = limit - OWN_BYTES if most is None else min(limit - OWN_BYTES, most)
+    need = tier.bytes + OWN_BYTES
+    total = facts.memory_total_bytes
+    ways = [f"a limit of {-(-need // GIB)} GiB"] if total is None or need <= total else []
+    ways += [tier.fix(room)] if room >= GIB else []
+    yield Says("error" if level == "error" else "warning", flag, says, ", or ".join(ways) or _LESS)
 
 
 def _limit(facts: Facts) -> tuple[int | None, str]:

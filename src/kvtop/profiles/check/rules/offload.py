@@ -14,6 +14,7 @@ _LEAST_TIER = 256 * MIB
 _MOST_GIB = 16 * 1024
 """A larger number of GiB is a mistake of units: bytes or MiB where GiB are meant."""
 _LMCACHE_CHUNK = 256
+_NO_TIER = "no tier: there is no memory for a larger one"
 
 
 def two_offload_interfaces(facts: Facts) -> Saying:
@@ -35,14 +36,23 @@ def units_suspicious(facts: Facts) -> Saying:
     size = facts.flags.number(OFFLOADING)
     if size is not None and size > _MOST_GIB:
         meant = max(1, round(size / GIB)) if size >= GIB else max(1, round(size / 1024))
-        yield Says("error", OFFLOADING, f"{size:,.0f} are GiB here, for all GPUs together", f"{OFFLOADING} {meant}")
+        wanted = sizes.example_gib(facts, meant)
+        fix = f"{OFFLOADING} {wanted}" if wanted else "take it out"
+        yield Says("error", OFFLOADING, f"{size:,.0f} are GiB here, for all GPUs together", fix)
     elif size is not None and size <= 0:
-        yield Says("error", OFFLOADING, f"{size:g} GiB is no tier", f"{OFFLOADING} 32, or take it out")
+        wanted = sizes.example_gib(facts, 32)
+        fix = f"{OFFLOADING} {wanted}, or take it out" if wanted else "take it out"
+        yield Says("error", OFFLOADING, f"{size:g} GiB is no tier", fix)
+    elif size is not None and size * GIB < _LEAST_TIER:
+        wanted = sizes.example_gib(facts, 32)
+        says = f"{facts.flags.value(OFFLOADING)} are GiB here: {gib(size * GIB)} for all GPUs together"
+        yield Says("warning", OFFLOADING, says, f"{OFFLOADING} {wanted}" if wanted else "take it out")
     for name, extra in sizes.connectors(facts) if size is None else ():
-        yield from _bytes(name, extra)
+        yield from _bytes(facts, name, extra)
     kv = facts.flags.number("kv-cache-memory-bytes")
     if kv is not None and 0 < kv < _LEAST_TIER:
-        yield _too_few("--kv-cache-memory-bytes", kv, "bytes of each GPU", "--kv-cache-memory-bytes ")
+        most = min((card.total_bytes or 0 for card in sizes.cards(facts) or ()), default=0) or None
+        yield _too_few("--kv-cache-memory-bytes", kv, "bytes of each GPU", "--kv-cache-memory-bytes ", most)
     total = max((card.total_bytes or 0 for card in sizes.cards(facts) or ()), default=0)
     if kv is not None and total and kv > total:
         says = f"{gib(kv)} of each GPU, which has {gib(total)}"
@@ -54,30 +64,31 @@ def units_suspicious(facts: Facts) -> Saying:
             yield Says("note", f"--{flag}", says, f"{OFFLOADING} GIB makes a tier for the KV cache")
 
 
-def _bytes(name: str, extra: dict[str, Any]) -> Saying:
+def _bytes(facts: Facts, name: str, extra: dict[str, Any]) -> Saying:
+    wanted = sizes.example_gib(facts, 32)
+    size = f"cpu_bytes_to_use {wanted * GIB} ({wanted} GiB)" if wanted else "take the connector out"
     value = extra.get("cpu_bytes_to_use")
     if isinstance(value, bool) or not isinstance(value, int | float):
         if value is not None:
-            yield Says("error", TRANSFER, "cpu_bytes_to_use is no number", "cpu_bytes_to_use 34359738368 (32 GiB)")
+            yield Says("error", TRANSFER, "cpu_bytes_to_use is no number", size)
         elif name == "OffloadingConnector" and "cpu_bytes_to_use" not in extra:
-            yield Says("error", TRANSFER, "cpu_bytes_to_use is missing", "cpu_bytes_to_use 34359738368 (32 GiB)")
+            yield Says("error", TRANSFER, "cpu_bytes_to_use is missing", size)
     elif not value > 0:
-        yield Says("error", TRANSFER, "cpu_bytes_to_use is not more than 0", "cpu_bytes_to_use 34359738368 (32 GiB)")
+        yield Says("error", TRANSFER, "cpu_bytes_to_use is not more than 0", size)
     elif value < _LEAST_TIER:
-        yield _too_few(TRANSFER, value, "bytes, for all GPUs together", "cpu_bytes_to_use ")
+        yield _too_few(TRANSFER, value, "bytes, for all GPUs together", "cpu_bytes_to_use ", sizes.room_bytes(facts))
     elif value > _MOST_GIB * GIB:
         says = f"cpu_bytes_to_use is bytes: this is {value / GIB:,.0f} GiB"
         yield Says("error", TRANSFER, says, "write bytes: GiB times 1073741824")
 
 
-def _too_few(flag: str, value: float, unit: str, before: str) -> Says:
-    says = f"{value:g} are {unit}: {gib(value) if value >= 1024 else f'{value:g} bytes'}"
-    fix = (
-        f"{before}{int(value) * GIB} for {int(value)} GiB"
-        if 1 <= value <= _MOST_GIB
-        else f"{before}{8 * GIB} for 8 GiB"
-    )
-    return Says("warning", flag, says, fix)
+def _too_few(flag: str, value: float, unit: str, before: str, most: int | None) -> Says:
+    """`most`: bytes that there is room for; None: not known."""
+    says = f"{value:g} are {unit}: {gib(value)}"
+    meant = int(value) if 1 <= value <= _MOST_GIB else 8
+    if most is not None and meant * GIB > most:
+        meant = min(8, most // GIB)
+    return Says("warning", flag, says, f"{before}{meant * GIB} for {meant} GiB" if meant else "take it out")
 
 
 def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
@@ -92,7 +103,9 @@ def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
     elif held < pool:
         need = int(2 * found.bytes * pool / max(held, 1)) + GIB - 1
         says = f"the tier holds about {held:,} tokens, the GPU itself {pool:,}"
-        yield Says("warning", found.flag, says, f"{found.fix(need)}, twice the GPU's, or no tier")
+        free = sizes.memory_bytes(facts)
+        fits = free is None or need <= free
+        yield Says("warning", found.flag, says, f"{found.fix(need)}, twice the GPU's, or no tier" if fits else _NO_TIER)
 
 
 def block_size_not_multiple(facts: Facts) -> Saying:
@@ -103,7 +116,7 @@ def block_size_not_multiple(facts: Facts) -> Saying:
         chunk = _chunk(facts) if lmcache else extra.get("block_size")
         if not isinstance(chunk, int) or isinstance(chunk, bool) or (name != "OffloadingConnector" and not lmcache):
             continue
-        block = _block(facts)
+        block = sizes.block_tokens(facts)
         if block is None:
             yield Lacks("the block size: no --block-size, and no last start of this profile")
         elif chunk <= 0 or chunk % block:
@@ -119,14 +132,6 @@ def _chunk(facts: Facts) -> int | None:
     if given.isdecimal() and len(given) < 8:
         return int(given)
     return None if "LMCACHE_CONFIG_FILE" in facts.env or given else _LMCACHE_CHUNK
-
-
-def _block(facts: Facts) -> int | None:
-    """Of the last start, which knows how hybrid models are unified; else as it is asked for."""
-    if facts.last is not None and facts.last.block_tokens:
-        return facts.last.block_tokens
-    given = facts.flags.number("block-size")
-    return int(given) if given is not None and 0 < given < 1_000_000 else None
 
 
 def both_block_size_and_chunks(facts: Facts) -> Saying:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from kvtop.profiles.check import sizes
 from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
 
-_NO_START = "the block size of this profile's last start"
+_NO_START = "whether the model is hybrid: no last start of this profile, no --mamba-cache-mode"
+_NO_BLOCK = "the block size: no --block-size, and no last start of this profile"
 _BUDGETS = ((160, 16384), (70, 8192))
 """GiB of the card -> default of --max-num-batched-tokens (facts.md 6; not for A100 and GB10); below: 2048."""
 _DROPS = ("eagle", "eagle3", "mtp")
@@ -14,13 +15,11 @@ _DROPS = ("eagle", "eagle3", "mtp")
 def hybrid_batch_budget(facts: Facts) -> Saying:
     """In align mode a chunk ends on a block: with less than a block left in a step a long prefill gets nothing while
     anything decodes (facts.md 6, 9b)."""
-    budget = _budget(facts)
-    block = _hybrid_block(facts)
-    if block is None:
-        if facts.line_known and (facts.last is None or facts.last.hybrid is None):
-            yield Lacks(_NO_START)
-        return
-    if budget is None:
+    hybrid, block, budget = _hybrid(facts), sizes.block_tokens(facts), _budget(facts)
+    if not hybrid or block is None:
+        if facts.line_known and hybrid is not False:
+            yield Lacks(_NO_START if hybrid is None else _NO_BLOCK)
+    elif budget is None:
         yield Lacks("the cards, which decide the default of --max-num-batched-tokens")
     elif budget < 2 * block:
         says = f"{budget:,} tokens a step, a block has {block:,}: a long prefill starves beside any decode"
@@ -32,10 +31,10 @@ def long_prefill_threshold_misaligned(facts: Facts) -> Saying:
     given = facts.flags.number("long-prefill-token-threshold")
     if given is None or not 0 < given < 1e9:
         return
-    block = _hybrid_block(facts)
-    if block is None:
-        if facts.last is None or facts.last.hybrid is None:
-            yield Lacks(_NO_START)
+    hybrid, block = _hybrid(facts), sizes.block_tokens(facts)
+    if not hybrid or block is None:
+        if hybrid is not False:
+            yield Lacks(_NO_START if hybrid is None else _NO_BLOCK)
     elif given % block:
         says = f"{given:g} tokens are no multiple of the block of {block:,}: each chunk is cut down to whole blocks"
         fix = f"--long-prefill-token-threshold {max(1, round(given / block)) * block}"
@@ -54,7 +53,7 @@ def speculator_costs_one_unit(facts: Facts) -> Saying:
     connector = any(sizes.connectors(facts))
     if facts.version is not None and facts.version >= (0, 33) and not connector:
         return
-    block = facts.last.block_tokens if facts.last is not None else None
+    block = sizes.block_tokens(facts)
     unit = f"one block ({block:,} tokens)" if block else "one block"
     late = " because of the connector" if facts.version is not None and facts.version >= (0, 33) else ""
     yield Says("note", "--speculative-config", f"each hit is {unit} shorter with {method}{late}", _kept(facts))
@@ -66,9 +65,12 @@ def _kept(facts: Facts) -> str:
     return '"disable_eagle_block_drop": true in it keeps the block'
 
 
-def _hybrid_block(facts: Facts) -> int | None:
-    last = facts.last
-    return last.block_tokens or None if last is not None and last.hybrid and (last.block_tokens or 0) > 0 else None
+def _hybrid(facts: Facts) -> bool | None:
+    """Whether chunks end on whole blocks; None: it is not known."""
+    mode = facts.flags.value("mamba-cache-mode")
+    if mode is not None:
+        return mode == "align"
+    return facts.last.hybrid if facts.last is not None else None
 
 
 def _budget(facts: Facts) -> int | None:

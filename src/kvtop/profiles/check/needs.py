@@ -1,0 +1,92 @@
+"""What a start cannot do without and this machine lacks: programs, the folder it runs in, files of compose, a unit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kvtop.profiles.check.seen import Absent
+from kvtop.profiles.launch import Launch, venv_command
+from kvtop.profiles.profile import Profile
+from kvtop.profiles.running import tools
+
+_HERE = frozenset(("systemd-run", "numactl", "nice", "env", "taskset", "chrt", "ionice", "setsid", "stdbuf", "nohup"))
+"""Wrappers that run their command on this machine and file system."""
+
+
+def absent(profile: Profile, run: Launch) -> tuple[Absent, ...]:
+    """What is not there. Blocks for a moment where systemd is asked."""
+    env = {name: value for name, value in {**os.environ, **run.set}.items() if name not in run.unset}
+    found = {
+        "venv": _of_venv,
+        "docker": _of_docker,
+        "compose": _of_compose,
+        "systemd": _of_systemd,
+    }.get(profile.runner)
+    return () if found is None else tuple(found(profile, run, env))
+
+
+def _of_venv(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[Absent]:
+    if run.cwd is not None and not _is_folder(run.cwd):
+        yield Absent("venv.cwd", run.cwd, "folder")
+        return
+    wrap = profile.venv.wrap
+    if wrap and _lacks(run.argv[0], run.cwd, env):
+        yield Absent("venv.wrap", run.argv[0], "program")
+    if not wrap or Path(wrap[0]).name in _HERE:
+        program = venv_command(profile)[0]
+        if _lacks(program, run.cwd, env):
+            yield Absent("venv.command", program, "program")
+
+
+def _of_docker(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[Absent]:
+    if _lacks(run.argv[0], run.cwd, env):
+        yield Absent("docker.program", run.argv[0], "program")
+    for file in profile.docker.env_files:
+        yield from _file("docker.env_files", file)
+
+
+def _of_compose(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[Absent]:
+    if _lacks(run.argv[0], run.cwd, env):
+        yield Absent("compose.program", run.argv[0], "program")
+    for file in profile.compose.files:
+        yield from _file("compose.files", file)
+    for file in profile.compose.env_files:
+        yield from _file("compose.env_files", file)
+
+
+def _of_systemd(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[Absent]:
+    if _lacks("systemctl", None, env):
+        yield Absent("systemd.unit", "systemctl", "program")
+        return
+    words = ["systemctl", *(["--user"] if profile.systemd.user else []), "show", "--property=LoadState"]
+    try:
+        done = tools.run([*words, profile.systemd.unit])
+    except tools.Failed:
+        return
+    if done.code == 0 and done.out.strip() == "LoadState=not-found":
+        yield Absent("systemd.unit", profile.systemd.unit, "unit")
+
+
+def _lacks(program: str, cwd: str | None, env: Mapping[str, str]) -> bool:
+    """Whether the start, which looks in the PATH that the server gets, does not find it."""
+    place = str(Path(cwd or "/", program)) if "/" in program else program
+    return shutil.which(place, path=env.get("PATH", os.defpath)) is None
+
+
+def _file(key: str, name: str) -> Iterator[Absent]:
+    try:
+        there = Path(name).expanduser().is_file()
+    except (OSError, ValueError, RuntimeError):
+        there = False
+    if not there:
+        yield Absent(key, name, "file")
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return Path(name).is_dir()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,74 @@
+"""Rules of what a start needs at once: programs, files, secrets, and paths that mean one place alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from kvtop.errors import keyless
+from kvtop.profiles.check.rules.service import local_paths
+from kvtop.profiles.check.seen import Absent, Facts, Saying, Says
+
+
+def program_missing(facts: Facts) -> Saying:
+    """The program, the folder that it runs in, a compose file or the unit is not there: the start fails at once."""
+    for one in facts.absent:
+        says, fix = _absent(one)
+        yield Says("error", one.key, says, fix)
+
+
+def _absent(one: Absent) -> tuple[str, str]:
+    what = keyless(one.what, 120)
+    table, _, key = one.key.partition(".")
+    if one.kind == "program" and what == "systemctl":
+        return "there is no program systemctl on PATH", "a machine with systemd, or another runner"
+    if one.kind == "program" and "/" not in what:
+        return f"there is no program {what} on PATH", f"install it, or its whole path in [{table}] {key}"
+    if one.kind == "program":
+        return f"there is no program {what}, or it may not be run", f"the path that is there in [{table}] {key}"
+    if one.kind == "unit":
+        return f"systemd has no unit {what}", f"the unit that is there in [{table}] {key}"
+    return f"there is no {one.kind} {what}", f"the {one.kind} that is there in [{table}] {key}"
+
+
+def secret_missing(facts: Facts) -> Saying:
+    """A variable of [env.from_env] is not set here, or a file of [env.from_file] cannot be read."""
+    for name, why in facts.secrets_missing.items():
+        says, _, fix = why.partition("; ")
+        yield Says("error", keyless(name, 60), says, fix or "the file that is there in [env.from_file]")
+
+
+def relative_path(facts: Facts) -> Saying:
+    """A path that is no whole one: the server runs in [venv] cwd, else in the home of the user, and not where the
+    command was typed."""
+    for key, path in _relative(facts):
+        shown = keyless(path, 120)
+        fix = f"write it whole: /…/{shown.lstrip('./')}"
+        yield Says("error", key, f"{shown} is no whole path: it depends on where the server runs", fix)
+
+
+def _relative(facts: Facts) -> Iterator[tuple[str, str]]:
+    profile = facts.profile
+    if profile.runner == "venv":
+        if profile.venv.cwd and not _whole(profile.venv.cwd):
+            yield "venv.cwd", profile.venv.cwd
+        elif not profile.venv.cwd:
+            for word in [*profile.venv.wrap[:1], *profile.venv.command[:1]]:
+                if "/" in word and not _whole(word):
+                    yield "venv.command", word
+            yield from ((flag, path) for flag, path in local_paths(facts) if path.startswith("."))
+            config = facts.flags.config
+            if config is not None and not _whole(config):
+                yield "--config", config
+    named = {
+        "docker": {"docker.env_files": profile.docker.env_files},
+        "compose": {"compose.files": profile.compose.files, "compose.env_files": profile.compose.env_files},
+    }
+    for key, files in named.get(profile.runner, {}).items():
+        yield from ((key, file) for file in files if not _whole(file))
+    if profile.runner == "venv" and profile.log.file and not _whole(profile.log.file):
+        yield "log.file", profile.log.file
+
+
+def _whole(path: str) -> bool:
+    return Path(path).is_absolute() or path == "~" or path.startswith("~/")

@@ -1,0 +1,117 @@
+"""What a start needs, looked for as the start looks: programs, folders, files, the unit, secrets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from check_box import profile
+
+from kvtop.profiles.check import needs
+from kvtop.profiles.check.installed import installed
+from kvtop.profiles.launch import launch, venv_command
+from kvtop.profiles.profile import Profile
+from kvtop.profiles.running.order import missing_secrets
+
+
+def program(at: Path, script: str = "exit 0") -> Path:
+    at.parent.mkdir(parents=True, exist_ok=True)
+    at.write_text(f"#!/bin/sh\n{script}\n")
+    at.chmod(0o755)
+    return at
+
+
+def lacks(made: Profile) -> list[tuple[str, str, str]]:
+    return [(one.key, one.what, one.kind) for one in needs.absent(made, launch("p", made))]
+
+
+def test_a_program_is_looked_for_in_the_path_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert lacks(profile()) == [("venv.command", "vllm", "program")]
+    program(tmp_path / "bin" / "vllm")
+    assert lacks(profile(env={"set": {"PATH": str(tmp_path / "bin")}})) == []
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert lacks(profile()) == []
+    assert lacks(profile(env={"set": {"PATH": "/nowhere"}})) == [("venv.command", "vllm", "program")]
+
+
+def test_a_program_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    there = profile(venv={"command": ["~/v/vllm", "serve"]})
+    assert lacks(there) == [("venv.command", f"{tmp_path}/v/vllm", "program")]
+    program(tmp_path / "v" / "vllm")
+    assert lacks(there) == []
+    (tmp_path / "v" / "vllm").chmod(0o644)
+    assert lacks(there) == [("venv.command", f"{tmp_path}/v/vllm", "program")]
+
+
+def test_a_wrapper_and_the_folder(tmp_path: Path) -> None:
+    assert lacks(profile(venv={"wrap": ["/no/wrap"], "command": ["/no/vllm"]})) == [
+        ("venv.wrap", "/no/wrap", "program")
+    ]
+    program(tmp_path / "nice")
+    wrapped = profile(venv={"wrap": [str(tmp_path / "nice")], "command": ["/no/vllm"]})
+    assert lacks(wrapped) == [("venv.command", "/no/vllm", "program")]
+    program(tmp_path / "ssh")  # what it runs is elsewhere
+    assert lacks(profile(venv={"wrap": [str(tmp_path / "ssh"), "box"], "command": ["/no/vllm"]})) == []
+    assert lacks(profile(venv={"cwd": "/no/folder"})) == [("venv.cwd", "/no/folder", "folder")]
+
+
+def test_containers(tmp_path: Path) -> None:
+    assert lacks(profile(runner="docker", docker={"image": "i", "program": "/no/podman"})) == [
+        ("docker.program", "/no/podman", "program")
+    ]
+    docker = str(program(tmp_path / "docker"))
+    compose = {"program": [docker, "compose"], "service": "s", "files": [f"{tmp_path}/c.yml"]}
+    assert lacks(profile(runner="compose", compose=compose)) == [("compose.files", f"{tmp_path}/c.yml", "file")]
+    (tmp_path / "c.yml").write_text("")
+    assert lacks(profile(runner="compose", compose=compose)) == []
+
+
+def test_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = profile(runner="systemd", systemd={"unit": "v.service"})
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert lacks(unit) == [("systemd.unit", "systemctl", "program")]
+    program(tmp_path / "systemctl", "echo LoadState=not-found")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert lacks(unit) == [("systemd.unit", "v.service", "unit")]
+    program(tmp_path / "systemctl", "echo LoadState=loaded")
+    assert lacks(unit) == []
+    program(tmp_path / "systemctl", "echo no bus >&2; exit 1")
+    assert lacks(unit) == []
+
+
+def test_secrets(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-1\n")
+    run = launch(
+        "p",
+        profile(
+            env={"from_env": {"A": "KEY", "B": "KEY_2"}, "from_file": {"C": f"{tmp_path}/key", "D": f"{tmp_path}/none"}}
+        ),
+    )
+    assert missing_secrets(run, {"KEY": "x", "KEY_2": ""}) == {
+        "B": "B is to come from the variable KEY_2, which is not set; set it",
+        "D": f"D is to come from {tmp_path}/none: No such file or directory",
+    }
+
+
+def test_vllm_is_asked_where_its_path_is_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "v" / "lib" / "python3.12" / "site-packages" / "vllm-0.32.0.dist-info").mkdir(parents=True)
+    program(tmp_path / "v" / "bin" / "vllm")
+    program(tmp_path / "v" / "bin" / "python")
+    for words in (
+        ["~/v/bin/vllm", "serve"],
+        ["~/v/bin/python", "-m", "vllm.entrypoints.cli.main", "serve"],
+        ["~/v/bin/python", "~/v/bin/vllm", "serve"],
+    ):
+        found = installed(venv_command(profile(venv={"command": words})), None, {}, ask=False)
+        assert found is not None and found.version == "0.32.0", words
+
+
+def test_a_server_without_a_folder_runs_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert launch("p", profile()).cwd == str(tmp_path)
+    assert launch("p", profile(venv={"cwd": "~/w"})).cwd == str(tmp_path / "w")
+    assert launch("p", profile(venv={"cwd": "/srv"})).cwd == "/srv"
+    assert launch("p", profile(runner="docker", docker={"image": "i"})).cwd is None
