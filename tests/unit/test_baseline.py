@@ -113,6 +113,16 @@ def test_the_common_head_of_two_prompts() -> None:
     assert common_head([part("a")], [part("a", role="assistant")]) == 0
 
 
+def test_where_the_system_prompt_is_printed_before_the_tools() -> None:
+    """Turned keys of a tool behind an equal system prompt, and equal tools behind another clock: both may be longer."""
+    turned = [part("turned", 4_000, "tool", ""), HEAD[1]]
+    clock = [HEAD[0], part("other clock", 2_000, "system", "")]
+    assert common_head(HEAD, turned) == 2_000
+    assert common_head(HEAD, clock) == 4_000
+    in_chat = [part("tools", 4_000, "tool", ""), part("system", 2_000, "message", "system")]
+    assert common_head([*in_chat, part("a")], [turned[0], in_chat[1], part("a")]) == 2_000
+
+
 def test_an_old_turn_for_the_law() -> None:
     new = turn(9)
     done = turn(1, completion_tokens=7, cached_tokens=3)

@@ -323,6 +323,17 @@ def test_a_reason_that_explains_the_others_is_named_alone(reason: Reason, more: 
     assert (found.verdict, found.reason) == (Verdict.ENGINE_LOST_CACHE, reason)
 
 
+def test_what_was_evicted_before_the_restart_was_not_lost_by_it() -> None:
+    """In the old process, or in the new one: the time at which the others were read decides."""
+    old_process = [filler(11, 15, 200_000), filler(12, 22, 200_000)]
+    found = why(scene(turn=before(started_at=T + 30), others=tuple(old_process)))
+    assert (found.verdict, found.reason) == (Verdict.ENGINE_LOST_CACHE, Reason.EVICTED)
+    assert found.sentence.endswith("evicted by turns 11–12, before the server was restarted"), found.sentence
+    assert not any("restart" in line for line in found.rules_out)
+    later = (filler(11, 35, 200_000), filler(12, 45, 200_000))
+    assert why(scene(turn=before(started_at=T + 30), others=later)).reason == Reason.RESTART
+
+
 def test_what_is_ruled_out_is_said() -> None:
     other = turn(20, 70, conversation="c2", parent=2, relation="next", prompt_tokens=9_500, cached_tokens=8_992)
     found = why(scene(others=(COLD[0], other)))

@@ -36,7 +36,7 @@ COLUMNS = (
     "turn", "time", "prompt", "cached", "computed", "out", "queue", "TTFT", "took", "tok/s",
     "conversation", "agent", "state",
 )  # fmt: skip
-SPARE = ("tok/s", "took", "out", "queue", "new", "conversation", "time")
+SPARE = ("tok/s", "took", "out", "queue", "computed", "conversation", "time")
 """Where a line has no room for all: these go, in this order."""
 
 

@@ -45,6 +45,14 @@ def restarted(seen: Seen, source: Captured) -> Finding:
     return Finding(Reason.RESTART, None)
 
 
+def process_began(seen: Seen, source: Captured) -> float | None:
+    """Unix time at which the process that answered this turn began, where it is another than the source's."""
+    path = _path(seen, source)
+    if not path or path[0].started_at is None or path[0].started_at == path[-1].started_at:
+        return None
+    return path[-1].started_at
+
+
 def _path(seen: Seen, source: Captured) -> list[Sample]:
     """The server's counters from the last look at them in the source's time to the last one before this turn's first
     token, else the first one after it; empty where one of the two is missing."""

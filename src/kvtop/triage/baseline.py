@@ -109,9 +109,26 @@ def nearest(
 
 
 def common_head(a: Sequence[Part], b: Sequence[Part]) -> int:
-    """Bytes of the parts that two prompts begin with alike."""
+    """Bytes of the parts that two prompts begin with alike, whether their template prints the tools first or the system
+    prompt: the longer of the two."""
+    one, other = prompt_parts(a), prompt_parts(b)
+    return max(_head(one, other), _head(_system_first(one), _system_first(other)))
+
+
+def _system_first(parts: Sequence[Part]) -> list[Part]:
+    tools = [part for part in parts if part.kind == "tool"]
+    rest = [part for part in parts if part.kind != "tool"]
+    end = next((i for i, part in enumerate(rest) if not _is_system(part)), len(rest))
+    return [*rest[:end], *tools, *rest[end:]]
+
+
+def _is_system(part: Part) -> bool:
+    return part.kind == "system" or part.role in ("system", "developer")
+
+
+def _head(a: Sequence[Part], b: Sequence[Part]) -> int:
     size = 0
-    for one, other in zip(prompt_parts(a), prompt_parts(b), strict=False):
+    for one, other in zip(a, b, strict=False):
         if (one.kind, one.role, one.digest) != (other.kind, other.role, other.digest):
             break
         size += one.size

@@ -181,7 +181,7 @@ class Casebook:
         nearest = baseline.nearest(turn, parent, own)
         if self.server is None or self._known.engine is None:
             return nearest, None
-        expected, ids = await self._expected(turn, self._candidates(turn, old, nearest))
+        expected, ids = await self._expected(turn, self._candidates(turn, old, nearest, parent))
         return baseline.nearest(turn, parent, own, ids, self._known.unit or 1), expected
 
     def _with_its_salt(self, turn: Captured, old: list[Captured]) -> list[Captured]:
@@ -198,17 +198,19 @@ class Casebook:
         fit = parent is not None and _has_prompt(parent) and parent.state is not TurnState.FAILED
         return parent if fit and parent is not None and self._readable(parent) else None
 
-    def _candidates(self, turn: Captured, old: list[Captured], nearest: Captured | None) -> list[Captured]:
-        """Those that may have left something for it."""
+    def _candidates(
+        self, turn: Captured, old: list[Captured], nearest: Captured | None, parent: Captured | None
+    ) -> list[Captured]:
+        """Those that may have left something for it; the one that it goes on from is always asked for."""
         engine = self._known.engine
         salt = self.sent(turn).prompt.inputs.get("cache_salt")
         read = [one for one in old if one.state is not TurnState.FAILED and self._readable(one)]
         same = [one for one in read if self.sent(one).prompt.inputs.get("cache_salt") == salt]
         if engine is not None and engine.layers is Layers.FULL:
             shared = {one.id: baseline.common_head(turn.outline, one.outline) for one in same}
-            same = sorted(same, key=lambda one: (shared[one.id], one is nearest, one.id))[-NEAREST:]
-            if nearest is not None and nearest not in same and nearest in old:
-                same.append(nearest)
+            must = {one.id for one in (nearest, parent) if one is not None}
+            same = sorted(same, key=lambda one: (shared[one.id], one.id in must, one.id))[-NEAREST:]
+            same += [one for one in old if one.id in must - {known.id for known in same}]
         return baseline.admitted(same)
 
     def _readable(self, turn: Captured) -> bool:

@@ -5,11 +5,13 @@ A reason without positive evidence is never named; one that nothing rules out is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kvtop.capture.turn import Captured, Sample, TurnState
 from kvtop.model.words import exact, secs
-from kvtop.triage.all_gone import older_process, reset, restarted
+from kvtop.triage.all_gone import older_process, process_began, reset, restarted
 from kvtop.triage.baseline import was_read
 from kvtop.triage.between import (
     computed_between,
@@ -24,7 +26,7 @@ from kvtop.triage.between import (
 from kvtop.triage.engine import Layers
 from kvtop.triage.finding import Finding, names_of
 from kvtop.triage.kinds import Reason
-from kvtop.triage.room import Touched, touched_least, touched_most
+from kvtop.triage.room import Touched, touched_by_turns, touched_least, touched_most
 from kvtop.triage.seen import Seen
 
 STEP_S = 0.5
@@ -55,6 +57,8 @@ def lost_by(seen: Seen, source: Captured | None) -> list[Finding]:
         return [Finding(reason, None) for reason in (Reason.CACHE_RESET, Reason.EVICTED)]
     restart = restarted(seen, source)
     if restart.shown:  # it explains all, and no count goes on from one process to the next
+        if (gone := _gone_before(seen, source)) is not None:
+            return [gone]
         told = [restart, _aborted(seen, source), _replica(seen, source), _hash_seed(seen, source, restart)]
         return [one for one in told if one is not None]
     evicted = _evicted(seen, source)
@@ -140,6 +144,25 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
         says = f"eviction: no more than {exact(most)} tokens were {came} since turn {source.id}"
         return Finding(reason, False, f"{says}, and the pool of {exact(pool)} had room")
     return Finding(reason, None, f"{exact(computed)} tokens were {came} in between" if computed else "")
+
+
+def _gone_before(seen: Seen, source: Captured) -> Finding | None:
+    """All of it was evicted in the process that had read it: the restart took nothing of it. None: not for certain."""
+    began, pool = process_began(seen, source), seen.server.pool_tokens
+    if began is None or pool is None or seen.server.engines not in (None, 1) or seen.server.offload:
+        return None
+    then = (one for one in seen.others if (one.first_token_at or one.ended_at or math.inf) < began)
+    old = replace(seen, others=tuple(then))
+    touched = touched_by_turns(old, source)
+    if touched is None or touched.tokens < pool:
+        return None
+    says = f"at least {exact(touched.tokens)} tokens of others were read, or found in the cache, since turn {source.id}"
+    return Finding(
+        Reason.EVICTED,
+        True,
+        f"{says} and before the server was restarted: the pool holds {exact(pool)}",
+        f"evicted by {names_of(turns_between(old, source))}, before the server was restarted",
+    )
 
 
 def _evicted_by(seen: Seen, source: Captured) -> str:

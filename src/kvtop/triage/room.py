@@ -27,7 +27,7 @@ class Touched:
 def touched_least(seen: Seen, source: Captured) -> Touched | None:
     """What was touched since the source ended, no less; None: not known."""
     computed = computed_between(seen, source)
-    by_turns = _of_turns(seen, source)
+    by_turns = touched_by_turns(seen, source)
     if computed is None:
         return by_turns
     # A block that a request does not fill is taken again by the next one.
@@ -35,7 +35,7 @@ def touched_least(seen: Seen, source: Captured) -> Touched | None:
     return by_turns if by_turns is not None and by_turns.tokens > computed else Touched(computed, 0.0)
 
 
-def _of_turns(seen: Seen, source: Captured) -> Touched | None:
+def touched_by_turns(seen: Seen, source: Captured) -> Touched | None:
     """By the captured turns alone. What one of them found counts only as far as it shares nothing with the prefix, nor
     with what another one touched before it."""
     turns = sorted(turns_between(seen, source), key=lambda one: (one.first_token_at or one.ended_at or 0.0, one.id))
