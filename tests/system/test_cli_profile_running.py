@@ -403,7 +403,7 @@ def test_on_a_terminal_the_line_is_drawn_over_itself(home: Box) -> None:
     assert any(
         re.fullmatch(
             r"good starts: (process up|weights.*|KV cache|port \d+ answers); \d s so far, time left not known: "
-            r"its first start",
+            r"no good start yet",
             piece,
         )
         for piece in shown

@@ -76,7 +76,7 @@ def _from_tool(seen: Seen, count: int, follow: bool, text: str) -> int | None:
         except tools.Failed as error:
             raise KvtopError(str(error)) from None
         if done.code:
-            raise KvtopError(f"{' '.join(words[:2])} failed: {done.last_word or f'exit code {done.code}'}")
+            raise KvtopError(f"{' '.join(words[:2])} failed: {done.why or f'exit code {done.code}'}")
         said = (done.out + done.err).encode()
         found = [line for line in lines.feed(said + b"\n") if want in line.casefold()]
         _show(found[-count:] if count else [])
