@@ -161,6 +161,7 @@ def test_a_switch_that_fails(
         assert run("switch", "bad", *(["--fallback"] if how == "--fallback" else [])) == 1
         said = capsys.readouterr()
         assert "bad did not start: RuntimeError: Insufficient space in /dev/shm" in said.err
+        assert "starts old again\n" in said.err
         assert ("Start old again? [y/N] " in said.err) == (how == "a yes")
         assert said.out.startswith("old runs again: old is ready after")
         assert look.look("old").state == "running" and look.look("old").pid != first
