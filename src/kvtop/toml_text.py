@@ -14,6 +14,7 @@ _PART = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[\w-]+)"""
 _PATH = rf"{_PART}(?:\s*\.\s*{_PART})*"
 _HEAD = re.compile(rf"\s*(\[\[?)\s*({_PATH})\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(rf"\s*({_PATH})\s*=")
+_IN_LIST = re.compile(r"""\"(?:[^"\\]|\\.)*"|'[^']*'|\]|#.*""")
 _LONGEST = 2000
 """Characters of a line that is looked at: no name stands behind them."""
 
@@ -44,6 +45,19 @@ def nearest(lines: Mapping[tuple[str, ...], int], path: Sequence[str]) -> int | 
     """The line of the longest part of `path`; None for none."""
     parts = tuple(path)
     return next((lines[parts[:length]] for length in range(len(parts), 0, -1) if parts[:length] in lines), None)
+
+
+def lines_of_texts(text: str, line: int, count: int) -> list[int]:
+    """The line of each text of a list that begins in `line`, from 1; all in `line` where it is not plain."""
+    found: list[int] = []
+    for number, row in enumerate(text.split("\n")[line - 1 :], line):
+        part = row[:_LONGEST].partition("=")[2] if number == line else row[:_LONGEST]
+        for one in _IN_LIST.findall(part):
+            if one == "]":
+                return found if len(found) == count else [line] * count
+            if not one.startswith("#"):
+                found.append(number)
+    return [line] * count
 
 
 def _places(text: str, first: tuple[str, ...], nth: int) -> Iterator[tuple[int, tuple[str, ...]]]:

@@ -161,6 +161,7 @@ def test_a_switch_that_fails(
         assert run("switch", "bad", *(["--fallback"] if how == "--fallback" else [])) == 1
         said = capsys.readouterr()
         assert "bad did not start: RuntimeError: Insufficient space in /dev/shm" in said.err
+        assert "starts old again\n" in said.err
         assert ("Start old again? [y/N] " in said.err) == (how == "a yes")
         assert said.out.startswith("old runs again: old is ready after")
         assert look.look("old").state == "running" and look.look("old").pid != first
@@ -403,7 +404,7 @@ def test_on_a_terminal_the_line_is_drawn_over_itself(home: Box) -> None:
     assert any(
         re.fullmatch(
             r"good starts: (process up|weights.*|KV cache|port \d+ answers); \d s so far, time left not known: "
-            r"its first start",
+            r"no good start yet",
             piece,
         )
         for piece in shown

@@ -181,7 +181,7 @@ def test_an_end_that_nobody_asked_for_is_a_failure_though_its_code_is_0(home: Bo
     assert seen.record is not None and seen.record.exit_code == 0
     assert seen.record.why == (
         "Engine core proc EngineCore died unexpectedly, shutting down client. "
-        "(it left no word why: killed, or out of memory?); "
+        "(its log does not say why: killed, or out of memory?); "
         "it ended with exit code 0 though nobody asked for that"
     )
 

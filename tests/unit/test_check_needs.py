@@ -66,6 +66,8 @@ def test_containers(tmp_path: Path) -> None:
     assert lacks(profile(runner="compose", compose=compose)) == [("compose.files", f"{tmp_path}/c.yml", "file")]
     (tmp_path / "c.yml").write_text("")
     assert lacks(profile(runner="compose", compose=compose)) == []
+    program(tmp_path / "docker", "exit 1")
+    assert lacks(profile(runner="compose", compose=compose)) == [("compose.program", f"{docker} compose", "tool")]
 
 
 def test_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +79,9 @@ def test_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lacks(unit) == [("systemd.unit", "v.service", "unit")]
     program(tmp_path / "systemctl", "echo LoadState=loaded")
     assert lacks(unit) == []
-    program(tmp_path / "systemctl", "echo no bus >&2; exit 1")
+    program(tmp_path / "systemctl", "echo Failed to connect to bus: no such file >&2; exit 1")
+    assert lacks(unit) == [("systemd.unit", "Failed to connect to bus: no such file", "tool")]
+    program(tmp_path / "systemctl", "echo busy >&2; exit 1")
     assert lacks(unit) == []
 
 

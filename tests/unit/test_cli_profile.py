@@ -204,9 +204,8 @@ def test_list_has_a_row_for_each(folder: Path, capsys: pytest.CaptureFixture[str
     assert rows["config"]["port"] is None and rows["config"]["cpu_tier_bytes"] is None
     lines = said(capsys, "list").split("\n")
     assert lines[0].split("  ")[0] == "name"
-    assert next(line for line in lines if line.startswith("broken")).endswith(
-        "broken.toml, line 1: not TOML: invalid value"
-    )
+    assert next(line for line in lines if line.startswith("broken")).endswith("unreadable  see below")
+    assert "broken: broken.toml, line 1: not TOML: invalid value" in lines
     assert "Base-27B  8001  0,1  4.0 GiB  stopped" in next(line for line in lines if line.startswith("base"))
 
 
@@ -255,9 +254,11 @@ def test_import_writes_a_private_file_and_never_over_another(
     folder = own_home / "config" / "profiles"
     out = said(capsys, "import", "--", "vllm", "serve", "org/Some-Model", "--api-key", KEY)
     file = folder / "some-model.toml"
-    assert out.startswith(f"wrote {file}, from a command line\n  VLLM_API_KEY: its value was not copied.")
+    assert out.startswith(f"wrote {file}, from a command line\n  --api-key, as VLLM_API_KEY: its value was not copied.")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert file.read_text().startswith("# Imported by kvtop from a command line.\n# VLLM_API_KEY: its value was not")
+    assert file.read_text().startswith(
+        "# Imported by kvtop from a command line.\n# --api-key, as VLLM_API_KEY: its value was not"
+    )
     before = file.read_text()
     err = said(capsys, "import", "--", "vllm", "serve", "Some-Model", code=2)
     assert err == f"kvtop: {file} is there already\n  --name NAME calls it otherwise, --force writes over it\n"

@@ -9,6 +9,7 @@ import pytest
 
 from kvtop.cli import main as cli
 from kvtop.profiles import folder, match
+from kvtop.profiles.running import record
 from kvtop.readings import VllmProcess
 
 PROFILE = '[venv]\ncommand = ["/nowhere/vllm", "serve"]\n[serve]\nmodel = "org/m"\nhost = "127.0.0.1"\nport = 8123\n'
@@ -63,3 +64,61 @@ def test_a_server_has_the_names_of_all_profiles_with_its_flags(profiles: Path) -
     for command in (words, main):
         process = VllmProcess(pid=5, command=command, role="api")
         assert [(one.pid, names) for one, names in match.servers([process], runs)] == [(5, ("a", "b"))]
+
+
+def test_a_number_in_quotes(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (profiles / "q.toml").write_text('[serve]\nport = "19204"\nmodel = 5\n')
+    _, document, _ = answered(capsys, "show", "q")
+    assert "a port from 1 to 65535, without quotes" in str(document["error"])
+    (profiles / "q.toml").write_text('[serve]\nport = "a lot"\n')
+    _, document, _ = answered(capsys, "show", "q")
+    assert "without quotes" not in str(document["error"])
+
+
+def test_the_log_of_a_server_that_is_watched_alone(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (profiles / "w.toml").write_text('runner = "attach"\n[attach]\nurl = "http://127.0.0.1:8000"\n')
+    assert cli.main(["profile", "logs", "w"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("kvtop: w is only watched: its log is where it was started\n") and "start w" not in told
+
+
+def test_the_log_of_a_start_that_wrote_nothing(
+    profiles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_text("of an earlier start\n")
+    size = (tmp_path / "log").stat().st_size
+    record.write(record.Record(name="a", state="failed", log=str(tmp_path / "log"), log_offset=size, why="no program"))
+    assert cli.main(["profile", "logs", "a"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "of an earlier start\n"
+    assert told.err == "kvtop: the last start of a failed, and wrote nothing: no program\n"
+
+
+def test_a_check_of_what_runs_says_so(
+    profiles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from check_box import facts, listener, server
+
+    from kvtop.cli.profile import check as module
+    from kvtop.profiles.check.report import report
+    from kvtop.profiles.running.look import Seen
+    from kvtop.profiles.running.record import Who
+
+    who = Who(500, "b")
+    state = record.Record(name="a", state="running", server=who, family=[who], port=8000)
+    monkeypatch.setattr(module.look, "look", lambda name: Seen(name, "running", state))
+    box = facts("m --host 127.0.0.1", listeners={8000: listener()}, servers=(server(profile="a"),))
+    monkeypatch.setattr(module, "report", lambda entry, **more: report(entry, facts=box, replacing=more["replacing"]))
+    assert cli.main(["profile", "check", "a"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("check qwen27: 3 notes, it runs (process 500, port 8000)\n") and "port_taken" not in told
+
+
+def test_a_row_of_an_unreadable_profile_fits(
+    profiles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    (profiles / "q.toml").write_text("[serve]\nmodell = 5\n")
+    assert cli.main(["profile", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[1:])) <= 80 and any(line.startswith("q: q.toml, line 2: serve.modell") for line in lines)

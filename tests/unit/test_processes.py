@@ -17,6 +17,8 @@ from kvtop.sources.processes import option, port_of, role
     [
         ("/opt/v/bin/python3.11 /opt/v/bin/vllm serve Qwen/Qwen3-8B --port 8001", "api"),
         ("python3 -m vllm.entrypoints.openai.api_server --model x", "api"),
+        ("python3 -m vllm.entrypoints.cli.main serve m", "api"),
+        ("python3 -m vllm.entrypoints.cli.main bench", None),
         ("python -u -X faulthandler -m vllm.entrypoints.openai.api_server", "api"),
         ("python -m vllm serve x", "api"),
         ("vllm serve x", "api"),

@@ -124,7 +124,7 @@ def test_an_engine_that_was_killed() -> None:
     """kill -9 of the engine of a real server: nobody is left who could say why."""
     log = (LOGS / "engine-killed.txt").read_bytes()
     assert root_cause(log, ran=True) == (
-        "engine core exited unexpectedly; starting cleanup (it left no word why: killed, or out of memory?)"
+        "engine core exited unexpectedly; starting cleanup (its log does not say why: killed, or out of memory?)"
     )
 
 

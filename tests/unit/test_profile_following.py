@@ -34,7 +34,9 @@ def test_the_line() -> None:
         "coder-30b starts: weights, 9 of 14 shards; 2 m 41 s so far, about 3 m 30 s left (n=5)"
     )
     first = Step(step.seen, None, 3.0)
-    assert following.sentence("x", first).endswith("3 s so far, time left not known: its first start")
+    assert following.sentence("x", first).endswith("3 s so far, time left not known: no good start yet")
+    unknown = Step(step.seen, None, 3.0, of_starts=2)
+    assert following.left_words(unknown) == "time left not known"
     late = Step(step.seen, Left(0.0, 2, 1.0, 9.0, 9.0), 3.0)
     assert following.left_words(late) == "longer than usual (n=2)"
 

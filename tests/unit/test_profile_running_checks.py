@@ -14,6 +14,7 @@ from kvtop.profiles import check
 from kvtop.profiles.check.report import Finding
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.profile import Profile
+from kvtop.profiles.running import record
 
 ENTRY = Entry("x", Path("/x.toml"), Profile())
 
@@ -34,7 +35,18 @@ def test_nothing_in_the_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     asked = found(monkeypatch, ("note", "dev_mode_on"))
     assert checking.allowed(ENTRY, force=False, yes=False, replacing=frozenset((7,)))
     assert asked[0]["replacing"] == frozenset((7,))
-    assert capsys.readouterr().err == "· dev_mode_on: dev_mode_on says  fix: mend dev_mode_on\n"
+    assert capsys.readouterr().err == "· dev_mode_on: dev_mode_on says\n  fix: mend dev_mode_on\n"
+
+
+def test_notes_are_told_before_the_first_good_start_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found(monkeypatch, ("note", "dev_mode_on"), ("warning", "units_" + "long " * 30))
+    record.remember("x", record.Start(1.0, 2.0, {}))
+    assert checking.allowed(ENTRY, force=False, yes=True)
+    told = capsys.readouterr().err
+    assert "dev_mode_on" not in told and "units_long" in told
+    assert max(len(line) for line in told.split("  fix:")[0].splitlines()) <= 80
 
 
 def test_an_error_refuses_and_force_overrides_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,3 +234,23 @@ def test_the_folder_of_the_script_and_its_environment(tmp_path: Path) -> None:
 def test_a_value_that_doubles_and_doubles_is_refused(text: str) -> None:
     with pytest.raises(Refused, match="a value that is too long for a command line"):
         read(text)
+
+
+def test_a_key_given_twice() -> None:
+    """The flag counts for vLLM; where it is read from a file that stays."""
+    typed = "--api-key, as VLLM_API_KEY: its value was not copied."
+    apart = "--api-key and VLLM_API_KEY have different values: vLLM takes that of --api-key"
+    made = read("vllm serve m --api-key sk-madeup-madeup")
+    assert made.profile.env.from_env == {"VLLM_API_KEY": "VLLM_API_KEY"}
+    assert made.notes[0].startswith(typed)
+
+    made = read("export VLLM_API_KEY=$(cat /run/key)\nvllm serve m --api-key sk-madeup-madeup")
+    assert (made.profile.env.from_file, made.profile.env.from_env) == ({"VLLM_API_KEY": "/run/key"}, {})
+    assert made.notes == (apart, "--api-key: its value was not copied; VLLM_API_KEY is read from /run/key")
+
+    made = read("export VLLM_API_KEY=sk-madeup-other\nvllm serve m --api-key $(cat /run/key)")
+    assert (made.profile.env.from_file, made.profile.env.from_env) == ({"VLLM_API_KEY": "/run/key"}, {})
+    assert apart in made.notes
+
+    made = read('export VLLM_API_KEY=$(cat /run/key)\nvllm serve m --api-key "$VLLM_API_KEY"')
+    assert made.profile.env.from_file == {"VLLM_API_KEY": "/run/key"} and made.notes == ()

@@ -182,7 +182,8 @@ def test_servers_that_fail_say_why(home: Home) -> None:
         "port": "OSError: [Errno 98] Address already in use (the port is taken: another server listens on it); "
         "it ended with exit code 1 before it answered",
         "tier": "Insufficient space in /dev/shm for CPU KV offload shared region",
-        "crash": "engine core exited unexpectedly; starting cleanup (it left no word why: killed, or out of memory?); "
+        "crash": "engine core exited unexpectedly; starting cleanup "
+        "(its log does not say why: killed, or out of memory?); "
         "it ended with exit code 0 though nobody asked for that",
     }
     with socket.socket() as other:

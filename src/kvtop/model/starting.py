@@ -61,7 +61,7 @@ class Starting:
 
     @property
     def place(self) -> str:
-        """`stage 3 of 7`; of a first start, whose later stages are not known, `stage 3`. Empty before the first."""
+        """`stage 3 of 7`; before a good start, whose stages are known, `stage 3`. Empty before the first."""
         at = next((i for i, stage in enumerate(self.stages, 1) if stage.state == "now"), None)
         if at is None:
             return ""
@@ -80,7 +80,8 @@ class Starting:
         stage = self.now
         first = f"{_during(stage.words)}," if stage is not None else f"{self.profile} starts,"
         so_far = f"{nb(lasted(self.elapsed_s))} so far"
-        left = nb(self.left_words) if self.left_s is not None else "its first start: time left not known"
+        unknown = "time left not known" if self.of_starts else "no good start yet: time left not known"
+        left = nb(self.left_words) if self.left_s is not None else unknown
         parts = [part for part in (self.place, so_far, left) if part]
         return [(first, ", ".join(parts)), (first, ", ".join(parts[:-1])), (first, so_far)]
 

@@ -18,7 +18,7 @@ from kvtop.errors import UsageError, keyless, printable
 from kvtop.profiles import valid
 from kvtop.profiles.merge import Origins, merged, spelled, spelled_path
 from kvtop.profiles.profile import Profile
-from kvtop.toml_text import line_of, lines_of, nearest
+from kvtop.toml_text import line_of, lines_of, lines_of_texts, nearest
 
 MAX_BYTES = 256_000
 """Of one profile."""
@@ -164,8 +164,12 @@ class _Reader:
             if path != _EXTENDS
         }
         raw = spelled(raw)
-        for number in range(len(raw.get("serve", {}).get("args", ()))):
-            origins[f"serve.args[{number}]"] = origins["serve.args"]
+        args = raw.get("serve", {}).get("args", ())
+        if args:
+            whole = origins["serve.args"]
+            rows = [] if whole.line is None else lines_of_texts(text, whole.line, len(args))
+            for number, row in enumerate(rows or [None] * len(args)):
+                origins[f"serve.args[{number}]"] = whole._replace(line=row)
         base = raw.pop("extends", "")
         if not base:
             return (*merged({}, raw, {}, origins), ())

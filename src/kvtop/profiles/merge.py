@@ -53,7 +53,8 @@ def merged(
     if base_args or args:
         values["serve"] = {**values.get("serve", {}), "args": [*base_args, *args]}
         for number in range(len(args)):
-            origins[f"serve.args[{len(base_args) + number}]"] = from_own["serve.args"]
+            word = f"serve.args[{number}]"
+            origins[f"serve.args[{len(base_args) + number}]"] = from_own.get(word, from_own["serve.args"])
     if "serve" in values:
         values["serve"] = {name: value for name, value in values["serve"].items() if name != "drop"}
         origins.pop("serve.drop", None)

@@ -97,12 +97,22 @@ def _of_value(value: Any, kind: Any, at: tuple[str, ...], nth: int) -> Iterator[
             elif not _is(one, kind_of_one):
                 yield Fault((*at, name), f"is {shown(one)}", expected(kind_of_one), nth)
     elif not _is(value, kind):
-        yield Fault(at, f"is {shown(value)}", expected(kind), nth)
+        quoted = isinstance(value, str) and _is_unquoted(value, kind)
+        yield Fault(at, f"is {shown(value)}", f"{expected(kind)}, without quotes" if quoted else expected(kind), nth)
 
 
 def _is(value: Any, kind: Any) -> bool:
     try:
         msgspec.convert(value, kind)
+    except (msgspec.ValidationError, OverflowError):
+        return False
+    return True
+
+
+def _is_unquoted(text: str, kind: Any) -> bool:
+    """Whether the same without quotes would do."""
+    try:
+        msgspec.convert(text, kind, strict=False)
     except (msgspec.ValidationError, OverflowError):
         return False
     return True

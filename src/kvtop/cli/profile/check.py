@@ -7,6 +7,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from kvtop import interrupt
 from kvtop.cli.args import Parser
@@ -14,8 +15,11 @@ from kvtop.cli.profile.checking import MARKS, asking
 from kvtop.model.words import gib
 from kvtop.profiles import folder
 from kvtop.profiles.check import Report, report
+from kvtop.profiles.check.obstacles import FREED
 from kvtop.profiles.check.report import Finding, Memory
 from kvtop.profiles.check.sizes import GIB, Size
+from kvtop.profiles.running import look
+from kvtop.profiles.running.switch import leaves
 
 COLUMNS = 80
 _NONE = "–"
@@ -49,17 +53,26 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(list(argv))
     interrupt.as_usual()
-    found = report(folder.find(args.profile), asking=asking)
+    entry = folder.find(args.profile)
+    seen = look.look(entry.name)
+    runs = f"it runs{seen.where}" if seen.state in ("starting", "running") else ""
+    found = report(entry, replacing=leaves(seen) if runs else None, asking=asking)
+    if runs:  # what it holds itself is no news
+        found = replace(found, findings=tuple(one for one in found.findings if not one.fix.startswith(FREED)))
     if args.json:
         print(json.dumps(found.document(), allow_nan=False))
     else:
-        print("\n".join(text(found, verbose=args.verbose)))
+        print("\n".join(text(found, verbose=args.verbose, runs=runs)))
     return 0 if found.ok else 1
 
 
-def text(found: Report, *, verbose: bool = False) -> Iterator[str]:
-    """The report in lines of at most COLUMNS cells; a fix, which may be pasted, is never broken."""
-    yield f"check {found.profile}: {found.summary}"
+def text(found: Report, *, verbose: bool = False, runs: str = "") -> Iterator[str]:
+    """The report in lines of at most COLUMNS cells; a fix, which may be pasted, is never broken.
+
+    `runs`: where its server runs; empty: it does not.
+    """
+    summary = ", ".join(filter(None, (found.counts, runs))) if runs else found.summary
+    yield f"check {found.profile}: {summary}"
     wide = max((len(one.rule) for one in found.findings), default=0)
     for one in found.findings:
         yield from _finding(one, wide)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,8 +12,10 @@ from kvtop.cli.profile.answered import Answered
 from kvtop.cli.profile.chosen import asked
 from kvtop.errors import printable
 from kvtop.profiles.folder import Entry
+from kvtop.profiles.running import record
 
 if TYPE_CHECKING:
+    from kvtop.profiles.check.report import Finding
     from kvtop.profiles.check.seen import Level
 
 MARKS: dict[Level, str] = {"error": "×", "warning": "!", "note": "·"}
@@ -23,9 +26,10 @@ def allowed(entry: Entry, *, force: bool, yes: bool, replacing: frozenset[int] |
     from kvtop.profiles.check import report
 
     found = report(entry, replacing=replacing, asking=asking)
+    known = bool(record.starts(entry.name))
     for one in found.findings:
-        fix = f"  fix: {printable(one.fix, 300)}" if one.fix else ""
-        stdio.tell(f"{MARKS[one.level]} {one.rule}: {printable(one.says, 300)}{fix}")
+        if not (known and one.level == "note"):  # said before its first good start
+            stdio.tell(_words(one))
     if refused := found.refuses(force):
         rules = ", ".join(dict.fromkeys(one.rule for one in refused))
         how = "" if force else "; --force starts it all the same, but for port_taken and gpu_overlap"
@@ -35,6 +39,13 @@ def allowed(entry: Entry, *, force: bool, yes: bool, replacing: frozenset[int] |
     warnings = len(found.asks())
     question = f"{warnings} warning{'s' * (warnings > 1)}: start {printable(entry.name, 80)} all the same?"
     return force or not warnings or asked(question, yes=yes)
+
+
+def _words(one: Finding) -> str:
+    """In lines of at most 80 cells; a fix, which may be pasted, is never broken."""
+    says = f"{MARKS[one.level]} {one.rule}: {printable(one.says, 300)}"
+    lines = textwrap.wrap(says, 80, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    return "\n".join([*lines, *([f"  fix: {printable(one.fix, 300)}"] if one.fix else [])])
 
 
 def asking(program: str) -> None:

@@ -56,7 +56,7 @@ class Line:
 def left_words(step: Step) -> str:
     """`about 3 m 30 s left (n=5)`; n is the number of starts that this is read from."""
     if step.left is None:
-        return "time left not known: its first start"
+        return "time left not known" if step.of_starts else "time left not known: no good start yet"
     if step.left.seconds < 0.5:
         return f"longer than usual (n={step.left.of_starts})"
     return f"{about(step.left.seconds)} left (n={step.left.of_starts})"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtop.cli.args import Parser
-from kvtop.cli.table import show
+from kvtop.cli.table import GAP, room, show
 from kvtop.clock import iso
 from kvtop.errors import printable
 from kvtop.model.words import gib, lasted
@@ -92,7 +93,7 @@ def _row(one: Standing, said: Answering | None) -> dict[str, Any]:
 
 def _tell(rows: Sequence[dict[str, Any]], said: Mapping[str, Answering]) -> None:
     heads = ("name", "runner", "model", "port", "GPU", "tier", "state", "since, or what stands in the way")
-    lines = [heads]
+    lines: list[tuple[str, ...]] = [heads]
     for row in rows:
         tier = row["cpu_tier_bytes"]
         model = (row["model"] or "–").rstrip("/").rpartition("/")[2]
@@ -114,4 +115,20 @@ def _tell(rows: Sequence[dict[str, Any]], said: Mapping[str, Answering]) -> None
                 printable(told, 400),
             )
         )
+    below = _moved_below(lines, room())
     show(lines, left=8)
+    for line in below:
+        print(line)
+
+
+def _moved_below(lines: list[tuple[str, ...]], w: int | None) -> list[str]:
+    """What would make a row longer than `w` cells, for lines under the table; the rows say so."""
+    if w is None:
+        return []
+    free = w - sum(max(map(len, column)) + len(GAP) for column in list(zip(*lines, strict=True))[:-1])
+    below: list[str] = []
+    for at, line in enumerate(lines):
+        if at and len(line[-1]) > free:
+            below += textwrap.wrap(f"{line[0]}: {line[-1]}", w, subsequent_indent="  ", break_on_hyphens=False)
+            lines[at] = (*line[:-1], "see below")
+    return below

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvtop.cli import stdio
 from kvtop.cli.args import Parser
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.interrupt import CODE
@@ -48,7 +49,10 @@ def _which(named: str | None) -> Seen:
     if named is not None:
         seen = look.look(folder.find(named).name if "/" in named else named)
         if seen.record is None:
-            name = printable(folder.find(named).name, 80)
+            entry = folder.find(named)
+            name = printable(entry.name, 80)
+            if entry.profile is not None and entry.profile.runner == "attach":
+                raise KvtopError(f"{name} is only watched: its log is where it was started", "kvtop shows its figures")
             raise KvtopError(f"{name} was never started by kvtop", f"kvtop profile start {name}")
         return seen
     running = client.running()
@@ -76,7 +80,7 @@ def _from_tool(seen: Seen, count: int, follow: bool, text: str) -> int | None:
         except tools.Failed as error:
             raise KvtopError(str(error)) from None
         if done.code:
-            raise KvtopError(f"{' '.join(words[:2])} failed: {done.last_word or f'exit code {done.code}'}")
+            raise KvtopError(f"{' '.join(words[:2])} failed: {done.why or f'exit code {done.code}'}")
         said = (done.out + done.err).encode()
         found = [line for line in lines.feed(said + b"\n") if want in line.casefold()]
         _show(found[-count:] if count else [])
@@ -103,6 +107,9 @@ def _from_file(seen: Seen, count: int, follow: bool, text: str) -> int:
     except OSError as error:
         raise KvtopError(f"{path}: {error.strerror or error}", "it is made when the server starts") from None
     if not follow:
+        if size <= seen.record.log_offset and seen.state == "failed":
+            why = f": {shown(seen.record.why, 400)}" if seen.record.why else ""
+            stdio.tell(f"kvtop: the last start of {printable(seen.name, 80)} failed, and wrote nothing{why}")
         return 0
     tail, lines, want = files.FileTail(path, size), Lines(), text.casefold()
     while True:

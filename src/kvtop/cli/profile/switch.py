@@ -169,15 +169,17 @@ class _Switch:
             now = KvtopError("nothing runs now", f"kvtop profile start {former} starts the former one")
             raise self._answered(now, seen)
         self._new, self._name, self._former, self._old = self._former, former, None, None
+        stdio.tell(f"starts {former} again")
         client.start(self._new, lock)
         back = following.follow(self._new.name)
         both = {**following.document(seen), "fallback": following.document(back)}
         if back.state != "running":
             again_failed = failed(former, back.record.why if back.record is not None else "")
             raise Answered(again_failed.what, again_failed.fix, both)
-        print(
-            json.dumps(both, allow_nan=False) if self._json else f"{former} runs again: {following.ready_words(back)}"
-        )
+        words = f"{former} runs again: {following.ready_words(back)}"
+        if self._json:
+            stdio.tell(words)
+        print(json.dumps(both, allow_nan=False) if self._json else words)
         return 1
 
     def _answered(self, error: KvtopError, seen: Seen) -> Answered:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,9 @@ from kvtop.profiles.running import tools
 
 _HERE = frozenset(("systemd-run", "numactl", "nice", "env", "taskset", "chrt", "ionice", "setsid", "stdbuf", "nohup"))
 """Wrappers that run their command on this machine and file system."""
+
+
+_NO_SYSTEMD = re.compile(r"not been booted with systemd|Failed to connect to (?:user scope )?bus", re.IGNORECASE)
 
 
 def absent(profile: Profile, run: Launch) -> tuple[Absent, ...]:
@@ -51,6 +55,11 @@ def _of_docker(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterato
 def _of_compose(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[Absent]:
     if _lacks(run.argv[0], run.cwd, env):
         yield Absent("compose.program", run.argv[0], "program")
+    else:
+        program = list(run.argv[: run.argv.index("-f")] if "-f" in run.argv else profile.compose.program)
+        program = program or ["docker", "compose"]
+        if _fails([*program, "version"], env):  # docker without its plugin
+            yield Absent("compose.program", " ".join(program), "tool")
     for file in profile.compose.files:
         yield from _file("compose.files", file)
     for file in profile.compose.env_files:
@@ -66,8 +75,17 @@ def _of_systemd(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterat
         done = tools.run([*words, profile.systemd.unit])
     except tools.Failed:
         return
+    if done.code and _NO_SYSTEMD.search(done.err):
+        yield Absent("systemd.unit", done.why, "tool")
     if done.code == 0 and done.out.strip() == "LoadState=not-found":
         yield Absent("systemd.unit", profile.systemd.unit, "unit")
+
+
+def _fails(words: list[str], env: Mapping[str, str]) -> bool:
+    try:
+        return tools.run(words, env=env).code != 0
+    except tools.Failed:
+        return False  # it takes long: that says nothing
 
 
 def _lacks(program: str, cwd: str | None, env: Mapping[str, str]) -> bool:

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from kvtop.profiles.check import sizes
 from kvtop.profiles.check.seen import Card, Facts, Server
 
+FREED = "nothing: the "
+"""How the fix of a note begins that tells what a stop gives back."""
+
 
 def shared(server: Server, cards: Sequence[Card]) -> list[Card]:
     """Those of the cards that it has memory on."""

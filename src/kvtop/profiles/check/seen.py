@@ -146,7 +146,8 @@ class Absent:
     """Of the profile: venv.command."""
     what: str
     """As it stands there, ~ written out: /nowhere/vllm."""
-    kind: Literal["program", "folder", "file", "unit"]
+    kind: Literal["program", "folder", "file", "unit", "tool"]
+    """tool: it is there and does not work; `what` says so."""
 
 
 @dataclass(frozen=True, slots=True)

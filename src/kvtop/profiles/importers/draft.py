@@ -70,12 +70,18 @@ class Imported:
     notes: tuple[str, ...] = ()
 
 
+def _same(one: str, other: str) -> bool:
+    return secret_of(one) == secret_of(other) and (secret_of(one) is not None or str(one) == str(other))
+
+
 class Draft:
     """Filled by the importers, key by key."""
 
     def __init__(self, runner: str = "venv") -> None:
         self.raw: dict[str, Any] = {} if runner == "venv" else {"runner": runner}
         self.notes: list[str] = []
+        self._values: dict[str, str] = {}
+        """Of variables, as they came; never written anywhere."""
         self.served = False
         """vLLM's own command line was found."""
         self.outer: dict[str, str | None] = {}
@@ -111,19 +117,20 @@ class Draft:
             self._forget(name)
             self.add("env", "unset", [name])
 
-    def variable(self, name: str, value: str) -> None:
-        """A variable of vLLM's environment. One that holds a secret is named, not copied."""
+    def variable(self, name: str, value: str, flag: str = "") -> None:
+        """A variable of vLLM's environment. One that holds a secret is named, not copied. `flag`: where it stood."""
         if not VARIABLE.fullmatch(name):
             self.note(f"{keyless(name, 60)} is no name of a variable: left out")
             return
         self._forget(name)
+        self._values[name] = value
         place = secret_of(value)
         if place is None and name == VISIBLE and self.runner != "docker" and _CARDS.fullmatch(value):
             self.raw["gpus"] = value.split(",")
         elif place is not None and not self.keeps_own:
             self.table("env").setdefault(f"from_{place.kind}", {})[name] = place.where
         elif place is not None or is_secret(name, value):
-            self._secret(name)
+            self._secret(name, flag)
         else:
             self.table("env").setdefault("set", {})[name] = str(value)
 
@@ -150,14 +157,15 @@ class Draft:
         if "gpus" in other.raw:
             self.raw["gpus"] = other.raw["gpus"]
 
-    def _secret(self, name: str) -> None:
+    def _secret(self, name: str, flag: str) -> None:
+        what = f"{flag}, as {name}" if flag else name
         if self.keeps_own:
             self.table("env").setdefault("set", {})[name] = MASK
-            self.note(f"{name}: its value stays where it is, *** stands for it here")
+            self.note(f"{what}: its value stays where it is, *** stands for it here")
             return
         self.table("env").setdefault("from_env", {})[name] = name
         self.note(
-            f"{name}: its value was not copied. Set that variable before kvtop starts the profile, or name a file that "
+            f"{what}: its value was not copied. Set that variable before kvtop starts the profile, or name a file that "
             "holds it in [env.from_file]"
         )
 
@@ -191,7 +199,16 @@ class Draft:
         if len(group.values) > 1:
             self.note(f"--{group.name} has {len(group.values)} values: {variable} holds the first alone")
         value = group.words[1] if "=" not in group.words[0] else Word(group.values[0], secret_of(group.words[0]))
-        self.variable(variable, value)
+        flag, other = f"--{group.name}", self._values.get(variable)
+        if other is None or _same(other, value):
+            self.variable(variable, value, flag)
+            return
+        self.note(f"{flag} and {variable} have different values: vLLM takes that of {flag}")
+        place = secret_of(other)
+        if place is not None and place.kind == "file" and secret_of(value) is None and not self.keeps_own:
+            self.note(f"{flag}: its value was not copied; {variable} is read from {keyless(place.where, 200)}")
+            return
+        self.variable(variable, value, flag)
 
     def refuse_unknown(self, words: Sequence[str], by_shell: bool = False) -> None:
         """Raises Refused for a word whose value is not written there. `by_shell`: a shell will fill it in."""

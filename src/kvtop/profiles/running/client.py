@@ -131,6 +131,8 @@ class Step:
     left: Left | None
     """None: not known."""
     elapsed_s: float
+    of_starts: int = 0
+    """Good starts that are known."""
 
 
 def follow(name: str, until: Callable[[Seen], bool], pause: family.Pause = time.sleep) -> Iterator[Step]:
@@ -143,7 +145,7 @@ def follow(name: str, until: Callable[[Seen], bool], pause: family.Pause = time.
         if state is not None and state.shards is not None and state.shards_done is not None:
             shards = (state.shards_done, state.shards)
         left = progress.left(state.stages, shards, past, now) if state is not None else None
-        yield Step(seen, left, max(0.0, now - state.started_at) if state is not None else 0.0)
+        yield Step(seen, left, max(0.0, now - state.started_at) if state is not None else 0.0, len(past))
         if until(seen):
             return
         pause(LOOK_S)

@@ -55,7 +55,7 @@ _HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         "is the model's path right?",
     ),
-    (re.compile(r"(exited|died) unexpectedly"), "it left no word why: killed, or out of memory?"),
+    (re.compile(r"(exited|died) unexpectedly"), "its log does not say why: killed, or out of memory?"),
     (re.compile(r"CUDA out of memory|OutOfMemoryError"), "another program may hold memory of the card: see nvidia-smi"),
 )
 _TOKENIZER = re.compile(r"tokeniz|/encoders?/|chat_utils|renderers?/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -15,6 +16,12 @@ from typing import IO
 from kvtop.profiles.running.family import POLL_S, Pause
 from kvtop.profiles.secret import shown
 
+_ADVICE = re.compile(r"(?:Run|See|Try) ['\"`]|Usage: |For more |WARN|warning: |time=\S+ level=warning", re.IGNORECASE)
+_ERROR = re.compile(
+    r"\b(?:errors?|unknown|unrecognized|invalid|failed|denied|cannot|can't|could not|unable|refused|no such|not found|"
+    r"not a|no space|undefined|must be|is not|already in use)\b",
+    re.IGNORECASE,
+)
 QUICK_S = 15.0
 """For what only asks."""
 _MAX_BYTES = 4_000_000
@@ -34,15 +41,13 @@ class Done:
     err: str
 
     @property
-    def last_word(self) -> str:
-        """The last line that it said, fit for a screen."""
-        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
-        return shown(lines[-1], 200) if lines else ""
-
-    @property
-    def first_word(self) -> str:
-        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
-        return shown(lines[0], 300) if lines else ""
+    def why(self) -> str:
+        """The first line that names an error, else the last that is no advice; fit for a screen. Empty: it said
+        nothing."""
+        lines = [line.strip() for line in (self.err if self.err.strip() else self.out).splitlines() if line.strip()]
+        told = [line for line in lines if not _ADVICE.match(line)]
+        error = next((line for line in told if _ERROR.search(line)), told[-1] if told else "")
+        return shown(error or (lines[-1] if lines else ""), 300)
 
 
 def run(

@@ -43,7 +43,7 @@ def _start_notes(row: Standing, one: Starting, now: float) -> list[str]:
         return [f"{told_}, {when}" if when else told_, told_]
     so_far = f"{lasted(one.elapsed_s)} so far"
     if not one.of_starts:
-        return [f"{so_far}, its first start: time left not known", so_far]
+        return [f"{so_far}, no good start yet: time left not known", so_far]
     left = one.left_words or "time left not known"
     past = f"last {'start' if one.of_starts == 1 else f'{one.of_starts} starts'}: {_span(one)}"
     return [f"{so_far}, {left} ({past})", f"{so_far}, {left} (n={one.of_starts})", f"{so_far}, {left}", so_far]

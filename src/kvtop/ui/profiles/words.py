@@ -106,7 +106,8 @@ def _starts(one: Starting | None) -> list[str]:
     so_far = lasted(one.elapsed_s)
     stage = one.place or "begins"
     if one.left_s is None:
-        return [f"{so_far}, {stage}, its first start", f"{so_far}, {stage}", stage]
+        first = [] if one.of_starts else [f"{so_far}, {stage}, no good start yet"]
+        return [*first, f"{so_far}, {stage}", stage]
     left = "longer than usual" if one.left_s < 0.5 else f"~{roughly(one.left_s)} left"
     return [f"{so_far}, {stage}, {left}", f"{stage}, {left}", left]
 

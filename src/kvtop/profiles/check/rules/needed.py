@@ -25,10 +25,17 @@ def _absent(one: Absent) -> tuple[str, str]:
     if one.kind == "program" and "/" not in what:
         return f"there is no program {what} on PATH", f"install it, or its whole path in [{table}] {key}"
     if one.kind == "program":
-        return f"there is no program {what}, or it may not be run", f"the path that is there in [{table}] {key}"
+        return f"there is no program {what}, or it may not be run", f"name one that is there in [{table}] {key}"
+    if one.kind == "tool" and table == "compose":
+        return (
+            f"`{what} version` fails: it is not installed",
+            "install compose, or name another program",
+        )
+    if one.kind == "tool":
+        return f"systemd does not answer: {what}", "a machine that systemd runs, or another runner"
     if one.kind == "unit":
-        return f"systemd has no unit {what}", f"the unit that is there in [{table}] {key}"
-    return f"there is no {one.kind} {what}", f"the {one.kind} that is there in [{table}] {key}"
+        return f"systemd has no unit {what}", f"name one that is there in [{table}] {key}"
+    return f"there is no {one.kind} {what}", f"name one that is there in [{table}] {key}"
 
 
 def secret_missing(facts: Facts) -> Saying:

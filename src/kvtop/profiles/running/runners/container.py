@@ -81,7 +81,7 @@ class Container(Runner):
             self.record.container = made or self._named(launch.argv)
         else:
             if done.code:
-                raise Failed(f"{' '.join(launch.argv[:2])} failed: {done.last_word or f'exit code {done.code}'}")
+                raise Failed(f"{' '.join(launch.argv[:2])} failed: {done.why or f'exit code {done.code}'}")
             ids = self._run([*self.record.program, "ps", "-a", "-q", self.record.service]).out.split()
             self.record.container = ids[0] if ids and _ID.match(ids[0]) else ""
         if not self.record.container:
@@ -130,7 +130,7 @@ class Container(Runner):
             words = [*self.record.program, "stop", "-t", str(wait), self.record.service]
         done = tools.run(words, timeout_s=wait_s + STOP_MORE_S, pause=pause)
         if done.code:
-            raise Failed(f"{' '.join(words[:2])} failed: {done.last_word or f'exit code {done.code}'}")
+            raise Failed(f"{' '.join(words[:2])} failed: {done.why or f'exit code {done.code}'}")
         left = [who.pid for who in self.record.family if who.lives]
         until = clock() + family.KILL_S
         while left and clock() < until:
@@ -157,7 +157,7 @@ class Container(Runner):
         if done.code:
             if re.search(r"no such (container|object)", done.err, re.IGNORECASE):
                 return None
-            raise Failed(f"{self._docker[0]} inspect failed: {done.last_word or f'exit code {done.code}'}")
+            raise Failed(f"{self._docker[0]} inspect failed: {done.why or f'exit code {done.code}'}")
         try:
             rows = msgspec.json.decode(done.out, type=list[Inspected])
         except (msgspec.MsgspecError, ValueError):
@@ -205,6 +205,6 @@ class Container(Runner):
 def _docker_error(done: tools.Done) -> str:
     """`docker: Error response from daemon: Conflict. The container name ...`"""
     lines = [line for line in done.err.splitlines() if line.startswith(("docker: ", "Error"))]
-    first = lines[0] if lines else done.first_word
+    first = lines[0] if lines else done.why
     said = first.removeprefix("docker: ").removeprefix("Error response from daemon: ")
     return shown(f"docker did not start it: {said or f'exit code {done.code}'}", 400)

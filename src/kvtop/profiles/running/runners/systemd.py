@@ -29,7 +29,7 @@ class Systemd(Runner):
         self.record.family = []
         done = tools.run(order.launch.argv, env=env, timeout_s=timeout_s, pause=pause)
         if done.code:
-            raise Failed(f"systemd did not start {self.record.unit}: {done.first_word or f'exit code {done.code}'}")
+            raise Failed(f"systemd did not start {self.record.unit}: {done.why or f'exit code {done.code}'}")
         self.look()
 
     def shown(self) -> dict[str, str]:
@@ -70,7 +70,7 @@ class Systemd(Runner):
         except Failed as error:
             raise Failed(f"{error}; see systemctl status {printable(self.record.unit, 80)}") from None
         if done.code:
-            raise Failed(f"systemctl stop failed: {done.first_word or f'exit code {done.code}'}")
+            raise Failed(f"systemctl stop failed: {done.why or f'exit code {done.code}'}")
         left = [who.pid for who in self.record.family if who.lives]
         until = clock() + family.KILL_S
         while left and clock() < until:
