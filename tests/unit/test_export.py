@@ -15,7 +15,7 @@ import pytest
 
 from kvtop import readings
 from kvtop.errors import Problem, printable
-from kvtop.model import box
+from kvtop.model import box, shown_turn
 from kvtop.model import view as view_module
 from kvtop.model.box import Cached, EngineWindow, Window
 from kvtop.model.shown_turn import Turn
@@ -79,7 +79,7 @@ def test_the_document_has_the_contracts_keys_and_no_nan() -> None:
 def test_every_field_that_is_a_unix_time_is_written_as_one() -> None:
     """By the fields' own descriptions."""
     said = set()
-    for module in (readings, box, view_module):
+    for module in (readings, box, view_module, shown_turn):
         for kind in (node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.ClassDef)):
             for field, doc in itertools.pairwise(kind.body):
                 if (

@@ -74,10 +74,12 @@ def _counts(prompt: Prompt) -> tuple[tuple[str, int], ...]:
     """How many tools and messages there are, by the names that they have in the request."""
     paths: list[Path] = [("tools", i) for i in range(len(prompt.tools))]
     paths += [("messages", i) for i in range(len(prompt.messages))]
-    names = dict.fromkeys(named(prompt, path) for path in paths)
-    kinds = [name.partition("[")[0] for name in names if "[" in name]
     # A system prompt may stand in the list, or beside it: what counts is the number of the last one.
-    last = {kind: max(_number(name) for name in names if name.startswith(f"{kind}[")) for kind in kinds}
+    last: dict[str, int] = {}
+    for name in (named(prompt, path) for path in paths):
+        kind, bracket, _ = name.partition("[")
+        if bracket:
+            last[kind] = max(last.get(kind, 0), _number(name))
     return tuple((kind, n + 1) for kind, n in last.items())
 
 
