@@ -252,6 +252,17 @@ async def test_200_by_50_has_the_evidence_and_the_time_beside_the_tokens() -> No
         assert "TTFT" in row or "queue" in row
 
 
+@pytest.mark.parametrize(("w", "h"), [(80, 24), (116, 36), (120, 36), (200, 50)])
+async def test_what_was_read_again_for_two_reasons_is_told_in_the_same_words_at_every_width(w: int, h: int) -> None:
+    both = replace(WHY, split=Split(123_180, 11_792, changed=103_456, lost=3_744, read_s=91.6))
+    async with page(w, h, why=both) as (app, _, _):
+        rows = lines(app)
+        at = next(i for i, row in enumerate(rows) if row.startswith(" lost          107,200   87.0 %"))
+        words = "103,456 changed, 3,744 by the engine"
+        assert words in rows[at] or rows[at + 1].startswith(f" {' ' * 11}{words}")
+        assert "103,456 + 3,744" not in text(app)
+
+
 @pytest.mark.parametrize(("w", "h"), [(80, 24), (120, 36), (200, 50)])
 async def test_a_lost_prefix_has_no_break_and_says_what_would_have_been(w: int, h: int) -> None:
     found = Finding("engine_lost_cache", "bad", ("engine lost it: evicted", "evicted"), sentence=LOST.sentence,

@@ -178,3 +178,22 @@ async def test_of_what_was_lost_those_in_between_are_asked_for_their_tokens(shop
         cases = Book(shop.store, WordServer(), known)
         await cases.why(cases.turn(second))
         assert len(asked) == n
+
+
+async def test_a_diff_charges_its_causes_as_why_does_where_another_prompt_left_more_in_the_cache(shop: Shop) -> None:
+    """Of 1,072 tokens that the turn before left, its form allows 304; another turn of the new form left 928."""
+    timed = {"queue_s": 0.0, "prefill_s": 0.5}
+    other = shop.turn(["one", "yes", "two"], conversation="c9", prompt_tokens=1_074, cached_tokens=0, **timed)
+    first = shop.turn(["one", "yes", "two"], prompt_tokens=1_074, cached_tokens=1_072, **timed)
+    shop.turn(["one"], TURNED, relation="branch", conversation="c2", prompt_tokens=934, cached_tokens=304, **timed)
+    read = {"prompt_tokens": 1_214, "cached_tokens": 928}
+    last = shop.turn(["one", "yes", "two", "yes", "three"], TURNED, parent=first, **read, **timed)
+    cases = Casebook(shop.store, WordServer(), Known(engine=Engine(block=16), server=Server(unit=16)))
+    turn = cases.turn(last)
+    why, same, asked = await cases.why(turn), await cases.diff(turn), await cases.diff(turn, cases.turn(first))
+    assert why.diff is not None and (why.diff.old, why.diff.tokens.reread, why.split.changed) == (str(first), 768, 144)
+    assert same.diff.causes == asked.diff.causes == why.diff.causes
+    (cause,) = same.diff.causes
+    assert (cause.told_tokens, cause.lost_s) == (144, pytest.approx(0.5 * 144 / 286))
+    (cause,) = (await cases.diff(turn, cases.turn(other))).diff.causes  # it was not judged against that one
+    assert (cause.told_tokens, cause.lost_s) == (286, 0.5), "no more than it read"

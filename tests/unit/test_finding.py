@@ -238,6 +238,29 @@ def test_the_first_turn_of_a_conversation_stays_one() -> None:
     assert verdict(row(new, relation="first"), None)[2][0] == "first turn, 111k new"
 
 
+@pytest.mark.parametrize(
+    ("kinds", "told"),
+    [
+        ([Kind.TOOL_KEY_ORDER], "tools' keys turned"),
+        ([Kind.TOOL_ARRAY_ORDER], "tools' lists turned"),
+        ([Kind.TOOLS_REORDERED], "tools in another order"),
+        ([Kind.TOOL_TEXT_CHANGED], "other tools"),
+        ([Kind.TOOL_KEY_ORDER, Kind.TOOL_ADDED], "other tools"),
+        ([], "other tools"),
+    ],
+)
+def test_tools_that_are_the_same_in_another_form_are_not_called_other_tools(kinds: list[Kind], told: str) -> None:
+    """The linker compares bytes; the judged causes know what changed."""
+    turn = changed(TURN, parent=811, relation="next", changed=["tools"])
+    found = finding(why(Verdict.NO_FAULT, diff=diff(*map(cause, kinds))), turn)
+    judged = row(found, relation="next", changed=("tools",))
+    assert verdict(judged, None)[2][:2] == [f"ok, {told}", told]
+    both = row(found, relation="next", changed=("system", "tools"))
+    assert both.changes == f"another system prompt and {told}"
+    elsewhere = finding(why(Verdict.NO_FAULT, diff=diff(*map(cause, kinds))), changed(turn, parent=799))
+    assert row(elsewhere, changed=("tools",)).changes == "other tools", "it was compared with another turn"
+
+
 def test_nothing_to_mend_is_no_alarm() -> None:
     for name, tone in (("broke", "bad"), ("by design", "warn"), ("new", "warn"), ("unsure", "warn")):
         assert said(row(finding(CASES[name][0], TURN))).tone == tone, name

@@ -30,6 +30,16 @@ def test_any_sheet(made: Sheet, width: int | None, around: int) -> None:
         assert _cells(line) <= most
 
 
+@pytest.mark.parametrize("says", ["“read” has the same keys in another order", "A clock changed."])
+def test_what_was_seen_of_a_cause_is_a_sentence_of_its_own(says: str) -> None:
+    made = sheet()
+    first = replace(made.diff.causes[0], says=says, seen="in each of the last 6 turns of this agent")
+    for cause, tail in ((first, " Seen: in each of the last 6 turns of this agent."), (replace(first, seen=None), "")):
+        told = list(lines(replace(made, diff=replace(made.diff, causes=(cause,))), None))
+        body = f"{says.removesuffix('.')}." if tail else says
+        assert f"   {body}{tail}" in told
+
+
 def test_head_causes_and_changes() -> None:
     head, first, second, *changes = paragraphs(sheet())
     assert head == [
@@ -41,7 +51,8 @@ def test_head_causes_and_changes() -> None:
     ]
     assert first[0] == "1  tool_key_order  tools[4].function.parameters, 4,944 tokens, 86 s, gateway"
     assert first[-1] == "   fix: Sort the keys of tool schemas, or send them as they came."
-    assert "Seen: 3 of the" in " ".join(first)
+    said = " ".join(row.strip() for row in first)
+    assert "The keys of tools[4].function.parameters are in another order. Seen: 3 of the" in said
     assert second[0] == "2  reminder_moved  messages[20] -> messages[26], 2,144 tokens, 1.8 s, client"
     assert changes[0][0] == "@@ token 795, tools[4], the first difference, cause 1 @@"
     assert re.match(r"@@ token [\d,]+, messages\[20\], cause 2 @@", changes[1][0])

@@ -73,6 +73,14 @@ def test_a_queued_turn_tells_what_it_read_again_too() -> None:
     assert any("2,048 tokens were read again" in line for line in found.evidence)
 
 
+def test_besides_is_said_behind_other_evidence_alone() -> None:
+    broke = "the prefix broke in messages[0] (text that changes each time): 2,048 tokens were read again for that"
+    queued = with_(NEW, prompt_tokens=3_563, cached_tokens=896, queue_s=18.0)
+    waits = why(mixed(896, 896, 2_048, turn=queued))
+    assert waits.evidence[1:3] == ("the KV pool was 10 % full", f"besides, {broke}")
+    assert why(mixed(896, 896, 2_048, turn=with_(queued, samples=[]))).evidence[0] == broke
+
+
 def test_what_no_state_was_saved_for_was_read_before() -> None:
     expected = Expected(0, True, 0, 12_608, 12_610, (Because.HYBRID_BOUNDARY,), 10, 10)
     first = with_(NEW, prompt_tokens=13_000, relation="first", conversation="c14", first_token_at=T + 73)

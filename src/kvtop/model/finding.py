@@ -31,6 +31,9 @@ class Finding:
     """That number is an estimate: no server counted tokens."""
     new_tokens: int | None = None
     """The rest of what was computed: read for the first time. None: not known."""
+    tools: str = ""
+    """How the tools of the turn that it continues were sent, where they are the same in another form: 'tools' keys
+    turned'. Empty: nobody looked, or they are others."""
 
     @property
     def tells(self) -> bool:

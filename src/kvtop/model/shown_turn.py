@@ -180,8 +180,10 @@ class Turn:
 
     @property
     def changes(self) -> str:
-        """`changed` in words: another system prompt, other tools."""
-        return " and ".join(_CHANGES.get(name, "") or "another prompt" for name in self.changed)
+        """`changed` in words: another system prompt, other tools. It compares bytes: a judged cause knows more."""
+        judged = {"tools": self.finding.tools} if self.finding is not None and self.finding.tools else {}
+        words = _CHANGES | judged
+        return " and ".join(words.get(name, "another prompt") for name in self.changed)
 
     @property
     def cached_share(self) -> float | None:

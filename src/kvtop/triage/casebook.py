@@ -16,14 +16,13 @@ from kvtop.model.own import OwnRequest, of_server
 from kvtop.model.shown_turn import CONTINUES
 from kvtop.triage import agent, baseline, gone_back, seen
 from kvtop.triage.apart import two_conversations
-from kvtop.triage.cost import priced
+from kvtop.triage.cost import costed
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
 from kvtop.triage.engine import Engine, Layers
 from kvtop.triage.judge import read
 from kvtop.triage.kinds import Kind
 from kvtop.triage.kv_facts import Told
 from kvtop.triage.overlap import shared
-from kvtop.triage.pricing import charged
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.recurrence import seen_before
 from kvtop.triage.result import Cause, Why
@@ -274,9 +273,17 @@ class Casebook:
     # -- answers
 
     async def diff(self, new: Captured, old: Captured | None = None) -> Divergence:
-        """Its divergence from `old`, else from the turn to compare it with. Raises KvtopError."""
+        """Its divergence from `old`, else from the turn to compare it with: then its causes cost what `why` says that
+        they did. Raises KvtopError."""
         base, expected = await self.baseline(new)
-        return await self._diverged(old or self._there(base, new), new, expected)
+        asked = old or self._there(base, new)
+        found = await self._diverged(asked, new, expected)
+        if base is not None and asked.id == base.id:
+            made = await self._judged(new, base, expected, found)
+            return replace(found, diff=made.diff or found.diff)
+        # The turn was not judged against another prompt: all that is known is that it read no more than this.
+        causes = costed(found.diff.causes, new, self._rate(new), new.new_tokens)
+        return replace(found, diff=replace(found.diff, causes=causes))
 
     async def base(self, turn: Captured) -> Captured:
         """The turn to compare it with. Raises NotFound where there is none."""
@@ -291,6 +298,11 @@ class Casebook:
         """The verdict on it. Raises KvtopError."""
         base, expected = await self.baseline(turn) if _has_prompt(turn) else (None, None)
         found = await self._diverged(base, turn, expected) if base is not None else None
+        return await self._judged(turn, base, expected, found)
+
+    async def _judged(
+        self, turn: Captured, base: Captured | None, expected: Expected | None, found: Divergence | None
+    ) -> Why:
         scene = seen.Seen(
             turn=turn,
             baseline=base,
@@ -307,8 +319,8 @@ class Casebook:
         made = judged(scene)
         if made.diff is None:
             return made
-        causes = made.diff.causes if made.split.reread is None else charged(made.diff.causes, made.split.changed)
-        causes = priced(causes, turn, scene.rate)
+        most = turn.new_tokens if made.split.reread is None else made.split.changed
+        causes = costed(made.diff.causes, turn, scene.rate, most)
         said = (*made.evidence, *gone_back.said(causes))
         return replace(made, diff=replace(made.diff, causes=causes), evidence=said)
 
@@ -350,7 +362,6 @@ class Casebook:
             causes = two_conversations(causes, made.comparison, made.diff.tokens.common, self._known.unit)
         if any(cause.kind is Kind.ROLLED_BACK for cause in causes):
             causes = gone_back.named(causes, new, self.before(new))
-        causes = priced(causes, new, self._rate(new))
         return replace(made, diff=replace(made.diff, causes=causes))
 
     def cache(self, turn: Captured, expected: Expected | None) -> Cache:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from kvtop.capture.turn import Captured
 from kvtop.model.timing import waited_s
+from kvtop.triage.pricing import charged
 from kvtop.triage.result import Cause
 
 
@@ -45,3 +46,8 @@ def priced(causes: Sequence[Cause], turn: Captured, rate: float | None) -> tuple
     if whole is None or not all_:
         return tuple(replace(one, lost_s=None) for one in causes)
     return tuple(replace(one, lost_s=whole * one.told_tokens / all_ if one.told_tokens else None) for one in causes)
+
+
+def costed(causes: Sequence[Cause], turn: Captured, rate: float | None, most: int | None) -> tuple[Cause, ...]:
+    """Each cause with its tokens, that together are no more than `most`, and with its seconds. None: not known."""
+    return priced(causes if most is None else charged(causes, max(0, most)), turn, rate)

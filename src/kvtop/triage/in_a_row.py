@@ -58,6 +58,12 @@ _OK = {
 }
 _OTHER = {Kind.MODEL_CHANGED: "model", Kind.CACHE_SALT_CHANGED: "cache salt"}
 """Causes that are no tokens."""
+_SAME_TOOLS = {
+    Kind.TOOL_KEY_ORDER: "tools' keys turned",
+    Kind.TOOL_ARRAY_ORDER: "tools' lists turned",
+    Kind.TOOLS_REORDERED: "tools in another order",
+}
+"""Causes that leave the tools what they were."""
 
 
 def finding(why: Why, turn: Captured) -> Finding:
@@ -74,7 +80,16 @@ def finding(why: Why, turn: Captured) -> Finding:
         reread_tokens=why.split.reread or why.reread_tokens,
         guessed=why.split.guessed,
         new_tokens=why.split.new,
+        tools=_tools(why, turn),
     )
+
+
+def _tools(why: Why, turn: Captured) -> str:
+    """As `Finding.tools`."""
+    if why.diff is None or why.diff.old != str(turn.parent):
+        return ""
+    kinds = {one.kind for one in why.diff.causes if one.pointer.startswith("/tools")}
+    return _SAME_TOOLS.get(kinds.pop(), "") if len(kinds) == 1 else ""
 
 
 def _no_fault(why: Why, turn: Captured) -> _Said:

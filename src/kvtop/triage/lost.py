@@ -88,7 +88,7 @@ def beside(seen: Seen, tokens: int) -> str:
     how = shown[0].clause if len(shown) == 1 else "nothing shows how"
     much = f"{exact(seen.cached)} of {exact(expected)} that are the same came from the cache"
     who = "the engine lost" if len(shown) == 1 else "the cache gave less than expected by"
-    return f"besides, {who} {exact(tokens)} tokens, {how}: {much}"
+    return f"{who} {exact(tokens)} tokens, {how}: {much}"
 
 
 def _same_prompt(seen: Seen, *, had: bool) -> tuple[str, ...]:

@@ -115,10 +115,16 @@ def _cause(cause: Cause, number: int, w: int) -> Iterator[str]:
         price.append(secs(cause.lost_s))
     price += [nothing_lost(cause)] if cause.lost_tokens is not None and nothing_lost(cause) else []
     yield from _wrapped([", ".join([title, *price, str(cause.who)])], w, "   ")
-    seen = f" Seen: {_safe(cause.seen)}." if cause.seen else ""
-    yield from _wrapped([f"   {_safe(cause.says)}{seen}"], w, "   ")
+    yield from _wrapped([f"   {' '.join(_sentences(cause))}"], w, "   ")
     if cause.fix:
         yield from _wrapped([f"   fix: {_safe(cause.fix)}"], w, "        ")
+
+
+def _sentences(cause: Cause) -> Iterator[str]:
+    says = _safe(cause.says)
+    yield says if not cause.seen or says.endswith((".", "!", "?", "…")) else f"{says}."
+    if cause.seen:
+        yield f"Seen: {_safe(cause.seen)}."
 
 
 def _wrapped(texts: list[str], w: int, indent: str = "") -> Iterator[str]:

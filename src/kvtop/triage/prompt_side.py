@@ -76,7 +76,7 @@ def beside(seen: Seen, tokens: int) -> str:
         how = f"{cause(first)}, by design"
     else:
         how = f"the prefix broke{_where(seen, first)}{f' ({cause(first)})' if first is not None else ''}"
-    return f"besides, {how}: {exact(tokens)} tokens were read again for that"
+    return f"{how}: {exact(tokens)} tokens were read again for that"
 
 
 def _is_cheaper(first: Cause, broken: Sequence[Cause]) -> bool:

@@ -73,7 +73,7 @@ def _besides(seen: Seen, found: Why, parts: Split) -> list[str]:
         lines.append(lost.beside(seen, parts.lost))
     if found.verdict is not Verdict.PROMPT_DIVERGED and parts.changed:
         lines.append(prompt_side.beside(seen, parts.changed))
-    return lines
+    return [f"besides, {line}" for line in lines] if found.evidence else lines
 
 
 def phases(seen: Seen) -> Phases:

@@ -117,12 +117,16 @@ def _table(turn: Turn, why: Why, server: ServerView | None, w: int) -> list[Line
     law: list[Line] = []
     if _is_less(why):
         law = [row("expected", why.expected_cached_tokens, False, "of this prompt, as it is", "as it is")]
+    shares = _shares(parts)
+    lost = [row("lost", parts.reread, True, shares or ("had been read before" if parts.reread else ""))]
+    if shares and not any(shares in text for text, _ in lost[0]):  # numbers alone would tell nobody what they are
+        lost += [[(" " * NAME, "t"), *rest] for rest in wrap([(shares, "d")], w - NAME)]
     return [
         head,
         row("read before", parts.before, False, *_blocks(parts.before, unit)),
         *law,
         row("cached", parts.cached, False, *_blocks(parts.cached, unit)),
-        row("lost", parts.reread, True, *_blame(parts)),
+        *lost,
         row("new", parts.new, True, "needed anyway"),
     ]
 
@@ -133,13 +137,11 @@ def _is_less(why: Why) -> bool:
     return expected is not None and (expected != why.split.before or bool(why.expected_because))
 
 
-def _blame(parts: Split) -> list[str]:
-    """What it was read again for."""
+def _shares(parts: Split) -> str:
+    """What it was read again for; empty: for one reason, or none."""
     shares = [(parts.changed, "changed"), (parts.lost, "by the engine"), (parts.unsaved, "not saved")]
     told = [f"{exact(tokens)} {how}" for tokens, how in shares if tokens]
-    if len(told) > 1:
-        return [", ".join(told), " + ".join(exact(tokens) for tokens, _ in shares if tokens)]
-    return ["had been read before"] if told else []
+    return ", ".join(told) if len(told) > 1 else ""
 
 
 def _blocks(tokens: float | None, unit: int | None) -> list[str]:
