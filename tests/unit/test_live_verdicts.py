@@ -100,7 +100,7 @@ class Bench:
         made = Captured(
             id=id, upstream=URL, route=Route.CHAT, stream=True, model="m", started_at=end - ttft - 1,
             sent_at=end - ttft - 1, first_token_at=end - 1, ended_at=end, state=TurnState.DONE, status=200,
-            prompt_tokens=10_000, cached_tokens=9_000, cached_source="usage", conversation=f"c{id}", relation="first",
+            prompt_tokens=10_000, cached_tokens=9_600, cached_source="usage", conversation=f"c{id}", relation="first",
         )  # fmt: skip
         return changed(made, **more)
 
@@ -382,6 +382,15 @@ async def test_the_command_hears_of_each_of_many_slow_turns() -> None:
         bench.put(*(bench.turn(id, 10 + id / 10) for id in range(1, 40)))
         await bench.idle()
         assert len(bench.judge.asked) == 39 and len(bench.slow) == 39
+
+
+async def test_a_conversation_that_begins_with_much_to_read_is_judged() -> None:
+    """However quick it was: an earlier one may have left its head, or lost it for a clock."""
+    async with Bench() as bench:
+        much = bench.turn(1, 10, ttft=0.5, cached_tokens=2_000)
+        bench.put(much, bench.turn(2, 9, ttft=0.5), bench.turn(3, 8, ttft=0.5, cached_tokens=2_000, relation="side"))
+        await bench.idle()
+        assert bench.judge.asked == [1]
 
 
 async def test_a_rate_that_comes_later_makes_more_turns_worth_it() -> None:

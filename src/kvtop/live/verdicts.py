@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kvtop.capture.slow import LOST_TOKENS
 from kvtop.capture.turn import Captured
 from kvtop.clock import Clock
 from kvtop.errors import KvtopError, printable
@@ -308,8 +309,10 @@ class Verdicts:
 
 
 def _worth(row: Turn) -> bool:
-    """It took long, read again what was read before, or failed."""
-    return row.slow or row.waited or row.reread or bool(row.lost) or row.state in ("failed", "cut")
+    """It took long, read again what was read before, or failed; or it began a conversation with much to read, some of
+    which an earlier one may have left."""
+    begun = row.relation == "first" and (row.new_tokens or 0) >= LOST_TOKENS
+    return row.slow or row.waited or row.reread or bool(row.lost) or begun or row.state in ("failed", "cut")
 
 
 def _bound(known: OrderedDict[Key, Any], most: int) -> None:
