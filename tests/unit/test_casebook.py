@@ -178,6 +178,8 @@ async def test_of_what_was_lost_those_in_between_are_asked_for_their_tokens(shop
         cases = Book(shop.store, WordServer(), known)
         await cases.why(cases.turn(second))
         assert len(asked) == n
+        await cases.diff(cases.turn(second))
+        assert len(asked) == n, "a diff needs none of them"
 
 
 async def test_a_diff_charges_its_causes_as_why_does_where_another_prompt_left_more_in_the_cache(shop: Shop) -> None:

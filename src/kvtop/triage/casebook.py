@@ -29,7 +29,7 @@ from kvtop.triage.result import Cause, Why
 from kvtop.triage.reuse import Expected, History
 from kvtop.triage.seen import KvFacts
 from kvtop.triage.shortened import shortened
-from kvtop.triage.verdict import why as judged
+from kvtop.triage.verdict import with_costs as judged
 
 LOOKED_AT = baseline.LOOKED_AT
 """Turns before one that may have left something in the cache for it."""
@@ -279,7 +279,7 @@ class Casebook:
         asked = old or self._there(base, new)
         found = await self._diverged(asked, new, expected)
         if base is not None and asked.id == base.id:
-            made = await self._judged(new, base, expected, found)
+            made = judged(self._scene(new, base, expected, found))  # what evicts tells nothing of prices
             return replace(found, diff=made.diff or found.diff)
         # The turn was not judged against another prompt: all that is known is that it read no more than this.
         causes = costed(found.diff.causes, new, self._rate(new), new.new_tokens)
@@ -298,12 +298,14 @@ class Casebook:
         """The verdict on it. Raises KvtopError."""
         base, expected = await self.baseline(turn) if _has_prompt(turn) else (None, None)
         found = await self._diverged(base, turn, expected) if base is not None else None
-        return await self._judged(turn, base, expected, found)
+        scene = self._scene(turn, base, expected, found)
+        scene = replace(scene, shared=await shared(scene, self._ids), events=await self._told(turn, scene.source))
+        return judged(scene)
 
-    async def _judged(
+    def _scene(
         self, turn: Captured, base: Captured | None, expected: Expected | None, found: Divergence | None
-    ) -> Why:
-        scene = seen.Seen(
+    ) -> seen.Seen:
+        return seen.Seen(
             turn=turn,
             baseline=base,
             others=tuple(self._around(turn, base, expected)),
@@ -315,14 +317,6 @@ class Casebook:
             exact=found is None or found.diff.exact,
             replays=of_server(self._replays, turn.upstream),
         )
-        scene = replace(scene, shared=await shared(scene, self._ids), events=await self._told(turn, scene.source))
-        made = judged(scene)
-        if made.diff is None:
-            return made
-        most = turn.new_tokens if made.split.reread is None else made.split.changed
-        causes = costed(made.diff.causes, turn, scene.rate, most)
-        said = (*made.evidence, *gone_back.said(causes))
-        return replace(made, diff=replace(made.diff, causes=causes), evidence=said)
 
     async def _ids(self, turn: Captured) -> bytes:
         return (await self.counted(turn)).ids

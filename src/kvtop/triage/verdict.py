@@ -14,8 +14,9 @@ from kvtop.capture.slow import queued as stood_in_queue
 from kvtop.capture.turn import TurnState
 from kvtop.errors import printable
 from kvtop.model.words import exact, pct, secs, traffic
-from kvtop.triage import decoding, lost, prompt_side
+from kvtop.triage import decoding, gone_back, lost, prompt_side
 from kvtop.triage.between import own_samples
+from kvtop.triage.cost import costed
 from kvtop.triage.kinds import Because, Verdict
 from kvtop.triage.prompt_side import boundary, served
 from kvtop.triage.result import Phases, Split, Why
@@ -56,6 +57,17 @@ def why(seen: Seen) -> Why:
         evidence=(*found.evidence, *_besides(seen, found, parts), *_from_tier(seen), *_common_evidence(seen)),
         split=parts,
     )
+
+
+def with_costs(seen: Seen) -> Why:
+    """The same, its causes with what they cost this turn. Never raises."""
+    made = why(seen)
+    if made.diff is None:
+        return made
+    most = seen.turn.new_tokens if made.split.reread is None else made.split.changed
+    causes = costed(made.diff.causes, seen.turn, seen.rate, most)
+    said = (*made.evidence, *gone_back.said(causes))
+    return replace(made, diff=replace(made.diff, causes=causes), evidence=said)
 
 
 def _anew(seen: Seen) -> Why | None:
