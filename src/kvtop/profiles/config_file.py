@@ -1,4 +1,4 @@
-"""The YAML file of `--config FILE` as the words that vLLM makes of it (facts.md 7.1, traps 13 and 14)."""
+"""The YAML file of `--config FILE` as the words that vLLM makes of it (vLLM 0.32)."""
 
 from __future__ import annotations
 

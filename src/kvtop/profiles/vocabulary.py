@@ -1,6 +1,6 @@
 """Which flags a vLLM takes, read from its own `vllm serve --help=all`; those of 0.32.0 where none is installed.
 
-facts.md 7.2. vLLM's parser is argparse: a flag may be cut short as long as no other one begins like it.
+vLLM's parser is argparse: a flag may be cut short as long as no other one begins like it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the log of the last start tells of the KV cache (markers: facts.md 7.4)."""
+"""What the log of the last start tells of the KV cache (vLLM 0.9 to 0.33)."""
 
 from __future__ import annotations
 

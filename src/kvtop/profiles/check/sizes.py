@@ -13,7 +13,7 @@ from kvtop.sources.tier_size import tier_bytes
 GIB = 1 << 30
 MIB = 1 << 20
 OWN_BYTES = 28 * GIB
-"""What vLLM itself has been seen to want in a container, beside the tier (profile-shapes.md, mistake 2)."""
+"""What vLLM itself has been seen to want in a container, beside the tier."""
 SPARE = 0.98
 """Of the room that a proposed tier fills."""
 _DEPTH = 4
@@ -22,7 +22,7 @@ OFFLOADING = "--kv-offloading-size"
 TIERS = ("OffloadingConnector", "SimpleCPUOffloadConnector")
 """vLLM's own connectors with a tier in main memory."""
 DEFAULT_UTILIZATION = 0.92
-"""Of --gpu-memory-utilization; 0.9 before 0.20 (facts.md 1.6)."""
+"""Of --gpu-memory-utilization; 0.9 before vLLM 0.20."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def tier(facts: Facts) -> Tier | None:
 
 
 def in_shm(facts: Facts) -> Tier | None:
-    """The tier, where it is a file in /dev/shm (facts.md 5.3)."""
+    """The tier, where it is a file in /dev/shm (vLLM 0.32)."""
     found = tier(facts)
     old = facts.version is not None and facts.version < (0, 20)
     return found if found is not None and found.connector == "OffloadingConnector" and not old else None

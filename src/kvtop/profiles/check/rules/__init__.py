@@ -1,8 +1,4 @@
-"""The rules of `kvtop profile check`: each is a function whose name is its id. Pure: facts in, findings out.
-
-Where a docstring names facts.md or profile-shapes.md it tells the section of the notes on vLLM's source, and on
-profiles that people use, from which its rule was written.
-"""
+"""The rules of `kvtop profile check`: each is a function whose name is its id. Pure: facts in, findings out."""
 
 from __future__ import annotations
 

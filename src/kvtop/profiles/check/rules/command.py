@@ -29,9 +29,9 @@ REMOVED: dict[str, tuple[Gone, ...]] = {
     "max-long-partial-prefills": (Gone((0, 27), "--long-prefill-token-threshold N limits the chunk of one request"),),
     "mamba-cache-mode": (Gone((0, 32), "leave it out: align is the default", "all"),),
 }
-"""facts.md 6 and 4.4."""
+"""By the releases of vLLM up to 0.33."""
 REMOVED_CONNECTORS = {"P2pNcclConnector": ((0, 24), "NixlConnector")}
-"""facts.md 5.6."""
+"""By the releases of vLLM up to 0.33."""
 
 _GLUED = re.compile(r"--[A-Za-z][\w.-]*\s+\S")
 _STRAY = "take it out, or quote what it is part of"
@@ -40,7 +40,7 @@ _VARIABLE = re.compile(r"\$(\{\w+[^}]*\}|[A-Za-z_]\w*)")
 
 def unknown_flag(facts: Facts) -> Saying:
     """The installed vLLM's argparse would refuse the line and end with exit code 2: held against its own
-    `vllm serve --help=all` (facts.md 7.2)."""
+    `vllm serve --help=all` (vLLM 0.32)."""
     glued = [word for word in facts.flags.words if _GLUED.match(word)]
     for word in glued:
         flag = keyless(word.split(maxsplit=1)[0], 60)
@@ -75,7 +75,7 @@ def _refused(one: Given, which: str, known: Vocabulary) -> Says:
 
 
 def removed_flag(facts: Facts) -> Saying:
-    """A flag, value or connector that newer versions have no more (facts.md 4.4, 5.6 and 6)."""
+    """A flag, value or connector that newer versions of vLLM have no more."""
     known = facts.installed.known if facts.installed is not None else None
     for one in facts.flags.all():
         for gone in REMOVED.get(one.name, ()):
@@ -104,7 +104,7 @@ def _v(version: tuple[int, int]) -> str:
 
 
 def json_flag_invalid(facts: Facts) -> Saying:
-    """A value that must be JSON and is not, by the mistakes seen (profile-shapes.md, mistake 4); or a `$` in it that
+    """A value that must be JSON and is not, by the mistakes seen; or a `$` in it that
     nobody replaces, since no shell reads a profile's words."""
     for one in facts.flags.all():
         if not one.values or not _is_json(one):
@@ -168,7 +168,7 @@ def _why_not(text: str, error: ValueError) -> tuple[str, str] | None:
 
 
 def config_equals_form(facts: Facts) -> Saying:
-    """`--config=file.yaml` is not read, and the server starts Qwen/Qwen3-0.6B on port 8000 (facts.md trap 13)."""
+    """`--config=file.yaml` is not read, and the server starts Qwen/Qwen3-0.6B on port 8000 (vLLM 0.32)."""
     if facts.flags.config_ignored is not None:
         file = keyless(facts.flags.config_ignored, 80)
         says = "vLLM does not read the file behind --config=: it would start with its defaults"
@@ -176,7 +176,7 @@ def config_equals_form(facts: Facts) -> Saying:
 
 
 def yaml_false_dropped(facts: Facts) -> Saying:
-    """`flag: false` in the file of --config is left out, in every version under `vllm serve` (facts.md trap 14). Only
+    """`flag: false` in the file of --config is left out, in every version of vLLM (0.9 to 0.33) under `vllm serve`. Only
     the module `api_server`, since 0.28, writes `--no-flag` of it."""
     if facts.flags.config is not None and facts.flags.file_problem is not None:
         says = f"the file of --config cannot be read: {facts.flags.file_problem}"

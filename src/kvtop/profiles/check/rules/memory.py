@@ -11,7 +11,7 @@ _LESS = "a smaller tier, or more memory"
 
 
 def shm_too_small(facts: Facts) -> Saying:
-    """Since 0.20.2 the tier is one file in /dev/shm, written whole at the start (facts.md 5.3). In a container without
+    """Since 0.20.2 the tier is one file in /dev/shm, written whole at the start. In a container without
     --ipc=host its own --shm-size counts."""
     tier = sizes.in_shm(facts)
     if tier is None:
@@ -64,7 +64,7 @@ def _fits_memory(facts: Facts, tier: Tier) -> bool:
 
 
 def shm_stale_files(facts: Facts) -> Saying:
-    """A vLLM before 0.30 that was killed leaves its tier's file behind, and the memory stays taken (facts.md 5.3)."""
+    """A vLLM before 0.30 that was killed leaves its tier's file behind, and the memory stays taken."""
     if facts.offload_files is None:
         yield Lacks("the files in /dev/shm")
         return
@@ -78,7 +78,7 @@ def shm_stale_files(facts: Facts) -> Saying:
 
 
 def memory_too_small(facts: Facts) -> Saying:
-    """The tier is written whole at the start, in main memory (facts.md 5.3)."""
+    """The tier is written whole at the start, in main memory (vLLM 0.32)."""
     tier = sizes.tier(facts)
     if tier is None:
         return
@@ -97,8 +97,7 @@ def memory_too_small(facts: Facts) -> Saying:
 
 
 def container_memory_limit(facts: Facts) -> Saying:
-    """A limit below the tier and what vLLM itself wants, about 28 GiB, ends in a killed process (profile-shapes.md,
-    mistake 2)."""
+    """A limit below the tier and what vLLM itself wants, about 28 GiB, ends in a killed process."""
     tier = sizes.tier(facts)
     if tier is None:
         return

@@ -12,7 +12,7 @@ _STOPS = "nothing: the switch stops it first"
 
 def vram_held(facts: Facts) -> Saying:
     """vLLM starts only where --gpu-memory-utilization of a card is free (`request_memory`); a card that others hold is
-    the usual reason (profile-shapes.md, mistake 5)."""
+    the usual reason."""
     cards = sizes.cards(facts)
     if cards is None:
         yield Lacks("the cards of this machine")
@@ -80,8 +80,7 @@ def _instead(server: Server) -> str:
 
 
 def port_taken(facts: Facts) -> Saying:
-    """Somebody listens on the port, or is about to: vLLM would load for minutes, and then fail (profile-shapes.md,
-    mistake 7)."""
+    """Somebody listens on the port, or is about to: vLLM would load for minutes, and then fail."""
     if facts.port is None:
         return
     if facts.listeners is None:
@@ -110,8 +109,7 @@ def _free_port(facts: Facts) -> int:
 
 
 def health_answered_by_other(facts: Facts) -> Saying:
-    """The health URL answers before the start: readiness would be seen in another server (profile-shapes.md, mistake
-    7)."""
+    """The health URL answers before the start: readiness would be seen in another server."""
     if not facts.health_asked:
         yield Lacks("an answer of the health URL")
         return

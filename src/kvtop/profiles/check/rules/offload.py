@@ -18,7 +18,7 @@ _NO_TIER = "no tier: there is no memory for a larger one"
 
 
 def two_offload_interfaces(facts: Facts) -> Saying:
-    """--kv-offloading-size replaces connector, role and size of --kv-transfer-config (facts.md 5.1; config/vllm.py)."""
+    """--kv-offloading-size replaces connector, role and size of --kv-transfer-config (vLLM 0.32, config/vllm.py)."""
     if facts.flags.value(OFFLOADING) is None:
         return
     own = facts.flags.json(TRANSFER) or {}
@@ -32,7 +32,7 @@ def two_offload_interfaces(facts: Facts) -> Saying:
 
 
 def units_suspicious(facts: Facts) -> Saying:
-    """GiB, bytes, a GPU's or all: each size flag has its own unit (profile-shapes.md, mistake 1; facts.md 5.1)."""
+    """GiB, bytes, a GPU's or all: each size flag has its own unit."""
     size = facts.flags.number(OFFLOADING)
     if size is not None and size > _MOST_GIB:
         meant = max(1, round(size / GIB)) if size >= GIB else max(1, round(size / 1024))
@@ -109,8 +109,8 @@ def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
 
 
 def block_size_not_multiple(facts: Facts) -> Saying:
-    """The tokens of an offload chunk must be a multiple of the GPU's block (facts.md 5.2, 5.4), and those of an LMCache
-    chunk too (profile-shapes.md, mistake 9)."""
+    """The tokens of an offload chunk must be a multiple of the GPU's block (vLLM 0.32), and those of an LMCache
+    chunk too."""
     for name, extra in sizes.connectors(facts):
         lmcache = name.startswith("LMCache")
         chunk = _chunk(facts) if lmcache else extra.get("block_size")
@@ -135,21 +135,21 @@ def _chunk(facts: Facts) -> int | None:
 
 
 def both_block_size_and_chunks(facts: Facts) -> Saying:
-    """`Specify only one of 'block_size' or 'blocks_per_chunk'` (facts.md 5.2, 5.4)."""
+    """`Specify only one of 'block_size' or 'blocks_per_chunk'` (vLLM 0.32)."""
     for name, extra in sizes.connectors(facts):
         if name == "OffloadingConnector" and "block_size" in extra and "blocks_per_chunk" in extra:
             yield Says("error", TRANSFER, "both block_size and blocks_per_chunk are set", "take block_size out")
 
 
 def kv_role_missing(facts: Facts) -> Saying:
-    """A kv_connector without kv_role does not start (facts.md 5.4)."""
+    """A kv_connector without kv_role does not start (vLLM 0.32)."""
     own = facts.flags.json(TRANSFER) or {}
     if own.get("kv_connector") is not None and own.get("kv_role") is None:
         yield Says("error", TRANSFER, "a kv_connector needs a kv_role", 'kv_role = "kv_both"')
 
 
 def expandable_segments(facts: Facts) -> Saying:
-    """PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True with any connector does not start (facts.md 5.4), unless the
+    """PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True with any connector does not start (vLLM 0.32), unless the
     cumem allocator is on, as it is with sleep mode (config/vllm.py)."""
     if "expandable_segments:True" not in facts.env.get("PYTORCH_CUDA_ALLOC_CONF", ""):
         return
@@ -162,7 +162,7 @@ def expandable_segments(facts: Facts) -> Saying:
 
 
 def prefix_caching_off(facts: Facts) -> Saying:
-    """Without the prefix cache every prompt is computed whole, and a tier has nothing to keep (facts.md 5.1)."""
+    """Without the prefix cache every prompt is computed whole, and a tier has nothing to keep (vLLM 0.32)."""
     if facts.flags.on("enable-prefix-caching") is not False:
         return
     if any(name in sizes.TIERS or name.startswith("LMCache") for name, _ in sizes.connectors(facts)):
@@ -174,8 +174,7 @@ def prefix_caching_off(facts: Facts) -> Saying:
 
 
 def hash_seed_unset(facts: Facts) -> Saying:
-    """LMCache names its chunks by Python's hash: without PYTHONHASHSEED each process makes other names
-    (profile-shapes.md, mistake 12)."""
+    """LMCache names its chunks by Python's hash: without PYTHONHASHSEED each process makes other names."""
     if not any(name.startswith("LMCache") for name, _ in sizes.connectors(facts)):
         return
     if not facts.env.get("PYTHONHASHSEED", "").isdecimal():

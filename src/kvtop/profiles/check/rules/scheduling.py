@@ -8,13 +8,13 @@ from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
 _NO_START = "whether the model is hybrid: no last start of this profile, no --mamba-cache-mode"
 _NO_BLOCK = "the block size: no --block-size, and no last start of this profile"
 _BUDGETS = ((160, 16384), (70, 8192))
-"""GiB of the card -> default of --max-num-batched-tokens (facts.md 6; not for A100 and GB10); below: 2048."""
+"""GiB of the card -> default of --max-num-batched-tokens (vLLM 0.32; not for A100 and GB10); below: 2048."""
 _DROPS = ("eagle", "eagle3", "mtp")
 
 
 def hybrid_batch_budget(facts: Facts) -> Saying:
     """In align mode a chunk ends on a block: with less than a block left in a step a long prefill gets nothing while
-    anything decodes (facts.md 6, 9b)."""
+    anything decodes (vLLM 0.32)."""
     hybrid, block, budget = _hybrid(facts), sizes.block_tokens(facts), _budget(facts)
     if not hybrid or block is None:
         if facts.line_known and hybrid is not False:
@@ -27,7 +27,7 @@ def hybrid_batch_budget(facts: Facts) -> Saying:
 
 
 def long_prefill_threshold_misaligned(facts: Facts) -> Saying:
-    """The threshold caps a chunk, and in align mode the chunk is then cut down to whole blocks (facts.md 6)."""
+    """The threshold caps a chunk, and in align mode the chunk is then cut down to whole blocks (vLLM 0.32)."""
     given = facts.flags.number("long-prefill-token-threshold")
     if given is None or not 0 < given < 1e9:
         return
@@ -42,8 +42,7 @@ def long_prefill_threshold_misaligned(facts: Facts) -> Saying:
 
 
 def speculator_costs_one_unit(facts: Facts) -> Saying:
-    """EAGLE and MTP drop the last matched block of every hit (facts.md 4.3, 9b); 0.33 only beside a connector (trap
-    11)."""
+    """EAGLE and MTP drop the last matched block of every hit (vLLM to 0.32); 0.33 only beside a connector."""
     config = facts.flags.json("speculative-config") or {}
     method = config.get("method") if config else facts.flags.value("spec-method")
     if not isinstance(method, str) or not (method in _DROPS or method.endswith("_mtp")):

@@ -12,7 +12,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 
 def exposed_without_key(facts: Facts) -> Saying:
-    """Without --host vLLM listens on every interface; an API key guards /v1 alone (facts.md 3)."""
+    """Without --host vLLM listens on every interface; an API key guards /v1 alone (vLLM 0.32)."""
     if not facts.line_known:
         yield Lacks(_NO_LINE)
         return
@@ -43,7 +43,7 @@ def _opened(facts: Facts) -> tuple[str, str, str] | None:
 
 
 def dev_mode_on(facts: Facts) -> Saying:
-    """VLLM_SERVER_DEV_MODE opens control routes that no API key guards (facts.md 3)."""
+    """VLLM_SERVER_DEV_MODE opens control routes that no API key guards (vLLM 0.32)."""
     if facts.env.get("VLLM_SERVER_DEV_MODE", "0") not in ("", "0"):
         says = "whoever reaches the port may reset the cache, or put the server to sleep"
         fix = "take it out, or --host 127.0.0.1"
@@ -51,19 +51,19 @@ def dev_mode_on(facts: Facts) -> Saying:
 
 
 def no_prompt_tokens_details(facts: Facts) -> Saying:
-    """Without it vLLM tells of no turn how much was cached (facts.md trap 4, 2.1)."""
+    """Without it vLLM tells of no turn how much was cached (vLLM 0.32)."""
     says = "without it no answer tells how many tokens were cached"
     yield from _switch(facts, "enable-prompt-tokens-details", says)
 
 
 def no_include_usage(facts: Facts) -> Saying:
-    """A stream carries usage only where its client asks for it (facts.md 2.1)."""
+    """A stream carries usage only where its client asks for it (vLLM 0.32)."""
     says = "without it a stream tells its tokens only where the client asks"
     yield from _switch(facts, "enable-force-include-usage", says)
 
 
 def no_kv_cache_metrics(facts: Facts) -> Saying:
-    """The lifetime of KV blocks, which shows eviction, needs a flag (facts.md 1.4; since 0.12)."""
+    """The lifetime of KV blocks, which shows eviction, needs a flag (since 0.12)."""
     if facts.version is None or facts.version >= (0, 12):
         yield from _switch(facts, "kv-cache-metrics", "without it nothing shows that blocks were evicted")
 
