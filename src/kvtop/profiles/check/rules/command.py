@@ -176,8 +176,8 @@ def config_equals_form(facts: Facts) -> Saying:
 
 
 def yaml_false_dropped(facts: Facts) -> Saying:
-    """`flag: false` in the file of --config is left out, in every version of vLLM (0.9 to 0.33) under `vllm serve`. Only
-    the module `api_server`, since 0.28, writes `--no-flag` of it."""
+    """`flag: false` in the file of --config is left out under `vllm serve`, in every version of vLLM (0.9 to
+    0.33). Only the module `api_server`, since 0.28, writes `--no-flag` of it."""
     if facts.flags.config is not None and facts.flags.file_problem is not None:
         says = f"the file of --config cannot be read: {facts.flags.file_problem}"
         yield Says("error", "--config", says, "mend the file")
