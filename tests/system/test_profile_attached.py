@@ -96,6 +96,7 @@ def test_all_are_asked_at_once(
     }
     assert took < 6 * 0.5  # what they would take one after the other
 
+    monkeypatch.setenv("COLUMNS", "200")
     assert profile.main(["list"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert " running " in f"{lines['up']} "

@@ -118,7 +118,7 @@ def test_keys(pane: Callable[..., Pane], tmp_path: Path) -> None:
     with pane("demo", size=(120, 40)) as p:
         p.wait_until(lambda screen: shows_panels(screen) and past_is_told(screen), "all panels and the past")
         p.keys("?")
-        p.wait_for("Help", "the next window")
+        p.wait_for("Help", "open the chosen turn")
         p.keys("Escape")
         p.wait_until(shows_panels, "the dashboard after help")
         p.keys("h")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Callable, Mapping
 
@@ -13,6 +14,8 @@ from kvtop.profiles.running.record import Who
 from kvtop.profiles.running.runners.base import Runner
 from kvtop.profiles.running.tools import Failed, code_of
 from kvtop.profiles.secret import shown
+
+REAPED_S = 1.0
 
 
 class Venv(Runner):
@@ -58,5 +61,7 @@ class Venv(Runner):
             return End()
         done = family.end(self.record.server, self.record.family, wait_s, pause, clock, gently=gently)
         if self._child is not None:
-            self._child.poll()
+            # The process table may call it gone a moment before its parent is told how it ended.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(REAPED_S)
         return done
