@@ -28,7 +28,7 @@ from kvtop.triage.kv_facts import Past
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.residency import Leading
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 BLOCK = 128
 

@@ -137,7 +137,7 @@ async def test_a_busy_server_is_left_alone_unless_forced(agent: Agent, box: Repl
     before, after = pair()
     replay = Replay(box, Sent(Route.CHAT, body(before), body(after)))
     async with httpx.AsyncClient(base_url=agent.server.url, timeout=120) as http:
-        asked = {"model": "tiny", "prompt": "Count. ", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+        asked = {"model": "tiny", "prompt": "Count. ", "max_tokens": 12_000, "ignore_eos": True, "stream": True}
         async with http.stream("POST", "/v1/completions", json=asked) as answer:
             lines = answer.aiter_lines()
             await anext(lines)

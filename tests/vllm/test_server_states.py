@@ -21,7 +21,7 @@ from vllm_servers import manage
 from kvtop.model.window import between
 from kvtop.readings import State
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 Serving = Callable[..., AbstractContextManager[Server]]
 

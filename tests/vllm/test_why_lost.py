@@ -14,7 +14,16 @@ from test_tap import counted
 from vllm_agent import TEXT, Agent, Message, Server
 from vllm_routes import shapes
 from vllm_tap import Tap, free_port, tapping
-from vllm_why import RUNNING, Asked, Talk, Told, assert_clean, assert_contract, assert_lost, assert_unaccused
+from vllm_why import (
+    RUNNING,
+    Asked,
+    Talk,
+    Told,
+    assert_begins,
+    assert_clean,
+    assert_contract,
+    assert_lost,
+)
 
 pytestmark = pytest.mark.vllm
 
@@ -151,7 +160,7 @@ async def test_an_eviction(server: Server, tap: Tap, asked: Asked, past: bool) -
     *fillers, evicted = await asked.why(1 if past else 4)
     assert_clean(clean)
     for one in (first, *fillers):
-        assert_unaccused(one)
+        assert_begins(one)
     assert_lost(evicted, "evicted")
     assert evicted.diff["append_only"]
     ids = [one.turn.id for one in fillers]
@@ -166,7 +175,7 @@ async def test_a_cache_that_is_cleared(server: Server, tap: Tap, asked: Asked) -
         await clear(server.url)
         await talk.next()
         (cleared,) = await asked.why(1)
-    assert_unaccused(first)
+    assert_begins(first)
     assert_lost(cleared, "cache_reset")
     assert f"/reset_prefix_cache or /sleep was called once since turn {first.turn.id}" in cleared.why["evidence"]
 
@@ -177,7 +186,7 @@ async def test_two_that_come_at_once_with_one_beginning(server: Server, tap: Tap
         first, second = await asked_at_once(server, tap, asked, n)
         if (second.turn.cached_tokens or 0) + 640 < (first.turn.prompt_tokens or 0):
             break
-    assert_unaccused(first)
+    assert_begins(first)
     assert_lost(second, "still_running")
     assert f"turn {first.turn.id} was still being read when it came" in second.why["evidence"]
     assert second.why["expected_cached_tokens"] == ((first.turn.prompt_tokens or 0) - 1) // 128 * 128

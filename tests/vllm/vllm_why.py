@@ -200,7 +200,9 @@ def assert_diff(diff: dict[str, Any]) -> None:
     apart = {cause["kind"] for cause in diff["causes"]} & {"cache_salt_changed", "model_changed"}
     assert tokens["reusable"] == (0 if apart else min(tokens["common"], tokens["new"] - 1) // unit * unit)
     most = min(tokens["old"], tokens["new"] - 1) // unit * unit
-    assert tokens["reread"] == max(0, most - tokens["reusable"])
+    again = max(0, most - tokens["reusable"])
+    apart_or_back = {cause["kind"] for cause in diff["causes"]} & {"other_conversation", "rolled_back"}
+    assert tokens["reread"] == again or (apart_or_back and tokens["reread"] < again)
     assert diff["append_only"] == (not diff["causes"])
     lost = [cause["lost_tokens"] for cause in diff["causes"]]
     assert lost == sorted(lost, reverse=True)
@@ -219,6 +221,17 @@ def assert_unaccused(one: Told) -> None:
     assert_contract(one)
     assert one.verdict in ("no_fault", "new_tokens"), one.said
     assert (one.why["reason"], one.why["candidates"], one.why["fix"]) == (None, [], None), one.said
+    assert one.why["expected_cached_tokens"] == one.why["cached_tokens"], one.said
+
+
+def assert_begins(one: Told) -> None:
+    """Of a turn that begins a conversation of an agent whose system prompt has another first line each time."""
+    if one.verdict != "prompt_diverged":
+        assert_unaccused(one)
+        return
+    assert_contract(one)
+    assert one.why["reason"] == "text_edited", one.said
+    assert {cause["kind"] for cause in one.diff["causes"]} <= {"text_edited", "other_conversation"}, one.said
     assert one.why["expected_cached_tokens"] == one.why["cached_tokens"], one.said
 
 
