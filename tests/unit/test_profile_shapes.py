@@ -184,7 +184,7 @@ IMPORTED = [
         "docker",
         [
             *["docker", "run", "-d", "--name", "kvtop-shape", "--gpus", "device=0", "--shm-size", "8g"],
-            *["-p", "127.0.0.1:9000:8000", "-v", f"{HOME}/.cache/huggingface:/root/.cache/huggingface"],
+            *["-p", "127.0.0.1:9000:8000", "-v", f"{HOME}/.cache/huggingface:/models/huggingface"],
             *["-e", f"{READY_TIMEOUT}=1800", "-e", "NCCL_P2P_DISABLE=1", "-e", "NCCL_IB_DISABLE=1", "-e", "HF_TOKEN"],
             "vllm/vllm-openai:latest",
         ],
