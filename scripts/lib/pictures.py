@@ -27,6 +27,9 @@ picture = PIL.Image.open(io.BytesIO(drawn)).convert("RGB").quantize(192, dither=
 picture.save(png, optimize=True)
 """
 
+XDG = {f"XDG_{name}_HOME": "" for name in ("CONFIG", "DATA", "STATE")}
+"""Unset, so that what is shown of paths begins with the home of whoever looks."""
+
 Step = Callable[[Pane], object]
 Prepare = Callable[[Path], object]
 
@@ -59,7 +62,7 @@ def picture(
         if prepare is not None:
             prepare(home)
         command = ["env", "--chdir", folder, sys.executable, "-m", "kvtop", *arguments]
-        with Pane(command, *size, COLORTERM="truecolor", KVTOP_HOME=str(home)) as pane:
+        with Pane(command, *size, COLORTERM="truecolor", HOME=str(home), KVTOP_HOME="", **XDG) as pane:
             for step in steps:
                 step(pane)
             svg = export(Path(folder), pane)
@@ -115,7 +118,7 @@ def profiles_of_stand_ins(home: Path) -> None:
     program = home / "bin" / "vllm"
     program.parent.mkdir(parents=True)
     program.write_text((ROOT / "tests" / "system" / "servestandin.py").read_text())
-    folder = home / "config" / "profiles"
+    folder = home / ".config" / "kvtop" / "profiles"
     folder.mkdir(parents=True)
     log = ROOT / "tests" / "fixtures" / "profile-logs" / "good-0.32.txt"
     flags = ["--enable-prompt-tokens-details"]

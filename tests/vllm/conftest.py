@@ -50,6 +50,13 @@ def plain(serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Se
         yield running
 
 
+@pytest.fixture(scope="session")
+def offload(serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
+    """One with a tier in host memory, which several modules share."""
+    with serving("offload") as running:
+        yield running
+
+
 @pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest, serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
     """The server that the module names as SERVER."""

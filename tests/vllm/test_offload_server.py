@@ -21,7 +21,12 @@ DEVICE_BLOCKS = 130
 
 
 @pytest.fixture(scope="module", params=["offload", "tier"])
-def server(request: pytest.FixtureRequest, serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
+def server(
+    request: pytest.FixtureRequest, offload: Server, serving: Callable[..., AbstractContextManager[Server]]
+) -> Iterator[Server]:
+    if request.param == "offload":
+        yield offload
+        return
     with serving(request.param) as running:
         yield running
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import httpx
@@ -29,9 +29,8 @@ BLOCK = 128
 
 
 @pytest.fixture(scope="module")
-def server(serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
-    with serving("offload") as running:
-        yield running
+def server(offload: Server) -> Server:
+    return offload
 
 
 @pytest.fixture
@@ -133,6 +132,7 @@ async def test_each_route_keeps_its_salt(route: Route, box: ReplayServer) -> Non
     assert found.verdict is Verdict.NO_FAULT, found.sentence
 
 
+@pytest.mark.long
 async def test_a_busy_server_is_left_alone_unless_forced(agent: Agent, box: ReplayServer) -> None:
     before, after = pair()
     replay = Replay(box, Sent(Route.CHAT, body(before), body(after)))
