@@ -15,7 +15,7 @@ from kvtop.errors import printable
 
 MASK = "***"
 
-_WORD = r"(?:api[-_]?keys?|(?:secret|access|auth|private)[-_]?key|token|password|passwd|secret|credentials?)"
+_WORD = r"(?:api[-_]?keys?|(?:secret|access|auth|private)[-_]?key|token|password|passwd|passphrase|secret|credentials?)"
 _SECRET_FLAG = re.compile(
     rf"^--?[\w.-]*{_WORD}s?$"
     # argparse takes a flag that is cut short as long as no other one begins like it
@@ -23,7 +23,7 @@ _SECRET_FLAG = re.compile(
     re.IGNORECASE,
 )
 _NOT_SECRET = re.compile(r"(num|max|min|batched|long|prefill|special|skip|add)[\w-]*token", re.IGNORECASE)
-_VARIABLE = r"\w*(?:key|token|password|passwd|secret|credentials?)|\w+_(?:pass|pwd)"
+_VARIABLE = r"\w*(?:key|token|password|passwd|passphrase|secret|credentials?)|\w+_(?:pass|pwd)"
 _ENV_SECRET = re.compile(rf"^({_VARIABLE})=", re.IGNORECASE)
 _QUOTED = r'"(?:\\.|[^"\\])*(?:"|$)' + r"|'(?:\\.|[^'\\])*(?:'|$)"
 _LIST = r"\[[^\]]*(?:\]|$)"
@@ -42,7 +42,8 @@ _HEADER_SECRET = re.compile(
 _FLAG = re.compile(r"--[a-z][\w.-]*(=.*)?", re.IGNORECASE | re.DOTALL)
 _URL_SECRET = re.compile(r"""(://)(?:[^/@\s"']+|[^\s/@:"']*:(?!\d{1,5}/)(?:(?!://)[^\s"']){0,500})@""")
 _QUERY_SECRET = re.compile(
-    r"""([?&](?:[\w-]*(?:key|token|password|passwd|secret|signature)|sig|pass|pwd)=)[^&\s"'#]+""", re.IGNORECASE
+    r"""([?&](?:[\w-]*(?:key|token|password|passwd|passphrase|secret|signature)|sig|pass|pwd)=)[^&\s"'#]+""",
+    re.IGNORECASE,
 )
 _KEY = re.compile(
     r"""(?x)(?<!\w)(?<!\w-)(?:
