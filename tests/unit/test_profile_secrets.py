@@ -188,6 +188,7 @@ def test_what_vllm_logs_of_its_keys_is_masked() -> None:
     [
         ("HF_TOKEN=geheim", "HF_TOKEN=***"),
         ("--hf-token=geheim", "--hf-token=***"),
+        ("uploads as pypi-AgEIcHlwaS5vcmcCJDM", "uploads as ***"),
         ("GPG_PASSPHRASE=geheim", "GPG_PASSPHRASE=***"),
         ("Namespace(model='m', api_key=['geheim', 'geheim2'], port=1)", "Namespace(model='m', api_key=*** port=1)"),
         ("Namespace(max_num_batched_token=[1, 2])", "Namespace(max_num_batched_token=[1, 2])"),

@@ -47,7 +47,7 @@ _QUERY_SECRET = re.compile(
 )
 _KEY = re.compile(
     r"""(?x)(?<!\w)(?<!\w-)(?:
-    (?:sk[-_] | hf_ | gsk_ | gh[a-z]_ | github_pat_ | glpat- | npm_ | nvapi- | xai- | xox[a-z]-)[\w+~-]{16,}
+    (?:[spr]k[-_] | hf_ | gsk_ | gh[a-z]_ | github_pat_ | glpat- | npm_ | nvapi- | pypi- | xai- | xox[a-z]-)[\w+~-]{16,}
     | AKIA[0-9A-Z]{12,} | AIza[\w-]{20,} | eyJ[\w-]{10,}\.[\w.-]+
     )"""
 )
