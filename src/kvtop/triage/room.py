@@ -63,13 +63,13 @@ def touched_most(seen: Seen, source: Captured) -> float | None:
     if not held:
         return None
     read = _read(a, b)
-    if read is None:
+    if read is None or a.finished is None or b.finished is None:
         return None
     own = _whole(source) + _whole(seen.turn)
     counted = max(0.0, read - own)
     turns = [one for one in seen.others if _within(one, source, seen, a, b)]
     told = sum(_whole(one) for one in turns)
-    requests = max(float(len(turns)), (b.finished or 0.0) - (a.finished or 0.0))
+    requests = max(float(len(turns)), b.finished - a.finished)
     most = min(counted, _distinct(turns)) if told >= counted else counted
     return most + max(held) * pool + seen.unit * (requests + 2)
 
