@@ -26,14 +26,9 @@ _NOT_SECRET = re.compile(r"(num|max|min|batched|long|prefill|special|skip|add)[\
 _VARIABLE = r"\w*(?:key|token|password|passwd|passphrase|secret|credentials?)|\w+_(?:pass|pwd)"
 _ENV_SECRET = re.compile(rf"^({_VARIABLE})=", re.IGNORECASE)
 _QUOTED = r'"(?:\\.|[^"\\])*(?:"|$)' + r"|'(?:\\.|[^'\\])*(?:'|$)"
-_LIST = r"\[[^\]]*(?:\]|$)"
-_QUOTED_SECRET = re.compile(
-    rf"(?<![\w-])((?:{_VARIABLE})=|--?[\w.-]*{_WORD}(?:=|\s+))({_QUOTED}|{_LIST})", re.IGNORECASE
-)
-"""NAME='a b' within a text for a shell, or as Python prints it: quotes and brackets keep a blank in it."""
-_LISTED_SECRET = re.compile(rf"""(["']--?[\w.-]*{_WORD}["'])(?:\s*,\s*(?!["']--)(?:{_QUOTED}))+""", re.IGNORECASE)
-"""['--api-key', 'a'], as Python prints a command line."""
-_JSON_SECRET = re.compile(rf"""(["'][\w.-]*{_WORD}["']\s*:\s*)(?:({_LIST})|{_QUOTED})""", re.IGNORECASE)
+_QUOTED_SECRET = re.compile(rf"(?<![\w-])((?:{_VARIABLE})=|--?[\w.-]*{_WORD}(?:=|\s+))({_QUOTED})", re.IGNORECASE)
+"""NAME='a b' within a text for a shell: quotes keep a blank in it."""
+_JSON_SECRET = re.compile(rf"""(["'][\w.-]*{_WORD}["']\s*:\s*)(?:(\[[^\]]*(?:\]|$))|{_QUOTED})""", re.IGNORECASE)
 _HEADER_SECRET = re.compile(
     r"""((?<![\w-])(?:(?:proxy-)?authorization|(?:x-)?api-key|x-[\w-]*(?:key|token|secret))["']?\s*[:=]\s*["']?"""
     r"""(?:(?:bearer|basic|token)\s+)?)[^"'\s]+""",
@@ -52,6 +47,10 @@ _KEY = re.compile(
     )"""
 )
 """How keys begin. Length alone tells nothing here: names of models and digests of images are long too."""
+_LIST = re.compile(rf"(?<![\w-])((?:{_VARIABLE})=)\[[^\]]*(?:\]|$)", re.IGNORECASE)
+"""Namespace(api_key=['a', 'b'])"""
+_WORDS = re.compile(rf"""(["']--?[\w.-]{{0,80}}{_WORD}["'])(?:\s*,\s*(?!["']--)(?:{_QUOTED}))+""", re.IGNORECASE)
+"""['--api-key', 'a'], as Python prints a command line."""
 
 
 def masked(command: Sequence[str]) -> tuple[str, ...]:
@@ -71,8 +70,8 @@ def without_secrets(words: Sequence[str]) -> list[str]:
 
 
 def text_without_secrets(text: str) -> str:
-    """A line of a log, or a message, without secrets."""
-    return _word(text)
+    """A line of a log, a message, or a value without secrets."""
+    return _word(text) if len(text.split()) > 1 else _walked([text], _word)[0]
 
 
 def _walked(words: Sequence[str], inner: Callable[[str], str]) -> list[str]:
@@ -107,14 +106,15 @@ def _word(word: str) -> str:
     """One word of a command line. A process may have taken its whole command line as its title, in one word."""
     word = _json(word)
     word = _QUOTED_SECRET.sub(_assigned, word)
-    word = _LISTED_SECRET.sub(rf"\1, '{MASK}'", word)
     word = _JSON_SECRET.sub(lambda found: f'{found[1]}["{MASK}"]' if found[2] else f'{found[1]}"{MASK}"', word)
     word = _HEADER_SECRET.sub(rf"\1{MASK}", word)
     word = _QUERY_SECRET.sub(rf"\1{MASK}", _URL_SECRET.sub(rf"\1{MASK}@", word))
-    word = _KEY.sub(MASK, word)
+    word = _LIST.sub(_assigned, _WORDS.sub(rf"\1, '{MASK}'", _KEY.sub(MASK, word)))
     pieces = re.split(r"(\s+)", word)
-    pieces[::2] = _walked(pieces[::2], lambda piece: piece)
-    return "".join(pieces)
+    if len(pieces) > 1:
+        pieces[::2] = _walked(pieces[::2], lambda piece: piece)
+        word = "".join(pieces)
+    return word
 
 
 def _assigned(found: re.Match[str]) -> str:
