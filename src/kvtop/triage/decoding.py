@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
+from kvtop.capture.document import decode_s
 from kvtop.capture.turn import Captured
 from kvtop.model.timing import tokens_per_s
 from kvtop.model.words import exact, secs
@@ -29,13 +30,6 @@ class Slow:
     extra_s: float
     """Longer than it should have taken."""
     evidence: tuple[str, ...]
-
-
-def decode_s(turn: Captured) -> float | None:
-    """From its first token to its end."""
-    if turn.first_token_at is None or turn.ended_at is None:
-        return None
-    return max(0.0, turn.ended_at - turn.first_token_at)
 
 
 def speed(turn: Captured) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvtop.capture.document import decode_s
 from kvtop.capture.slow import lost as grew_too_much
 from kvtop.capture.slow import queued as stood_in_queue
 from kvtop.capture.turn import TurnState
@@ -93,7 +94,7 @@ def phases(seen: Seen) -> Phases:
     prefill = turn.prefill_s
     if prefill is None and ttft is not None and turn.queue_s is not None:
         prefill = max(0.0, ttft - turn.queue_s)
-    return Phases(turn.queue_s, prefill, decoding.decode_s(turn))
+    return Phases(turn.queue_s, prefill, decode_s(turn))
 
 
 def _why(seen: Seen, verdict: Verdict, sentence: str, **more: object) -> Why:
