@@ -71,12 +71,3 @@ def make_private(folder: Path) -> Path:
         make_private(folder.parent)  # mkdir itself would give the folders above the usual mode
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
-
-
-def own_environment() -> dict[str, str]:
-    """Of a process of kvtop's own, `python -P -m kvtop…`: one that is run from a checkout is found from its folder."""
-    env = dict(os.environ)
-    root = Path(__file__).parents[1]
-    if root.name not in ("site-packages", "dist-packages"):
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), env.get("PYTHONPATH"))))
-    return env

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvtop import paths
 from kvtop.errors import KvtopError, printable
 
 LONGEST_S = 24 * 3600.0
@@ -47,6 +46,8 @@ def run(words: Sequence[str]) -> Done:
     """
     import tempfile
 
+    from kvtop.profiles.running.client import own_environment
+
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             child = subprocess.Popen(
@@ -54,7 +55,7 @@ def run(words: Sequence[str]) -> Done:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env=paths.own_environment(),
+                env=own_environment(),
                 start_new_session=True,
             )
         except OSError as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+import kvtop
 from kvtop import paths
 from kvtop.errors import KvtopError, printable
 from kvtop.profiles.launch import Launch
@@ -96,7 +97,7 @@ def _keeper(order: Order, lock_fd: int) -> subprocess.Popen[bytes]:
             stderr=log,
             pass_fds=(lock_fd,) if lock_fd >= 0 else (),
             cwd="/",
-            env=paths.own_environment(),
+            env=own_environment(),
             start_new_session=True,
         )
     finally:
@@ -111,6 +112,15 @@ def _keeper(order: Order, lock_fd: int) -> subprocess.Popen[bytes]:
     poll.poll(BEGIN_S * 1000)
     child.stdout.close()
     return child
+
+
+def own_environment() -> dict[str, str]:
+    """Of a process of kvtop's own, `python -P -m kvtop…`: one that is run from a checkout is found from its folder."""
+    env = dict(os.environ)
+    root = Path(kvtop.__file__).parents[1]
+    if root.name not in ("site-packages", "dist-packages"):
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), env.get("PYTHONPATH"))))
+    return env
 
 
 @dataclass(frozen=True, slots=True)
