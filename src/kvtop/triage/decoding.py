@@ -11,6 +11,7 @@ from kvtop.model.timing import tokens_per_s
 from kvtop.model.words import exact, secs
 from kvtop.triage.between import own_samples
 from kvtop.triage.seen import Seen
+from kvtop.triage.words import were_preempted
 
 SLOWER = 3.0
 """Times slower than others write."""
@@ -70,7 +71,7 @@ def _evidence(seen: Seen) -> tuple[str, ...]:
     found = []
     preempted = [one.preempted for one in kept if one.preempted is not None]
     if len(preempted) > 1 and preempted[-1] > preempted[0]:
-        found.append(f"{exact(preempted[-1] - preempted[0])} requests were preempted while it wrote")
+        found.append(f"{were_preempted(preempted[-1] - preempted[0])} while it wrote")
     running = [one.running for one in kept if one.running is not None]
     if running and max(running) > 1:
         found.append(f"up to {exact(max(running))} requests ran while it wrote")

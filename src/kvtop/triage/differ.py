@@ -226,9 +226,8 @@ class _Pair:
         if priced.unasked:
             rest = count(self.old) - priced.reached
             found += priced.unasked
-            notes.append(
-                f"{len(priced.unasked)} causes have no price: the first {priced.calls} prompts were enough asked"
-            )
+            many = "1 cause has" if len(priced.unasked) == 1 else f"{len(priced.unasked)} causes have"
+            notes.append(f"{many} no price: the first {priced.calls} prompts were enough asked")
         if priced.unexplained:
             restored = {id for cause in found for id in cause.changes}
             left = await self._leftover(priced.reached, restored)

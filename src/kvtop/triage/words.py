@@ -167,3 +167,8 @@ def section(text: str) -> str:
 def nothing_lost(one: Cause) -> str:
     """What is said in the place of a price; empty: it has one, or that is not known."""
     return "nothing of this prompt is lost by that" if one.kind in NOT_SENT_AGAIN else ""
+
+
+def were_preempted(requests: float) -> str:
+    """`1 request was preempted`."""
+    return "1 request was preempted" if requests == 1 else f"{exact(requests)} requests were preempted"
