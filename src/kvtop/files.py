@@ -58,6 +58,14 @@ def lock(handle: int, file: Path, patience_s: float | None = None) -> None:
             time.sleep(_TICK_S)
 
 
+def add_line(handle: int, line: bytes) -> None:
+    """At the end of a file that was opened to append and is locked; also where whoever wrote last was killed within a
+    line. Raises OSError."""
+    size = os.fstat(handle).st_size
+    torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+    os.write(handle, b"%b%b\n" % (b"\n" if torn else b"", line))
+
+
 def read_start(file: Path, limit: int) -> tuple[bytes, int]:
     """(at most `limit` bytes from its beginning, mode bits) of a regular file.
 

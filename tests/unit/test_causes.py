@@ -280,6 +280,10 @@ DAYS = [
 ]
 
 
+def test_a_text_that_says_the_sign_of_a_date_is_no_date() -> None:
+    assert varying("from \0date_time\0 on", "from 2026-11-30 on") is None
+
+
 @pytest.mark.parametrize(("old", "new"), DAYS)
 def test_a_day_in_the_words_of_its_language(old: str, new: str) -> None:
     assert varying(old, new) == (Varies.DATE_TIME,)
@@ -295,7 +299,10 @@ def test_a_day_in_the_words_of_its_language(old: str, new: str) -> None:
         ("2026年11月30日 14時05分", "2026年11月30日 14時06分", "minute"),
         ("now 2026-11-30 14:05:22", "now 2026-11-30 14:05:24", "second"),
         ("ts=1764511500", "ts=1764511512", "second"),
+        ("ts=1764511500.25", "ts=1764511512.75", "second"),
         ("Day 2026-11-30, opens 09:30:00", "Day 2026-12-01, opens 09:30:00", "day"),
+        ("Stand: 30.11.2026", "Stand: 01.12.2026", "day"),
+        ("as of 2026.11.30", "as of 2026.12.01", "day"),
     ],
 )
 def test_how_fine_a_time_is_follows_from_what_differs(old: str, new: str, precision: str) -> None:

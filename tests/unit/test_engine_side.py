@@ -142,6 +142,10 @@ NAMED: list[tuple[Reason, dict[str, Any], str, str]] = [
         "evicted by turn 11", "the pool was full since turn 10: 2 requests were preempted",
     ),
     (
+        Reason.EVICTED, {"turn": before(preempted=1), "others": (filler(11, 15, 900),)},
+        "evicted by turn 11", "the pool was full since turn 10: 1 request was preempted",
+    ),
+    (
         Reason.EVICTED, {"turn": before(kv_cache_usage_share=0.96)},
         "evicted", "running requests held 96 % of the pool since turn 10",
     ),

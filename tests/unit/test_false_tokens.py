@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from triage_server import WordServer, sent
@@ -30,6 +31,13 @@ class Liar(WordServer):
 def test_other_words_under_the_same_tokens_are_not_the_same(new: tuple[str, ...]) -> None:
     with pytest.raises(KvtopError, match="the same tokens for two prompts whose words differ"):
         asyncio.run(diverge(sent(prompt("hello")), sent(prompt(*new)), Liar()))
+
+
+@pytest.mark.parametrize("inputs", [{"truncate_prompt_tokens": 2}, {"truncation": "auto"}])
+def test_of_prompts_that_the_server_cuts_the_rest_may_be_the_same(inputs: dict[str, object]) -> None:
+    old, new = (replace(prompt(said), inputs=inputs) for said in ("hello there", "good day, there"))
+    found = asyncio.run(diverge(sent(old), sent(new), Liar()))
+    assert (found.diff.tokens.common, found.diff.tokens.lost) == (2, 0)
 
 
 @pytest.mark.parametrize("new", [prompt("hello"), prompt(" hello\n"), prompt("hello", role="user")])

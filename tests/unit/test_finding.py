@@ -202,6 +202,12 @@ def test_a_clock_in_the_system_prompt_is_called_that() -> None:
     assert (found.reread_tokens, found.new_tokens) == (3_712, 31)
 
 
+def test_that_nothing_was_read_again_is_known() -> None:
+    known = finding(why(Verdict.NO_FAULT, split=Split(4_511, 4_480, 0, 0)), TURN)
+    assert (known.reread_tokens, known.new_tokens) == (0, 31)
+    assert finding(why(Verdict.NO_FAULT, split=Split(4_511, 4_480)), TURN).reread_tokens is None
+
+
 @pytest.mark.parametrize(
     ("name", "mark", "at_80", "at_200"),
     [

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kv_event_talk import CLEARED, PLACES, batch, payload, positional, removed, stored
-from kvtop.triage.kv_events import Cleared, Removed, Stored, decode, sequence
+from kvtop.triage.kv_events import Cleared, Removed, Stored, decode
 
 TOKENS = list(range(100, 132))
 
@@ -111,13 +111,6 @@ def test_no_token_stands_in_a_repr() -> None:
 def test_what_is_no_batch_is_a_value_error(wrong: bytes) -> None:
     with pytest.raises(ValueError):
         decode(0, wrong)
-
-
-def test_a_sequence_number_has_eight_bytes() -> None:
-    assert sequence((5).to_bytes(8, "big")) == 5
-    assert sequence((-1).to_bytes(8, "big", signed=True)) == -1
-    with pytest.raises(ValueError, match="8 bytes"):
-        sequence(b"\x00")
 
 
 anything = st.recursive(

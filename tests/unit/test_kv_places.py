@@ -69,6 +69,8 @@ def test_a_server_that_sends_them_out_lets_nobody_listen() -> None:
     places = told(json.dumps({"0": config("tcp://127.0.0.1:5557")}).encode())
     says = "the server sends its KV events out to tcp://127.0.0.1:5557; with tcp://*:PORT it lets others listen"
     assert places == KvPlaces(problems=(says,))
+    elsewhere = told(json.dumps({"0": config("tcp://10.0.0.4:5557")}).encode())
+    assert elsewhere == KvPlaces(problems=(says.replace("127.0.0.1", "10.0.0.4"),)), "to name it would not help"
     assert named("tcp://127.0.0.1:5558", places).publishers == (KvPublisher(0, "tcp://127.0.0.1:5558"),)
 
 

@@ -138,21 +138,21 @@ async def test_while_a_stream_is_broken_nothing_is_claimed() -> None:
     items.put_nowait(KvMessage(0, 0, payload(10.0, stored([1], IDS[:16]))))
     items.put_nowait(KvSilence(0, 20.0))
     index = followed.engine().index
-    await followed.until(lambda: index.batches and not index.complete(10.0))
+    await followed.until(lambda: index.batches and index.missing(10.0) is not None)
     prefix = index.prefix(IDS)
     assert index.leading(prefix) == Leading(0, False)
     assert index.leading(prefix, at=15.0) == Leading(16, True)
-    assert index.complete(10.0, 15.0)
+    assert index.missing(10.0, 15.0) is None
     items.put_nowait(KvMessage(0, 0, payload(10.0, stored([1], IDS[:16]))))  # from the replay: the same engine
     items.put_nowait(KvMessage(0, 1, payload(30.0, stored([2], IDS[16:32], parent=1))))
     await followed.until(lambda: index.batches == 2)
     assert index.leading(index.prefix(IDS)) == Leading(32, True), "no number is missing: nothing was"
-    assert index.complete(10.0)
+    assert index.missing(10.0) is None
     items.put_nowait(KvSilence(0, 35.0))
     items.put_nowait(KvMessage(0, 2, payload(38.0, stored([3], [1] * 16))))
     await followed.until(lambda: index.batches == 3)
     assert index.leading(index.prefix(IDS)) == Leading(0, False), "without one it may be another that counted as far"
-    assert (index.missing(10.0, 38.0), index.complete(38.0)) == (Missing.LOST, True)
+    assert (index.missing(10.0, 38.0), index.missing(38.0)) == (Missing.LOST, None)
     items.put_nowait(KvSilence(0, 40.0))
     items.put_nowait(KvMessage(0, 5, payload(50.0, removed([9]))))
     await followed.until(lambda: index.batches == 4)

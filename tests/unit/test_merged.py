@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.model import own as replays
-from kvtop.model.merged import Ended, in_flight, merge, tokens_of
+from kvtop.model.merged import Ended, in_flight, tokens_of
 from kvtop.model.own import OwnRequest
 from kvtop.model.shown_turn import Estimate, Turn
 
@@ -25,6 +26,15 @@ def row(id: int, ended_at: float, prompt: float = 1000, out: float = 10, n: int 
         id=id, ended_at=ended_at, n=n, prompt_tokens=prompt, completion_tokens=out, queue_s=0.25, prefill_s=1.5,
         cached_tokens=600, new_tokens=400, decode_s=2.0,
     )  # fmt: skip
+
+
+def merge(
+    captured: Sequence[Turn], counted: Sequence[Turn], tapped_since: float | None = None, own: Sequence[OwnRequest] = ()
+) -> tuple[Turn, ...]:
+    """Both lists in flight first, then the newest end first; so is the result."""
+    ended = [tuple(turn for turn in turns if turn.state != "in_flight") for turns in (captured, counted)]
+    beside = bool(captured)
+    return (*in_flight(captured, counted, beside), *Ended().of(*ended, tapped_since, beside, tuple(own)))
 
 
 def test_without_captured_turns_the_counted_rows_stand_as_they_are() -> None:

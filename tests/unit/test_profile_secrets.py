@@ -184,7 +184,41 @@ def test_what_vllm_logs_of_its_keys_is_masked() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["://", "://a:", "'", "api_key=", '"api_key":', "sk-", "_key", "{", "authorization: ", "--token", "a b "]
+    ("line", "told"),
+    [
+        ("HF_TOKEN=geheim", "HF_TOKEN=***"),
+        ("--hf-token=geheim", "--hf-token=***"),
+        ("uploads as pypi-AgEIcHlwaS5vcmcCJDM", "uploads as ***"),
+        ("GPG_PASSPHRASE=geheim", "GPG_PASSPHRASE=***"),
+        ("Namespace(model='m', api_key=['geheim', 'geheim2'], port=1)", "Namespace(model='m', api_key=*** port=1)"),
+        ("Namespace(max_num_batched_token=[1, 2])", "Namespace(max_num_batched_token=[1, 2])"),
+        (
+            "Command '['vllm', 'serve', 'm', '--api-key', 'geheim', 'geheim2', '--port', '1']' failed",
+            "Command '['vllm', 'serve', 'm', '--api-key', '***', '--port', '1']' failed",
+        ),
+    ],
+)
+def test_keys_are_masked_as_python_prints_them_and_alone_in_a_line(line: str, told: str) -> None:
+    assert shown(line, 400) == told
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "://",
+        "://a:",
+        "'",
+        "api_key=",
+        "api_key=[",
+        "'--token', ",
+        '"api_key":',
+        "sk-",
+        "_key",
+        "{",
+        "authorization: ",
+        "--token",
+        "a b ",
+    ],
 )
 def test_a_long_line_takes_no_time(piece: str) -> None:
     """Whoever may write into a log decides what stands in it."""

@@ -233,7 +233,13 @@ def test_no_parameter_of_a_target_shows_a_secret(word: str, called: str, hidden:
         assert redact.target(shown) == shown
 
 
-@given(SAFE, HIDDEN, st.sampled_from(["sk-", "sk-proj-", "hf_", "ghp_", "gsk_", "pk-"]), TIMES, st.booleans())
+@given(
+    SAFE,
+    HIDDEN,
+    st.sampled_from(["sk-", "sk-proj-", "hf_", "ghp_", "ghr_", "gsk_", "pk-", "nvapi-"]),
+    TIMES,
+    st.booleans(),
+)
 def test_what_is_shaped_like_a_key_is_shown_nowhere(
     before: str, hidden: str, shape: str, times: int, all_of_it: bool
 ) -> None:

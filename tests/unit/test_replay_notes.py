@@ -52,6 +52,25 @@ def test_what_is_no_note_is_passed_over(tmp_path_factory: pytest.TempPathFactory
     assert note(3) in read(path)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"began_at": 1e307}, {"began_at": -1.0}, {"ended_at": 1e18}, {"prompt_tokens": -1}, {"cached_tokens": -1}]
+)
+def test_a_note_with_numbers_that_cannot_be_is_passed_over(tmp_path: Path, wrong: dict[str, float]) -> None:
+    path = tmp_path / "replays.jsonl"
+    write(note(1, **wrong), path)
+    write(note(2), path)
+    assert read(path) == (note(2),)
+
+
+def test_a_line_in_which_its_writer_was_killed_takes_no_other_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "replays.jsonl"
+    write(note(1), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:-9])
+    write(note(2), path)
+    assert read(path) == (note(1), note(2))
+
+
 def test_the_older_half_of_a_long_file_goes(tmp_path: Path) -> None:
     path = tmp_path / "replays.jsonl"
     n = MAX_BYTES // 100

@@ -73,7 +73,7 @@ def test_what_a_real_server_had_cached_follows_from_its_events(captures: Callabl
     assert index.leading(prefix, at=before["t_end"] + 0.05) == Leading(2048, True)
     assert index.leading(prefix, at=returned["t_start"]) == Leading(0, True)
     assert index.leading(prefix, ("CPU",), at=returned["t_start"]) == Leading(2048, True)
-    assert index.complete(before["t_start"], returned["t_end"])
+    assert index.missing(before["t_start"], returned["t_end"]) is None
 
 
 @pytest.mark.parametrize("form", [lambda event: event, positional], ids=["map", "array"])
@@ -133,13 +133,12 @@ def test_a_gap_makes_what_was_known_uncertain() -> None:
     engine = Engine()
     began = engine.step(chain(3))
     engine.step(chain(1, first=20, tokens=ids(1, first=500)))
-    assert engine.index.complete(began)
+    assert engine.index.missing(began) is None
     after = engine.step(chain(1, first=30, tokens=ids(1, first=700)), lost=2)
     assert engine.index.lost == 2
-    assert not engine.index.complete(began, after)
-    assert not engine.index.complete(after - 0.5), "what was lost may be of any time between the two"
+    assert engine.index.missing(after - 0.5) is not None, "what was lost may be of any time between the two"
     assert engine.index.missing(began, after) is Missing.LOST
-    assert engine.index.complete(after)
+    assert engine.index.missing(after) is None
     assert engine.leading(ids(3)) == Leading(0, False)
     assert engine.leading(ids(3), at=began + 0.5) == Leading(3 * BLOCK, True)
     assert engine.leading(ids(1, first=700)) == Leading(BLOCK, True), "what was told since then is certain"
@@ -327,7 +326,7 @@ def test_memory_is_bounded_and_what_is_forgotten_is_not_claimed() -> None:
     assert engine.leading(ids(4, first=0)) == Leading(0, False)
     assert engine.leading(ids(4, first=10_000 * 199)).tokens == 4 * BLOCK
     assert engine.leading(ids(4), at=101.5) == Leading(0, False)
-    assert not index.complete(101.5)
+    assert index.missing(101.5) is not None
     assert len(index._chains) <= 100
     assert len(index._mentions) <= 60
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from triage_scenes import STARTED, URL, T
 
 from kvtop.capture.turn import Captured, Route, Sample, TurnState
@@ -163,3 +164,18 @@ def test_what_another_one_found_in_the_cache_took_room_too() -> None:
     assert turn.cached_tokens is not None and turn.cached_tokens < 800 // 16 * 16
     assert judged(box, turn, source, 800, with_ids=True) is True
     assert judged(box, turn, source, 800, with_ids=False) is None, "what they share is not known"
+
+
+def test_where_nobody_counts_requests_no_room_is_certain() -> None:
+    """Each takes a block that it does not fill, also one that went past the tap."""
+    box = Box(400)
+    for talk in (1, 2):
+        box.ask(talk, [talk * 1_000 + i for i in range(800)], [7, 8, 9])
+    source = box.last[1]
+    asked = box.ask(1, box.left[1] + [5] * 130, [7, 8, 9])
+    assert asked is not None
+    assert judged(box, asked[0], source, 800, with_ids=True) is False
+    source, turn = (
+        replace(one, samples=[replace(look, finished=None) for look in one.samples]) for one in (source, asked[0])
+    )
+    assert judged(box, turn, source, 800, with_ids=True) is None

@@ -45,7 +45,7 @@ def judged(engine: Engine, steps: list[Step], server: Server) -> dict[str, tuple
             history.add(earlier(old, its.prompt, turn, its.reply))
         base = by_ids(turn, step.prompt, {old.id: its.prompt for old, its in same}, turns[:i], server.unit or 1)
         seen = Seen(
-            turn=turn, baseline=base.turn if base else None, others=tuple(turns[:i]),
+            turn=turn, baseline=base, others=tuple(turns[:i]),
             expected=history.expect(step.prompt), server=server, rate=20_000.0,
         )  # fmt: skip
         answer = why(seen)

@@ -81,7 +81,7 @@ async def test_a_conversation_is_evicted_and_returns_from_the_tier(agent: Agent)
         assert sorted(removal.end_tokens for removal in gone) == list(range(BLOCK, whole + 1, BLOCK))
         assert all(stored <= removal.at <= evicted for removal in gone)
         assert one.index.clearings(stored, evicted) == ()
-        assert one.index.complete(stored, evicted)
+        assert one.index.missing(stored, evicted) is None
 
         messages = messages + tool_turn(3)
         assert await ask(agent, one, messages, TOOLS) == whole, "from the tier"

@@ -39,22 +39,6 @@ GUESS = 0.25
 """An estimate of a prompt may be too small by this part of it."""
 
 
-def merge(
-    captured: Sequence[Turn],
-    counted: Sequence[Turn],
-    tapped_since: float | None = None,
-    own: Sequence[OwnRequest] = (),
-) -> tuple[Turn, ...]:
-    """Both lists in flight first, then the newest end first; so is the result.
-
-    `tapped_since`: Unix time since when a tap runs, so that what is counted later and not captured went past it. `own`:
-    what kvtop's replays asked of this server.
-    """
-    beside = bool(captured)
-    ended = Ended().of(_ended_of(captured), _ended_of(counted), tapped_since, beside, tuple(own))
-    return (*in_flight(captured, counted, beside), *ended)
-
-
 def in_flight(captured: Sequence[Turn], counted: Sequence[Turn], beside: bool, own: int = 0) -> tuple[Turn, ...]:
     """Of both lists what is in flight; the lists begin with it. `beside`: see `Ended.of`. `own`: so many requests of
     replays are."""
@@ -84,8 +68,9 @@ class Ended:
         beside: bool,
         own: Sequence[OwnRequest] = (),
     ) -> tuple[Turn, ...]:
-        """Both lists of turns that ended, newest first, as one. `beside`: turns of this server were captured, whether
-        they have ended or not."""
+        """Both lists of turns that ended, newest first, as one. `tapped_since`: Unix time since when a tap runs: what
+        is counted later and not captured went past it. `beside`: turns of this server were captured, whether they have
+        ended or not. `own`: what kvtop's replays asked of this server."""
         known, rows, since, apart, asked = self._of
         if captured is not known or counted != rows or (since, apart, asked) != (tapped_since, beside, own):
             self._of = (captured, counted, tapped_since, beside, own)
@@ -98,10 +83,6 @@ def _flying_of(turns: Sequence[Turn]) -> Iterator[Turn]:
         if turn.state != "in_flight":
             return
         yield turn
-
-
-def _ended_of(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    return tuple(turn for turn in turns if turn.state != "in_flight")
 
 
 def _merged(

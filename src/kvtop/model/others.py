@@ -24,7 +24,7 @@ def of_others(view: ServerView, asked: Iterable[OwnRequest]) -> ServerView:
     if last is not None:
         last, part_of_last = _without(last, last.at, asked)
     _, of_hour = _without(view.hour, view.last_good_at, asked)
-    if window is view.window and last is view.last_traffic and part == OwnPart() == of_hour:
+    if part == part_of_last == of_hour == OwnPart():
         return view
     tokens, rate = window.all.cached.cached_tokens, view.savings.prefill_tokens_per_s
     spared = replace(view.savings, tokens=tokens, prefill_s=tokens / rate if tokens is not None and rate else None)

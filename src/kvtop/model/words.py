@@ -193,3 +193,8 @@ def bucket(above_s: float, up_to_s: float | None, value_s: float | None = None) 
 def bound(s: float) -> str:
     """A bound as the server wrote it: 0.25 s, 80 ms."""
     return f"{s * 1000:g} ms" if in_ms(s) else f"{s:g} s"
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """`a, b and c`."""
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -18,3 +18,8 @@ def birth(pid: int) -> str | None:
     except (OSError, IndexError):
         return None
     return None if state in "ZX" else f"{boot}/{ticks}"
+
+
+def lives(pid: int, born: str) -> bool:
+    """The process of that number and birth runs; never one whose birth nobody noted."""
+    return bool(born) and birth(pid) == born

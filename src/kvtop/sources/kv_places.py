@@ -101,7 +101,7 @@ def _places(rows: Sequence[tuple[int, _Config]]) -> KvPlaces:
             continue
         endpoint = _connectable(config.endpoint)
         where = printable(config.endpoint, 60)
-        if endpoint is not None and not _binds(config.endpoint):
+        if _connectable(config.endpoint, anywhere=True) is not None and not _binds(config.endpoint):
             problems.append(f"the server sends its KV events out to {where}; with tcp://*:PORT it lets others listen")
             continue
         if endpoint is None:

@@ -15,7 +15,7 @@ from kvtop.errors import printable
 
 MASK = "***"
 
-_WORD = r"(?:api[-_]?keys?|(?:secret|access|auth|private)[-_]?key|token|password|passwd|secret|credentials?)"
+_WORD = r"(?:api[-_]?keys?|(?:secret|access|auth|private)[-_]?key|token|password|passwd|passphrase|secret|credentials?)"
 _SECRET_FLAG = re.compile(
     rf"^--?[\w.-]*{_WORD}s?$"
     # argparse takes a flag that is cut short as long as no other one begins like it
@@ -23,7 +23,7 @@ _SECRET_FLAG = re.compile(
     re.IGNORECASE,
 )
 _NOT_SECRET = re.compile(r"(num|max|min|batched|long|prefill|special|skip|add)[\w-]*token", re.IGNORECASE)
-_VARIABLE = r"\w*(?:key|token|password|passwd|secret|credentials?)|\w+_(?:pass|pwd)"
+_VARIABLE = r"\w*(?:key|token|password|passwd|passphrase|secret|credentials?)|\w+_(?:pass|pwd)"
 _ENV_SECRET = re.compile(rf"^({_VARIABLE})=", re.IGNORECASE)
 _QUOTED = r'"(?:\\.|[^"\\])*(?:"|$)' + r"|'(?:\\.|[^'\\])*(?:'|$)"
 _QUOTED_SECRET = re.compile(rf"(?<![\w-])((?:{_VARIABLE})=|--?[\w.-]*{_WORD}(?:=|\s+))({_QUOTED})", re.IGNORECASE)
@@ -37,15 +37,20 @@ _HEADER_SECRET = re.compile(
 _FLAG = re.compile(r"--[a-z][\w.-]*(=.*)?", re.IGNORECASE | re.DOTALL)
 _URL_SECRET = re.compile(r"""(://)(?:[^/@\s"']+|[^\s/@:"']*:(?!\d{1,5}/)(?:(?!://)[^\s"']){0,500})@""")
 _QUERY_SECRET = re.compile(
-    r"""([?&](?:[\w-]*(?:key|token|password|passwd|secret|signature)|sig|pass|pwd)=)[^&\s"'#]+""", re.IGNORECASE
+    r"""([?&](?:[\w-]*(?:key|token|password|passwd|passphrase|secret|signature)|sig|pass|pwd)=)[^&\s"'#]+""",
+    re.IGNORECASE,
 )
 _KEY = re.compile(
     r"""(?x)(?<!\w)(?<!\w-)(?:
-    (?:sk[-_] | hf_ | gsk_ | gh[a-z]_ | github_pat_ | glpat- | npm_ | nvapi- | xai- | xox[a-z]-)[\w+~-]{16,}
+    (?:[spr]k[-_] | hf_ | gsk_ | gh[a-z]_ | github_pat_ | glpat- | npm_ | nvapi- | pypi- | xai- | xox[a-z]-)[\w+~-]{16,}
     | AKIA[0-9A-Z]{12,} | AIza[\w-]{20,} | eyJ[\w-]{10,}\.[\w.-]+
     )"""
 )
 """How keys begin. Length alone tells nothing here: names of models and digests of images are long too."""
+_LIST = re.compile(rf"(?<![\w-])((?:{_VARIABLE})=)\[[^\]]*(?:\]|$)", re.IGNORECASE)
+"""Namespace(api_key=['a', 'b'])"""
+_WORDS = re.compile(rf"""(["']--?[\w.-]{{0,80}}{_WORD}["'])(?:\s*,\s*(?!["']--)(?:{_QUOTED}))+""", re.IGNORECASE)
+"""['--api-key', 'a'], as Python prints a command line."""
 
 
 def masked(command: Sequence[str]) -> tuple[str, ...]:
@@ -65,8 +70,8 @@ def without_secrets(words: Sequence[str]) -> list[str]:
 
 
 def text_without_secrets(text: str) -> str:
-    """A line of a log, or a message, without secrets."""
-    return _word(text)
+    """A line of a log, a message, or a value without secrets."""
+    return _word(text) if len(text.split()) > 1 else _walked([text], _word)[0]
 
 
 def _walked(words: Sequence[str], inner: Callable[[str], str]) -> list[str]:
@@ -104,7 +109,7 @@ def _word(word: str) -> str:
     word = _JSON_SECRET.sub(lambda found: f'{found[1]}["{MASK}"]' if found[2] else f'{found[1]}"{MASK}"', word)
     word = _HEADER_SECRET.sub(rf"\1{MASK}", word)
     word = _QUERY_SECRET.sub(rf"\1{MASK}", _URL_SECRET.sub(rf"\1{MASK}@", word))
-    word = _KEY.sub(MASK, word)
+    word = _LIST.sub(_assigned, _WORDS.sub(rf"\1, '{MASK}'", _KEY.sub(MASK, word)))
     pieces = re.split(r"(\s+)", word)
     if len(pieces) > 1:
         pieces[::2] = _walked(pieces[::2], lambda piece: piece)

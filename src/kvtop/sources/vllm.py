@@ -20,6 +20,7 @@ from kvtop.errors import printable
 from kvtop.readings import Model, Scrape, ServerFacts, SourceDown, State
 from kvtop.sources.exposition import Reader
 from kvtop.sources.http import Answer, HttpClient, HttpFailure, authorization
+from kvtop.sources.typed import typed
 from kvtop.sources.url import parse
 from kvtop.worker import Hangs, Worker
 
@@ -74,10 +75,10 @@ def _row(raw: msgspec.Raw) -> _Row | None:
         return msgspec.json.decode(raw, type=_Row)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         pass
-    members = _decode(raw, dict[str, msgspec.Raw]) or {}
+    members = typed(raw, dict[str, msgspec.Raw]) or {}
     name, length, owner = (members.get(key, b"null") for key in ("id", "max_model_len", "owned_by"))
-    id = _decode(name, str)
-    return _Row(id, _decode(length, int), _decode(owner, str)) if id is not None else None
+    id = typed(name, str)
+    return _Row(id, typed(length, int), typed(owner, str)) if id is not None else None
 
 
 class _Sleeping(msgspec.Struct):
@@ -227,7 +228,7 @@ class VllmSource:
             if answer.status == 404:
                 self._no_dev_mode_on = self._metrics.connections
             else:
-                sleeping = _decode(answer.body, _Sleeping) if answer.status == 200 else None
+                sleeping = typed(answer.body, _Sleeping) if answer.status == 200 else None
         return ServerFacts(
             version=printable(self._discreet(version.version), 60) if version else None,
             models=tuple(self._model(row) for row in (models.rows if models else ())),
@@ -247,7 +248,7 @@ class VllmSource:
         if answer.status != 200:
             problems.append(f"{path}: HTTP {answer.status}")
             return None
-        found = _decode(answer.body, kind)
+        found = typed(answer.body, kind)
         if found is None:
             problems.append(f"{path}: not what vLLM answers")
         return found
@@ -338,10 +339,3 @@ def _megabytes(body: bytes) -> str:
 
 def _length(tokens: int | None) -> int | None:
     return tokens if tokens is not None and 0 < tokens <= _MAX_LENGTH else None
-
-
-def _decode(body: bytes | msgspec.Raw, kind: type[_T]) -> _T | None:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None

@@ -7,7 +7,6 @@ adapter is asked for as a model) on the same upstream. A title, a summary or ano
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from kvtop.capture.turn import Captured, Part, Route, TurnState
 from kvtop.triage.ids import common
@@ -16,19 +15,6 @@ from kvtop.triage.reuse import Earlier
 LOOKED_AT = 32
 """Turns that are looked back on."""
 _PROMPTS = frozenset({"tool", "system", "message", "prompt"})
-
-
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """What a turn is compared with."""
-
-    turn: Captured
-    """The one whose prompt is the most alike from its beginning on."""
-    common: int
-    """What the two share there: tokens by their ids, bytes by their outlines."""
-    cached: Captured | None
-    """The same among those whose prompt had been read when this turn came, so that the cache could hold it."""
-    cached_common: int = 0
 
 
 def before(turn: Captured, turns: Iterable[Captured], limit: int = LOOKED_AT) -> list[Captured]:
@@ -64,8 +50,9 @@ def was_read(old: Captured, at: float | None = None) -> bool | None:
 
 def by_ids(
     turn: Captured, ids: bytes, known: Mapping[int, bytes], turns: Iterable[Captured], unit: int = 1
-) -> Baseline | None:
-    """By the packed token ids of their prompts (`kvtop.triage.ids`), `known` by turn; those without are left out.
+) -> Captured | None:
+    """The turn before it whose prompt is the most alike from its beginning on, by the packed token ids
+    (`kvtop.triage.ids`), `known` by turn; those without are left out.
 
     `unit`: a prefix is matched in multiples of so many tokens, and less than that decides nothing against a turn of its
     own conversation. None: no turn before it shares a token.
@@ -75,8 +62,9 @@ def by_ids(
     return _best(turn, old, lambda one: lengths[one.id], max(1, unit))
 
 
-def by_outlines(turn: Captured, turns: Iterable[Captured]) -> Baseline | None:
-    """By the parts of their prompts, weighed by their size. None: no turn before it begins with the same part."""
+def by_outlines(turn: Captured, turns: Iterable[Captured]) -> Captured | None:
+    """The same by the parts of their prompts, weighed by their size. None: no turn before it begins with the same
+    part."""
     old = [one for one in before(turn, turns) if one.outline]
     lengths = {one.id: common_head(turn.outline, one.outline) for one in old}
     return _best(turn, old, lambda one: lengths[one.id], 1)
@@ -86,7 +74,7 @@ def stepped_aside(parent: Captured, own: Iterable[Captured]) -> bool:
     """Whether a turn may have left the line of its conversation alone, so that the next one goes on from an earlier
     one. Of prompts that go to and fro each is compared with the one before it. `own`: its conversation's."""
     before_it = by_outlines(parent, own)
-    return before_it is None or before_it.turn.id == parent.parent
+    return before_it is None or before_it.id == parent.parent
 
 
 def nearest(
@@ -103,9 +91,8 @@ def nearest(
     if ids is not None and (parent is None or parent.id in ids):
         found = by_ids(turn, ids[turn.id], ids, own, unit)
         if found is not None:
-            return found.turn
-    by_text = by_outlines(turn, own)
-    return by_text.turn if by_text is not None else parent
+            return found
+    return by_outlines(turn, own) or parent
 
 
 def common_head(a: Sequence[Part], b: Sequence[Part]) -> int:
@@ -163,15 +150,10 @@ def prompt_parts(outline: Sequence[Part]) -> list[Part]:
     return [part for part in outline if part.kind in _PROMPTS]
 
 
-def _best(turn: Captured, old: Sequence[Captured], shared: Callable[[Captured], int], unit: int) -> Baseline | None:
+def _best(turn: Captured, old: Sequence[Captured], shared: Callable[[Captured], int], unit: int) -> Captured | None:
     def rank(one: Captured) -> tuple[int, bool, int, float, int]:
         same = turn.conversation is not None and one.conversation == turn.conversation
         # Of other conversations the longest beginning says most of what differs, also within a unit.
         return shared(one) // unit, same, 0 if same else shared(one), *_order(one)
 
-    found = max((one for one in old if shared(one)), key=rank, default=None)
-    if found is None:
-        return None
-    arrived = turn.sent_at or turn.started_at
-    read = max((one for one in old if shared(one) and was_read(one, arrived)), key=rank, default=None)
-    return Baseline(found, shared(found), read, shared(read) if read else 0)
+    return max((one for one in old if shared(one)), key=rank, default=None)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
+from kvtop.capture.document import decode_s
 from kvtop.capture.turn import Captured
 from kvtop.model.timing import tokens_per_s
 from kvtop.model.words import exact, secs
 from kvtop.triage.between import own_samples
 from kvtop.triage.seen import Seen
+from kvtop.triage.words import were_preempted
 
 SLOWER = 3.0
 """Times slower than others write."""
@@ -29,13 +31,6 @@ class Slow:
     extra_s: float
     """Longer than it should have taken."""
     evidence: tuple[str, ...]
-
-
-def decode_s(turn: Captured) -> float | None:
-    """From its first token to its end."""
-    if turn.first_token_at is None or turn.ended_at is None:
-        return None
-    return max(0.0, turn.ended_at - turn.first_token_at)
 
 
 def speed(turn: Captured) -> float | None:
@@ -76,7 +71,7 @@ def _evidence(seen: Seen) -> tuple[str, ...]:
     found = []
     preempted = [one.preempted for one in kept if one.preempted is not None]
     if len(preempted) > 1 and preempted[-1] > preempted[0]:
-        found.append(f"{exact(preempted[-1] - preempted[0])} requests were preempted while it wrote")
+        found.append(f"{were_preempted(preempted[-1] - preempted[0])} while it wrote")
     running = [one.running for one in kept if one.running is not None]
     if running and max(running) > 1:
         found.append(f"up to {exact(max(running))} requests ran while it wrote")

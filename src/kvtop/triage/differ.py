@@ -152,13 +152,22 @@ async def diverge(
 
 
 def _says_else(old: Prompt, new: Prompt) -> bool:
-    """What their users say differs in more than white space and forms of characters: every template prints it."""
+    """What their users say differs in more than white space and forms of characters: every template prints it, and
+    the server cuts nothing off."""
+    if _may_be_cut(old) or _may_be_cut(new):
+        return False
 
     def words(prompt: Prompt) -> str:
         said = "".join(text_of(message) for message in prompt.messages if role(message) in ("user", ""))
         return "".join(unicodedata.normalize("NFKC", said).casefold().split())
 
     return words(old) != words(new)
+
+
+def _may_be_cut(prompt: Prompt) -> bool:
+    """The server is asked to drop what is too long."""
+    inputs = prompt.inputs
+    return inputs.get("truncate_prompt_tokens") is not None or inputs.get("truncation", "disabled") != "disabled"
 
 
 async def _unread(new: Sent, counted: Counted, server: Server) -> Cause | None:
@@ -217,9 +226,8 @@ class _Pair:
         if priced.unasked:
             rest = count(self.old) - priced.reached
             found += priced.unasked
-            notes.append(
-                f"{len(priced.unasked)} causes have no price: the first {priced.calls} prompts were enough asked"
-            )
+            many = "1 cause has" if len(priced.unasked) == 1 else f"{len(priced.unasked)} causes have"
+            notes.append(f"{many} no price: the first {priced.calls} prompts were enough asked")
         if priced.unexplained:
             restored = {id for cause in found for id in cause.changes}
             left = await self._leftover(priced.reached, restored)

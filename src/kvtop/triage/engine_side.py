@@ -28,6 +28,7 @@ from kvtop.triage.finding import Finding, names_of
 from kvtop.triage.kinds import Reason
 from kvtop.triage.room import Touched, touched_by_turns, touched_least, touched_most
 from kvtop.triage.seen import Seen
+from kvtop.triage.words import were_preempted
 
 STEP_S = 0.5
 """An engine's step takes no longer: what a turn leaves is there a step after its end."""
@@ -124,8 +125,8 @@ def _evicted(seen: Seen, source: Captured) -> Finding:
     kept = samples_between(seen, source)
     preempted = [one.preempted for one in kept if one.preempted is not None]
     if alone and len(preempted) > 1 and preempted[-1] > preempted[0]:
-        n = preempted[-1] - preempted[0]
-        says = f"the pool was full since turn {source.id}: {exact(n)} requests were preempted"
+        said = were_preempted(preempted[-1] - preempted[0])
+        says = f"the pool was full since turn {source.id}: {said}"
         return Finding(reason, True, says, clause)
     held = _held_by_others(seen, kept, since)
     if pool is not None and held is not None and (1 - min(1.0, held)) * pool < expected - seen.unit:

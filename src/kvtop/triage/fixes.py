@@ -11,13 +11,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kvtop.capture.api.canonical import decode
+from kvtop.capture.api.canonical import decode, object_of
 from kvtop.capture.turn import Route
 from kvtop.errors import UsageError
 from kvtop.triage.changes import Change, Comparison, What, compare
 from kvtop.triage.changes import in_system as of_system
 from kvtop.triage.convert import convert
-from kvtop.triage.convert.converted import object_of
 from kvtop.triage.judge import causes_of, read
 from kvtop.triage.kinds import Kind
 from kvtop.triage.prompt import Prompt

@@ -18,8 +18,6 @@ SAID_SINCE = 2
 def named(causes: Sequence[Cause], turn: Captured, before: Iterable[Captured]) -> tuple[Cause, ...]:
     """The causes of a turn; where it went back, with the last one of its conversation before it (oldest first) that it
     goes on from, whatever tools either had."""
-    if not any(cause.kind is Kind.ROLLED_BACK for cause in causes):
-        return tuple(causes)
     mine = _digests(turn.outline)
     for one in reversed(list(before)):
         parts = _digests(one.outline)

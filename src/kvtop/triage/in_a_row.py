@@ -8,7 +8,7 @@ from kvtop.capture.document import tokens_per_s
 from kvtop.capture.turn import Captured
 from kvtop.errors import printable
 from kvtop.model.finding import Finding
-from kvtop.model.words import exact, nb, secs, tok
+from kvtop.model.words import exact, listed, nb, secs, tok
 from kvtop.triage.kinds import Because, Kind, Reason, Verdict, Who
 from kvtop.triage.result import Cause, Diff, Why
 from kvtop.triage.split import too_few
@@ -77,7 +77,7 @@ def finding(why: Why, turn: Captured) -> Finding:
         sentence=printable(why.sentence, SENTENCE),
         reason=why.reason,
         fix=printable(why.fix or "", SENTENCE),
-        reread_tokens=why.split.reread or why.reread_tokens,
+        reread_tokens=why.reread_tokens if why.split.reread is None else why.split.reread,
         guessed=why.split.guessed,
         new_tokens=why.split.new,
         tools=_tools(why, turn),
@@ -194,7 +194,7 @@ def _unknown(why: Why, turn: Captured) -> _Said:
     if not fits and why.reread_tokens is None:
         return _Said(tone="unsure")
     alone = f"perhaps {fits[0]}" if fits else "not known how"
-    told = f"{', '.join(fits[:-1])} or {fits[-1]}" if len(fits) > 1 else alone
+    told = listed(fits, "or") if len(fits) > 1 else alone
     less = f"{tok(why.reread_tokens)} less than expected" if why.reread_tokens is not None else "less than expected"
     cells = [f"{less}: {told}", *([told] if fits else []), less, "cause not certain"]
     clauses = [f"it got {less}: {printable(why.how)}"] if why.how else []

@@ -110,13 +110,6 @@ class Batch:
     """Stores and removals that could not be read."""
 
 
-def sequence(frame: bytes) -> int:
-    """The number of a message; -1 is the end of a replay. Raises ValueError."""
-    if len(frame) != 8:
-        raise ValueError("a sequence number has 8 bytes")
-    return int.from_bytes(frame, "big", signed=True)
-
-
 def decode(seq: int, payload: bytes, rank: int = 0) -> Batch:
     """What the third frame of a message says. `rank` holds where it names none. Raises ValueError for what is none."""
     try:

@@ -9,11 +9,12 @@ from typing import Protocol
 from kvtop.capture.turn import Captured
 from kvtop.triage.certainty import Missing
 from kvtop.triage.ids import unpack
+from kvtop.triage.kv_events import CPU, GPU, STORAGE
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.residency import Residency
 from kvtop.triage.seen import Gone, KvFacts
 
-TIERS = ("GPU", "CPU", "STORAGE")
+TIERS = (GPU, CPU, STORAGE)
 SETTLES_S = 1.0
 """A step tells at its end what it did, and of an idle engine only with the next one."""
 NOT_IN_YET = "the KV events of its time are not all in"

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvtop.capture.api.canonical import encode
+from kvtop.capture.api.canonical import encode, object_of
 from kvtop.capture.turn import Route
 from kvtop.triage.convert import version as v
-from kvtop.triage.convert.converted import Converted, items, object_of
+from kvtop.triage.convert.converted import Converted, items
 
 RENDER = {
     Route.CHAT: "/v1/chat/completions/render",

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
+from kvtop.triage.causes.template import HANDFUL
 from kvtop.triage.changes import Comparison
 from kvtop.triage.ids import common, count
 from kvtop.triage.kinds import KEYS, NOT_SENT_AGAIN
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.result import Cause, Tokens
 
-FEW = 16
-"""Tokens at the end of an old prompt that only ask for an answer (`causes/template.py`)."""
 MOST_CALLS = 24
 """Prompts that a server is asked to tokenise for one divergence."""
 
@@ -100,7 +99,7 @@ def in_blocks(causes: Sequence[Cause], tokens: Tokens, unit: int | None, rest: i
         elif cause.lost_tokens is None:
             out.append(cause)
         else:
-            end = old if costly[-1:] == [n] and rest <= FEW else start + cause.lost_tokens
+            end = old if costly[-1:] == [n] and rest <= HANDFUL else start + cause.lost_tokens
             share = blocks(end) - blocks(start)
             if cause.kind in NOT_SENT_AGAIN:
                 share, again = 0, again - share

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvtop.capture.api.answers import tells_cached
 from kvtop.errors import printable
 from kvtop.model.words import exact, secs
 from kvtop.triage.broken import blamed, reread
@@ -12,7 +11,7 @@ from kvtop.triage.kinds import KEYS, Because, Kind, Verdict, Who
 from kvtop.triage.pricing import charged
 from kvtop.triage.result import Cause, Why
 from kvtop.triage.seen import Seen
-from kvtop.triage.words import cause, named, place, rest, section, waited
+from kvtop.triage.words import UNTRUE, cause, named, place, rest, section, waited
 
 ANOTHER_KEY = {
     Kind.CACHE_SALT_CHANGED: "it was sent with another cache salt than the turn before",
@@ -109,8 +108,8 @@ def _where(seen: Seen, cause: Cause | None) -> str:
 def _agrees(seen: Seen) -> tuple[str, ...]:
     """The server's number beside the prompt's."""
     expected, cached = seen.expected, seen.cached
-    if cached is None and (seen.turn.cached_tokens is not None or tells_cached(seen.turn.usage)):
-        return ("the number of cached tokens that the server tells cannot be true",)
+    if seen.untrue:
+        return (UNTRUE,)
     if cached is None:
         return ("the server does not say what it had cached",)
     if expected is None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
+from kvtop.sources.typed import typed
 from kvtop.triage import ids as packed
 
 SERVED = "served_ids"
 ASKED = "server_tokens"
-
-_T = TypeVar("_T")
 
 
 class Body(Protocol):
@@ -122,13 +121,13 @@ class _Count(msgspec.Struct):
 
 def tokens(answer: Body) -> list[int] | None:
     """What /tokenize answers; None for an answer of another shape, or one whose count is not that of its ids."""
-    found = _decode(answer.body, _Tokens)
+    found = typed(answer.body, _Tokens)
     return None if found is None or found.count not in (None, len(found.tokens)) else found.tokens
 
 
 def named(answer: Body) -> tuple[list[int], list[str]] | None:
     """The tokens of /tokenize with their names in the vocabulary; None where it tells none."""
-    found = _decode(answer.body, _Named)
+    found = typed(answer.body, _Named)
     if found is None or found.token_strs is None or len(found.token_strs) != len(found.tokens):
         return None
     return found.tokens, found.token_strs
@@ -136,13 +135,13 @@ def named(answer: Body) -> tuple[list[int], list[str]] | None:
 
 def said(answer: Body) -> str | None:
     """What /detokenize answers."""
-    found = _decode(answer.body, _Text)
+    found = typed(answer.body, _Text)
     return found.prompt if found is not None else None
 
 
 def counted(answer: Body) -> int | None:
     """What /v1/messages/count_tokens answers."""
-    found = _decode(answer.body, _Count)
+    found = typed(answer.body, _Count)
     return found.input_tokens if found is not None else None
 
 
@@ -151,12 +150,12 @@ def rendered(answer: Body) -> Found | None:
     conversation and the engine's prompts, of completions of the prompts."""
     body: bytes | msgspec.Raw = answer.body
     if answer.body.lstrip()[:1] == b"[":
-        parts = _decode(body, list[msgspec.Raw]) or [msgspec.Raw(b"null")]
+        parts = typed(body, list[msgspec.Raw]) or [msgspec.Raw(b"null")]
         body = parts[0]
         if bytes(parts[-1]).lstrip()[:1] == b"[":
-            body = (_decode(parts[-1], list[msgspec.Raw]) or parts)[0]
-    found = _decode(body, _Rendered)
-    older = _decode(body, _Older) if found is None else None
+            body = (typed(parts[-1], list[msgspec.Raw]) or parts)[0]
+    found = typed(body, _Rendered)
+    older = typed(body, _Older) if found is None else None
     ids = found.token_ids if found is not None else older.prompt_token_ids if older is not None else None
     try:
         return None if ids is None else Found(packed.pack(ids), media=_placed(found.features if found else None))
@@ -174,10 +173,3 @@ def _placed(features: _Features | None) -> tuple[Media, ...]:
         for digest, spot in zip(digests, spots.get(kind, ()), strict=False)
     ]
     return tuple(sorted(found, key=lambda one: one.first or 0))
-
-
-def _decode(body: bytes | msgspec.Raw, kind: type[_T]) -> _T | None:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None

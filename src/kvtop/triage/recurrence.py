@@ -180,7 +180,7 @@ def _in_turns(places: Sequence[int], steps: Sequence[Step]) -> str:
     if len(gaps) < ENOUGH - 1:
         return ""
     every = round(median(gaps))
-    if every > 1 and all(abs(gap - every) <= max(0, every // 8) for gap in gaps):
+    if every > 1 and all(abs(gap - every) <= every // 8 for gap in gaps):
         return f"every {every} turns"
     return ""
 

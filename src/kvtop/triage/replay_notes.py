@@ -14,11 +14,13 @@ import msgspec
 
 from kvtop import paths
 from kvtop.errors import printable
-from kvtop.files import lock, opened, read_start
+from kvtop.files import add_line, lock, opened, read_start
 from kvtop.model.own import OwnRequest
 
 MAX_BYTES = 200_000
 """Of the file: about a thousand requests. Beyond it the older half goes."""
+_LATEST = 1e11
+"""Unix time, far from now."""
 
 
 def write(note: OwnRequest, path: Path | None = None, *, patience_s: float | None = None) -> None:
@@ -34,7 +36,7 @@ def write(note: OwnRequest, path: Path | None = None, *, patience_s: float | Non
             kept = os.pread(handle, MAX_BYTES // 2, size - MAX_BYTES // 2).partition(b"\n")[2]
             os.ftruncate(handle, 0)
             os.write(handle, kept)
-        os.write(handle, msgspec.json.encode(note) + b"\n")
+        add_line(handle, msgspec.json.encode(note))
     finally:
         os.close(handle)
 
@@ -69,5 +71,13 @@ def read(path: Path | None = None) -> tuple[OwnRequest, ...]:
             note = msgspec.json.decode(line, type=OwnRequest)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             continue
-        found[note.id] = note
+        if _possible(note):
+            found[note.id] = note
     return tuple(sorted(found.values(), key=lambda one: one.began_at))
+
+
+def _possible(note: OwnRequest) -> bool:
+    """Its times are some that a calendar has, and no number is below nothing."""
+    times = (note.began_at, note.ended_at or 0.0)
+    tokens = (note.prompt_tokens or 0, note.cached_tokens or 0)
+    return all(0 <= at < _LATEST for at in times) and min(tokens) >= 0

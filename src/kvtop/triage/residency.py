@@ -175,7 +175,7 @@ class Residency:
     def removals(self, prefix: Prefix, since: float, until: float) -> tuple[Removal, ...]:
         """Which blocks of a prompt left a tier in that time, oldest first. Of one that lay there twice, the last copy.
 
-        Each is certain, whatever was missed. That there is none is only evidence where `complete(since, until)`.
+        Each is certain, whatever was missed. That there is none is only evidence where nothing of it is `missing`.
         """
         ends = {hash: end for end, hash in prefix.blocks}
         after: dict[tuple[_Key, BlockHash], int] = {}
@@ -195,10 +195,6 @@ class Residency:
     def clearings(self, since: float, until: float) -> tuple[Clearing, ...]:
         """When everything on the device went at once in that time, oldest first."""
         return tuple(one for one in self._clearings if since <= one.at <= until)
-
-    def complete(self, since: float, until: float | None = None) -> bool:
-        """No message of that time is known to be missing, and it can still be looked back at."""
-        return self.missing(since, until) is None
 
     def missing(self, since: float, until: float | None = None) -> Missing | None:
         """What keeps that time from being known whole; None: nothing."""

@@ -39,14 +39,16 @@ def touched_by_turns(seen: Seen, source: Captured) -> Touched | None:
     """By the captured turns alone. What one of them found counts only as far as it shares nothing with the prefix, nor
     with what another one touched before it."""
     turns = sorted(turns_between(seen, source), key=lambda one: (one.first_token_at or one.ended_at or 0.0, one.id))
-    known = [one for one in turns if one.new_tokens is not None and one.cached_tokens is not None]
-    tokens = found = 0.0
-    for one in known:
-        others = (source, seen.turn, *turns[: turns.index(one)])
-        new = max(0, (one.cached_tokens or 0) - max(seen.in_common(one, other) for other in others))
-        found += new // seen.unit * seen.unit
-        tokens += new // seen.unit * seen.unit + max(0, (one.new_tokens or 0) - seen.unit)
-    return Touched(tokens, found) if known else None
+    touched: Touched | None = None
+    for n, one in enumerate(turns):
+        if one.new_tokens is None or one.cached_tokens is None:
+            continue
+        others = (source, seen.turn, *turns[:n])
+        own = max(0, one.cached_tokens - max(seen.in_common(one, other) for other in others))
+        found = own // seen.unit * seen.unit
+        before = touched or Touched(0.0, 0.0)
+        touched = Touched(before.tokens + found + max(0, one.new_tokens - seen.unit), before.found + found)
+    return touched
 
 
 def touched_most(seen: Seen, source: Captured) -> float | None:
@@ -61,13 +63,13 @@ def touched_most(seen: Seen, source: Captured) -> float | None:
     if not held:
         return None
     read = _read(a, b)
-    if read is None:
+    if read is None or a.finished is None or b.finished is None:
         return None
     own = _whole(source) + _whole(seen.turn)
     counted = max(0.0, read - own)
     turns = [one for one in seen.others if _within(one, source, seen, a, b)]
     told = sum(_whole(one) for one in turns)
-    requests = max(float(len(turns)), (b.finished or 0.0) - (a.finished or 0.0))
+    requests = max(float(len(turns)), b.finished - a.finished)
     most = min(counted, _distinct(turns)) if told >= counted else counted
     return most + max(held) * pool + seen.unit * (requests + 2)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kvtop.capture.api.answers import tells_cached
 from kvtop.capture.slow import LOST_TOKENS, UNIT_TOKENS, expected_s
 from kvtop.capture.turn import Captured
 from kvtop.model.judge import Thresholds
@@ -106,6 +107,11 @@ class Seen:
         if told is None or told < 0 or (prompt is not None and told > prompt):
             return None
         return told
+
+    @property
+    def untrue(self) -> bool:
+        """The server told a number of cached tokens, and it cannot be true."""
+        return self.cached is None and (self.turn.cached_tokens is not None or tells_cached(self.turn.usage))
 
     @property
     def unit(self) -> int:

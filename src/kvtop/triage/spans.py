@@ -159,8 +159,10 @@ def varying(old: str, new: str) -> tuple[Varies, ...] | None:
     """What varies between two texts of equal skeletons, sorted; None where they differ in more than that."""
     if old == new or skeleton(old) != skeleton(new):
         return None
-    pairs = zip(spans(old), spans(new), strict=True)
-    return tuple(sorted({one.what for one, other in pairs if one.text != other.text}))
+    ours, theirs = spans(old), spans(new)
+    if len(ours) != len(theirs):  # one of them says the very sign that stands for a span
+        return None
+    return tuple(sorted({one.what for one, other in zip(ours, theirs, strict=True) if one.text != other.text}))
 
 
 _RANDOM = re.compile(

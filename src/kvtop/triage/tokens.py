@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from kvtop.capture.api.canonical import decode, encode
+from kvtop.capture.api.canonical import decode, encode, object_of
 from kvtop.capture.turn import Route
 from kvtop.errors import KvtopError
 from kvtop.triage import ids as packed
 from kvtop.triage import payloads, pieces, prompted, vocabulary
 from kvtop.triage.convert import Converted, convert, render_inputs
 from kvtop.triage.convert import version as v
-from kvtop.triage.convert.converted import object_of
 from kvtop.triage.memory import Memory
 from kvtop.triage.pieces import Span
 from kvtop.triage.prompted import ASKED, SERVED, Found, Media, Prompted, checked

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvtop.capture.api.answers import tells_cached
+from kvtop.capture.document import decode_s
 from kvtop.capture.slow import lost as grew_too_much
 from kvtop.capture.slow import queued as stood_in_queue
 from kvtop.capture.turn import TurnState
@@ -22,7 +22,7 @@ from kvtop.triage.prompt_side import boundary, served
 from kvtop.triage.result import Phases, Split, Why
 from kvtop.triage.seen import Seen
 from kvtop.triage.split import split, too_few
-from kvtop.triage.words import LIMIT, NOTHING_TO_MEND, because, named, waited
+from kvtop.triage.words import LIMIT, NOTHING_TO_MEND, UNTRUE, because, named, waited
 
 SHORT_S = 2.0
 """A shorter time in the queue is no news."""
@@ -94,7 +94,7 @@ def phases(seen: Seen) -> Phases:
     prefill = turn.prefill_s
     if prefill is None and ttft is not None and turn.queue_s is not None:
         prefill = max(0.0, ttft - turn.queue_s)
-    return Phases(turn.queue_s, prefill, decoding.decode_s(turn))
+    return Phases(turn.queue_s, prefill, decode_s(turn))
 
 
 def _why(seen: Seen, verdict: Verdict, sentence: str, **more: object) -> Why:
@@ -234,10 +234,10 @@ def _rest(seen: Seen) -> Why:
         return _why(seen, Verdict.NO_FAULT, f"{name}:{share}{first}; {NOTHING_TO_MEND}", rules_out=served(seen))
     if _loaded(seen):
         said = "KV came back from a tier meanwhile; how much of the wait that took is not told"
+    elif seen.untrue:
+        said = UNTRUE
     elif seen.cached is None:
         said = "the server does not say what it had cached (--enable-prompt-tokens-details)"
-        if seen.turn.cached_tokens is not None or tells_cached(seen.turn.usage):
-            said = "the number of cached tokens that the server tells cannot be true"
     elif seen.expected is None:
         said = "what should have been cached is not known"
     else:

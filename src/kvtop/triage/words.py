@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kvtop.errors import printable
 from kvtop.model.waits import SMALL
-from kvtop.model.words import exact, secs
+from kvtop.model.words import exact, listed, secs
 from kvtop.triage.kinds import NOT_SENT_AGAIN, Because, Kind, Reason, Varies
 from kvtop.triage.result import Cause
 from kvtop.triage.seen import Seen
@@ -14,6 +14,7 @@ from kvtop.triage.seen import Seen
 LIMIT = 200
 """Characters of a text from outside."""
 NOTHING_TO_MEND = "nothing to mend"
+UNTRUE = "the number of cached tokens that the server tells cannot be true"
 
 _REASONS = {
     Reason.RESTART: "restarted",
@@ -135,16 +136,14 @@ def rest(seen: Seen, tokens: int, besides: int = 0) -> str:
     parts += [f"{exact(new)} new tokens"] if new else []
     if (queue + (seen.cost_s(new + besides) or 0.0)) * 2 < left:
         parts.append("other requests ran" if seen.turn.alone is False else "what else is not known")
-    return f"; the rest, {secs(left)}: {' and '.join([', '.join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)}"
+    return f"; the rest, {secs(left)}: {listed(parts)}"
 
 
 def because(all_: Iterable[Because | Reason]) -> str:
     """The names of several, joined by 'or' where they are reasons, by 'and' where all of them hold."""
     known = list(all_)
     words = [_REASONS[one] if isinstance(one, Reason) else _BECAUSE[one] for one in known]
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} {'or' if isinstance(known[0], Reason) else 'and'} {words[-1]}"
+    return listed(words, "or" if known and isinstance(known[0], Reason) else "and")
 
 
 def cause(one: Cause) -> str:
@@ -168,3 +167,8 @@ def section(text: str) -> str:
 def nothing_lost(one: Cause) -> str:
     """What is said in the place of a price; empty: it has one, or that is not known."""
     return "nothing of this prompt is lost by that" if one.kind in NOT_SENT_AGAIN else ""
+
+
+def were_preempted(requests: float) -> str:
+    """`1 request was preempted`."""
+    return "1 request was preempted" if requests == 1 else f"{exact(requests)} requests were preempted"

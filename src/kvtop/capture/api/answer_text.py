@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvtop.capture.api.answers import event_of, events
-from kvtop.capture.api.canonical import encode
+from kvtop.capture.api.canonical import encode, object_of
 from kvtop.capture.turn import Route
 
 TEXT, REASONING, CALL = "text", "reasoning", "call"
@@ -83,17 +83,13 @@ def _dicts(value: object) -> Iterator[dict[str, Any]]:
     return (one for one in value if isinstance(one, dict)) if isinstance(value, list) else iter(())
 
 
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _chat(event: dict[str, Any], out: _Pieces) -> None:
     choice = _first(event.get("choices"))
-    said = _dict(choice.get("delta") or choice.get("message"))
+    said = object_of(choice.get("delta") or choice.get("message"))
     out.add(REASONING, said.get("reasoning") or said.get("reasoning_content"))
     out.add(TEXT, said.get("content"))
     for place, call in enumerate(_dicts(said.get("tool_calls"))):
-        function = _dict(call.get("function"))
+        function = object_of(call.get("function"))
         out.add(CALL, function.get("arguments"), name=function.get("name"), key=call.get("index", place))
 
 
@@ -106,9 +102,9 @@ def _messages(event: dict[str, Any], out: _Pieces) -> None:
         _block(block, out, place)
     index = event.get("index")
     if event.get("type") == "content_block_start":
-        _block(_dict(event.get("content_block")), out, index)
+        _block(object_of(event.get("content_block")), out, index)
     elif event.get("type") == "content_block_delta":
-        delta = _dict(event.get("delta"))
+        delta = object_of(event.get("delta"))
         kind = delta.get("type")
         if kind == "thinking_delta":
             out.add(REASONING, delta.get("thinking"), key=index)
@@ -145,7 +141,7 @@ def _responses(event: dict[str, Any], out: _Pieces) -> None:
             out.add(REASONING if kind == "reasoning" else TEXT, part.get("text"), key=item.get("id"))
     kind, key = event.get("type"), event.get("output_index")
     if kind == "response.output_item.added":
-        item = _dict(event.get("item"))
+        item = object_of(event.get("item"))
         if item.get("type") == "function_call":
             out.add(CALL, "", name=item.get("name"), key=key)
     elif kind == "response.function_call_arguments.delta":

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kvtop.capture.api import redact
-from kvtop.capture.api.canonical import crowded, decode, members
+from kvtop.capture.api.canonical import crowded, decode, members, object_of
 from kvtop.capture.api.sse import line_ends
 from kvtop.capture.turn import Route
 from kvtop.errors import printable
@@ -165,8 +165,8 @@ def _tokens(route: Route, usage: dict[str, object]) -> tuple[int | None, int | N
     # Gateways put these keys into OpenAI's usage as well, where `prompt_tokens` holds them already.
     if route is Route.MESSAGES or ("cache_read_input_tokens" in usage and "prompt_tokens" not in usage):
         return _messages_tokens(usage)
-    details = _dict(usage.get("prompt_tokens_details")) or _dict(usage.get("input_tokens_details"))
-    out = _dict(usage.get("completion_tokens_details")) or _dict(usage.get("output_tokens_details"))
+    details = object_of(usage.get("prompt_tokens_details")) or object_of(usage.get("input_tokens_details"))
+    out = object_of(usage.get("completion_tokens_details")) or object_of(usage.get("output_tokens_details"))
     prompt = _first_count(usage, "prompt_tokens", "input_tokens")
     completion = None if route is Route.EMBEDDINGS else _first_count(usage, "completion_tokens", "output_tokens")
     cached = _count(details.get("cached_tokens"))
@@ -177,7 +177,7 @@ def _tokens(route: Route, usage: dict[str, object]) -> tuple[int | None, int | N
 
 def tells_cached(usage: dict[str, object]) -> bool:
     """A usage says something of cached tokens, be it true or not."""
-    details = (_dict(usage.get("prompt_tokens_details")), _dict(usage.get("input_tokens_details")))
+    details = (object_of(usage.get("prompt_tokens_details")), object_of(usage.get("input_tokens_details")))
     told = [*(one.get("cached_tokens") for one in details), usage.get("cache_read_input_tokens")]
     return any(isinstance(one, int | float) and not isinstance(one, bool) for one in told)
 
@@ -212,7 +212,7 @@ def _finish(event: dict[str, Any]) -> str | None:
 
 def _finish_reason(route: Route, document: dict[str, Any]) -> str | None:
     if route is Route.RESPONSES:
-        reason = _dict(document.get("incomplete_details")).get("reason") or document.get("status")
+        reason = object_of(document.get("incomplete_details")).get("reason") or document.get("status")
         reason = None if reason in ("in_progress", "queued") else reason
     elif route is Route.MESSAGES:
         reason = document.get("stop_reason")
@@ -222,7 +222,7 @@ def _finish_reason(route: Route, document: dict[str, Any]) -> str | None:
 
 
 def _metrics(metrics: object) -> tuple[float | None, float | None]:
-    told = _dict(metrics)
+    told = object_of(metrics)
     return _seconds(told.get("queue_time_ms")), _seconds(told.get("time_to_first_token_ms"))
 
 
@@ -324,10 +324,6 @@ def event_of(data: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _first_count(usage: dict[str, object], *keys: str) -> int | None:

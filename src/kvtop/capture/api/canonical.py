@@ -33,6 +33,11 @@ def crowded(data: bytes | msgspec.Raw) -> bool:
     return sum(map(bytes(data).count, (b",", b"[", b"{"))) >= MAX_VALUES
 
 
+def object_of(value: object) -> dict[str, Any]:
+    """An object's members; of anything else none."""
+    return value if isinstance(value, dict) else {}
+
+
 def decode(data: bytes | msgspec.Raw) -> Any:
     """The JSON value; also of what is not quite JSON but common (lone surrogates, NaN). Raises ValueError, also for
     what is crowded."""

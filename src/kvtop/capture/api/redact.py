@@ -38,7 +38,7 @@ _VALUES = re.compile(
     r"""(?ix)
     (?<![A-Za-z0-9])(?:
     (?:bearer|basic|token)\s+(?=\S*\d)[\w.~+/=-]{12,}    # an authorization under another name
-    | (?:sk|pk|rk|hf|gsk|xai|ghp|gho|ghs|ghu|github_pat|glpat|npm|pypi|AKIA|AIza|xox[abposr])[-_][\w-]{8,}
+    | (?:sk|pk|rk|hf|gsk|xai|gh[oprsu]|github_pat|glpat|npm|nvapi|pypi|AKIA|AIza|xox[abceposr])[-_][\w-]{8,}
     | (?:AKIA|AIza)[\w-]{12,}
     | (?:api[-_]?key|secret|passw(?:or)?d|pwd|passphrase)\s+(?=\S*\d)[^\s"'(),;]{6,}
     | eyJ[\w-]{6,}\.[\w-]{4,}\.[\w-]*                    # a JSON web token

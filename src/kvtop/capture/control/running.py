@@ -22,7 +22,7 @@ import msgspec
 from kvtop import paths
 from kvtop.capture.tap.ended import Ended, Missed
 from kvtop.files import lock, read_start
-from kvtop.sources.births import birth
+from kvtop.sources.births import birth, lives
 
 STOP_GRACE_S = 5.0
 """How long a tap may take over its own drain, and after it was told a second time."""
@@ -107,7 +107,7 @@ def claim(record: Running) -> None:
     paths.make_private(folder())
     with _locked():
         other = _read(state_path(record.name))
-        if other is not None and other.pid != record.pid and _lives(other):
+        if other is not None and other.pid != record.pid and lives(other.pid, other.birth):
             raise Taken(other)
         _write(record)
 
@@ -137,7 +137,7 @@ def alive() -> list[Running]:
     with contextlib.suppress(OSError), _locked():
         for path in sorted(folder().glob("*.json")):
             record = _read(path)
-            if record is not None and _lives(record):
+            if record is not None and lives(record.pid, record.birth):
                 found.append(record)
             else:
                 with contextlib.suppress(OSError):
@@ -183,7 +183,7 @@ class _Handle:
 
     def signal(self, number: signal.Signals) -> bool:
         """Whether it was there to get the signal."""
-        if not _lives(self._record):
+        if not lives(self._record.pid, self._record.birth):
             return False
         try:
             if self._fd is None:
@@ -201,15 +201,11 @@ class _Handle:
             poll.register(self._fd, select.POLLIN)
             return bool(poll.poll(seconds * 1000))
         until = time.monotonic() + seconds
-        while _lives(self._record):
+        while lives(self._record.pid, self._record.birth):
             if time.monotonic() > until:
                 return False
             time.sleep(_POLL_S)
         return True
-
-
-def _lives(record: Running) -> bool:
-    return bool(record.birth) and birth(record.pid) == record.birth
 
 
 def _read(path: Path) -> Running | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kvtop.capture.api.canonical import object_of
 from kvtop.capture.importers.exchange import PATHS, Bad, Exchange, Item, LeftOut, as_json, taken
 from kvtop.capture.importers.files import Source, objects, source, unix_time
 
@@ -49,7 +50,7 @@ def _payload(where: str, entry: Mapping[str, Any]) -> Item:
         return Bad(
             where, "no messages: LiteLLM logs them with store_prompts_in_spend_logs, or to a callback, not redacted"
         )
-    parameters = _dict(payload.get("model_parameters"))
+    parameters = object_of(payload.get("model_parameters"))
     if route == "chat" and isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     body = {"model": payload.get("model"), _PROMPT.get(route, "messages"): messages, **parameters}
@@ -58,7 +59,7 @@ def _payload(where: str, entry: Mapping[str, Any]) -> Item:
     stream = payload.get("stream")
     if isinstance(stream, bool):
         body["stream"] = stream
-    metadata = _dict(payload.get("metadata"))
+    metadata = object_of(payload.get("metadata"))
     started, ended = unix_time(payload.get("startTime")), unix_time(payload.get("endTime"))
     first = unix_time(payload.get("completionStartTime"))
     return Exchange(
@@ -84,12 +85,12 @@ def _payload(where: str, entry: Mapping[str, Any]) -> Item:
 def _headers(payload: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
     agent = _text(payload.get("user_agent")) or _text(metadata.get("user_agent"))
     found = [("user-agent", agent)] if agent else []
-    custom = _dict(metadata.get("requester_custom_headers"))
+    custom = object_of(metadata.get("requester_custom_headers"))
     return found + [(name, value) for name, value in custom.items() if isinstance(value, str)]
 
 
 def _error(payload: Mapping[str, Any]) -> str:
-    information = _dict(payload.get("error_information"))
+    information = object_of(payload.get("error_information"))
     return _text(payload.get("error_str")) or _text(information.get("error_message")) or "failed"
 
 
@@ -100,10 +101,6 @@ def _redacted(messages: object) -> bool:
 def _count(value: object) -> int | None:
     """LiteLLM writes 0 where it does not know."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _text(value: object) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kvtop.files import lock, opened
+from kvtop.files import add_line, lock, opened
 
 KEPT = 2_000
 """Lines."""
@@ -39,11 +39,8 @@ def add(store: Path, id: int, started_at: float, verdict: str) -> None:
     """One was given. Raises OSError."""
     with _locked(file_of(store), os.O_RDWR | os.O_APPEND | os.O_CREAT) as fd:
         number, begin = key(id, started_at)
-        size = os.fstat(fd).st_size
-        torn = size and os.pread(fd, 1, size - 1) != b"\n"  # whoever wrote last was killed
-        line = f"{number} {begin} {verdict}\n"
-        os.write(fd, (f"\n{line}" if torn else line).encode("ascii", "replace"))
-        if size > _MOST_BYTES:
+        add_line(fd, f"{number} {begin} {verdict}".encode("ascii", "replace"))
+        if os.fstat(fd).st_size > _MOST_BYTES:
             _rewrite(fd, lambda lines: list(lines)[-KEPT:])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from kvtop.model.words import listed
 from kvtop.profiles.check import sizes
 from kvtop.profiles.check.seen import Card, Facts, Server
 
@@ -32,8 +33,3 @@ def in_the_way(facts: Facts) -> Iterator[tuple[Server, str]]:
 def is_at(server: Server, port: int, pid: int | None) -> bool:
     """Whether it is the one that listens: by its process where that is known, else by the port of its command line."""
     return pid in server.pids if pid is not None else server.port == port
-
-
-def listed(words: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

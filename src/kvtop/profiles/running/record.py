@@ -17,7 +17,7 @@ import msgspec
 
 from kvtop import paths
 from kvtop.files import read_start
-from kvtop.sources.births import birth
+from kvtop.sources.births import birth, lives
 
 State = Literal["starting", "running", "stopping", "stopped", "failed"]
 LAST_STARTS = 5
@@ -36,7 +36,7 @@ class Who(msgspec.Struct, frozen=True):
 
     @property
     def lives(self) -> bool:
-        return bool(self.birth) and birth(self.pid) == self.birth
+        return lives(self.pid, self.birth)
 
     @classmethod
     def of(cls, pid: int) -> Who | None:

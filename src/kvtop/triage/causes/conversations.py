@@ -53,7 +53,7 @@ def _per_agent_text(board: Board, everything: list[Change]) -> bool:
     """Where two agents share a long text behind different heads, the text of each agent stands first.
     https://github.com/gotgenes/pi-packages/issues/180"""
     c = board.comparison
-    a, b = ("\n".join(text_of(m) for m in one.messages[: system_head(one.messages)]) for one in (c.old, c.new))
+    a, b = ("\n".join(map(text_of, head)) for head in _heads(c))
     common = common_head(a, b)
     if a == b or common >= SHARED_CHARS or _shared_stretch(a[common:], b[common:]) < SHARED_CHARS:
         return False
@@ -116,14 +116,19 @@ def _other_tools(c: Comparison) -> bool:
     return 2 * len(a & b) < len(a | b)
 
 
+def _heads(c: Comparison) -> list[tuple[dict[str, Any], ...]]:
+    """The system messages before the talk, of both."""
+    return [one.messages[: system_head(one.messages)] for one in (c.old, c.new)]
+
+
 def _other_system(c: Comparison) -> bool:
-    heads = [one.messages[: system_head(one.messages)] for one in (c.old, c.new)]
+    heads = _heads(c)
     return bool(heads[0] and heads[1]) and _unlike(heads[0][0], heads[1][0])
 
 
 def _same_head(c: Comparison) -> bool:
     """The system prompt of both is that of one agent."""
-    heads = [one.messages[: system_head(one.messages)] for one in (c.old, c.new)]
+    heads = _heads(c)
     if len(heads[0]) != len(heads[1]):
         return False
     if key_of(list(heads[0])) == key_of(list(heads[1])):
@@ -165,7 +170,8 @@ def _line(text: str, at: int, part: str) -> str:
 def _apart(board: Board) -> bool:
     """Whether one cannot be the other one, continued."""
     c = board.comparison
-    head = system_head(c.old.messages), system_head(c.new.messages)
+    systems = _heads(c)
+    head = [len(one) for one in systems]
     shared = [(i, j) for i, j in c.pairs if i >= head[0] and j >= head[1]]
     changed = {board.message_of(change) for change in c.changes}
     kept = sum(j not in changed for _, j in shared)
@@ -176,7 +182,6 @@ def _apart(board: Board) -> bool:
         return kept <= 1  # both may have been given the same task
     if kept or not asked or not all(_unlike(c.old.messages[i], c.new.messages[j]) for i, j in shared):
         return False
-    systems = [one.messages[:n] for one, n in zip((c.old, c.new), head, strict=True)]
     same_head = key_of(list(systems[0])) == key_of(list(systems[1])) and not any(n.tool is not None for n in c.changes)
     return not (same_head and len(c.old.messages) <= head[0] + 1)  # one message, said anew
 

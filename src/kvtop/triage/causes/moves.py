@@ -94,7 +94,7 @@ def message_moved(board: Board) -> None:
         for change in board.free(What.MESSAGE_REMOVED)
         if key_of(change.old) in inserted
     ]
-    blocks = {key_of(change.new): change for change in board.free(What.BLOCK_INSERTED)}
+    by_key = {key_of(change.new): change for change in board.free(What.BLOCK_INSERTED)}
     texts = {
         change.new["text"]: change
         for change in board.free(What.BLOCK_INSERTED)
@@ -106,9 +106,9 @@ def message_moved(board: Board) -> None:
         if text_of(change.old) in texts and key_of(change.old) not in inserted
     ]
     moved += [
-        (change, blocks[key_of(change.old)])
+        (change, by_key[key_of(change.old)])
         for change in board.free(What.BLOCK_REMOVED)
-        if key_of(change.old) in blocks and is_text(change.old)
+        if key_of(change.old) in by_key and is_text(change.old)
     ]
     if moved:
         first = moved[0]

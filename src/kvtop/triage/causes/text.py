@@ -331,12 +331,13 @@ def _precision(changes: Iterable[Change]) -> str:
 
 def _fineness(time: str) -> int:
     """2: it tells seconds; 1: minutes; 0: days."""
-    if time.replace(".", "").isdigit():
-        return 2  # seconds since 1970
+    if _SINCE_1970.fullmatch(time):
+        return 2
     clock = _OCLOCK.search(time)
     return 0 if clock is None else 2 if clock["s"] else 1
 
 
+_SINCE_1970 = re.compile(r"\d{10,}(?:\.\d+)?")
 _OCLOCK = re.compile(r"\d(?::|\s?h\s?|[時点시]\s?)\d{1,2}(?P<s>:\d)?")
 EARLY = (client_header, unicode_form, whitespace)
 LATE = (path_changed, memory_text, live_status, volatile_text, text_edited)

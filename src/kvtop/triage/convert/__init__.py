@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtop.capture.api.canonical import object_of
 from kvtop.capture.turn import Route
 from kvtop.triage.convert import version as v
-from kvtop.triage.convert.converted import Converted, Draft, Dropped, Place, items, object_of
+from kvtop.triage.convert.converted import Converted, Draft, Dropped, Place, items
 from kvtop.triage.convert.inputs import render_inputs
 from kvtop.triage.convert.messages import HEADER, from_messages
 from kvtop.triage.convert.responses import from_responses

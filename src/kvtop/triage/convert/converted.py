@@ -124,11 +124,6 @@ def text_of(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def object_of(value: object) -> dict[str, Any]:
-    """An object's members; of anything else none."""
-    return value if isinstance(value, dict) else {}
-
-
 def uncached(draft: Draft, block: dict[str, Any], pointer: str) -> None:
     """Note the mark of a place to cache up to, which is no part of the prompt."""
     if block.get("cache_control") is not None:

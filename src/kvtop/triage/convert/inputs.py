@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtop.capture.api.canonical import object_of
 from kvtop.capture.turn import Route
-from kvtop.triage.convert.converted import object_of
 
 _PLAIN = (
     "model",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from kvtop.capture.api.canonical import object_of
 from kvtop.errors import printable
 from kvtop.triage.convert import version as v
 from kvtop.triage.convert.converted import (
@@ -14,7 +15,6 @@ from kvtop.triage.convert.converted import (
     Text,
     items,
     joined,
-    object_of,
     text_of,
     uncached,
 )

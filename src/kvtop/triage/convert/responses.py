@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from kvtop.capture.api.canonical import object_of
 from kvtop.errors import printable
 from kvtop.triage.convert import version as v
-from kvtop.triage.convert.converted import Converted, Draft, Place, items, object_of, text_of
+from kvtop.triage.convert.converted import Converted, Draft, Place, items, text_of
 from kvtop.triage.prompt import Path
 
 _UNFINISHED = ("in_progress", "incomplete")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtop.capture.api.canonical import object_of
 from kvtop.triage.convert import version as v
-from kvtop.triage.convert.converted import Draft, Place, items, object_of, text_of, uncached
+from kvtop.triage.convert.converted import Draft, Place, items, text_of, uncached
 from kvtop.triage.prompt import Path
 
 _Tool = tuple[dict[str, Any], str]

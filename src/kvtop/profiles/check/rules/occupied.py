@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvtop.model.words import gib
+from kvtop.model.words import gib, listed
 from kvtop.profiles.check import sizes
-from kvtop.profiles.check.obstacles import is_at, listed, shared
+from kvtop.profiles.check.obstacles import is_at, shared
 from kvtop.profiles.check.seen import Card, Facts, Holder, Lacks, Saying, Says, Server
 
 _STOPS = "nothing: the switch stops it first"
