@@ -143,10 +143,10 @@ def test_a_program_that_is_not_there(home: Box) -> None:
 
 
 def test_the_start_timeout_ends_it(home: Box) -> None:
-    home.start(home.chosen("slow", profile={"start": {"timeout_s": 1.0, "stop_wait_s": 2.0}}, never="1", log=GOOD))
+    home.start(home.chosen("slow", profile={"start": {"timeout_s": 3.0, "stop_wait_s": 2.0}}, never="1", log=GOOD))
     seen = home.until("slow", "failed")
     assert seen.record is not None
-    assert seen.record.why == "it did not answer within 1 s; it was at: port answers"
+    assert seen.record.why == "it did not answer within 3 s; it was at: port answers"
 
 
 def test_a_stop_in_the_middle_of_a_start(home: Box) -> None:

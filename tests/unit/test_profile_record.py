@@ -294,3 +294,16 @@ def test_foreign_servers(monkeypatch: pytest.MonkeyPatch, program) -> None:  # t
     same = Launch(argv=(), serve=("/m/x", "--block_size=32", "--port", "8003"))
     (found,) = adopt.foreign({"other": Launch(argv=(), serve=("/m/y",)), "same": same})
     assert (found.who.pid, found.profile, found.words) == (theirs, "same", f"process {theirs} on port 8003")
+
+
+def test_a_server_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    who = Who.of(os.getpid())
+    assert who is not None
+    monkeypatch.setattr(family.signal, "pidfd_send_signal", refused)
+    one = adopt.Foreign(VllmProcess(os.getpid(), "api", ("vllm", "serve"), port=8003), who)
+    with pytest.raises(KvtopError) as told:
+        adopt.end(one, 1.0)
+    assert str(told.value) == f"process {os.getpid()} on port 8003 is another user's\n  stop it as that user"

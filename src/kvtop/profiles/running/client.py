@@ -134,10 +134,7 @@ def follow(name: str, until: Callable[[Seen], bool], pause: family.Pause = time.
     while True:
         seen = look.look(name)
         state, now = seen.record, time.time()
-        shards = None
-        if state is not None and state.shards is not None and state.shards_done is not None:
-            shards = (state.shards_done, state.shards)
-        left = progress.left(state.stages, shards, past, now) if state is not None else None
+        left = progress.left(state.stages, state.loaded, past, now) if state is not None else None
         yield Step(seen, left, max(0.0, now - state.started_at) if state is not None else 0.0, len(past))
         if until(seen):
             return

@@ -129,6 +129,11 @@ class Record(msgspec.Struct, kw_only=True):
     notes: list[str] = []
     """What was seen after its end: killed, left over, removed."""
 
+    @property
+    def loaded(self) -> tuple[int, int] | None:
+        """(done, of) shards of the weights; None: not known."""
+        return None if self.shards is None or self.shards_done is None else (self.shards_done, self.shards)
+
 
 class Start(msgspec.Struct, frozen=True):
     """A start that went well."""
