@@ -65,6 +65,20 @@ def builtin_themes() -> Path:
     return installed if installed.is_dir() else package.parents[1] / "themes"
 
 
+def from_home(text: str) -> Path:
+    """A path as it was typed, one from ~ as a whole one; where there is no such home as it stands."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111  Path's own raises RuntimeError there
+
+
+def child_environment() -> dict[str, str]:
+    """Of a process of kvtop's own, `python -P -m kvtop…`: one that is run from a checkout is found from its folder."""
+    env = dict(os.environ)
+    root = Path(__file__).parents[1]
+    if root.name not in ("site-packages", "dist-packages"):
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), env.get("PYTHONPATH"))))
+    return env
+
+
 def make_private(folder: Path) -> Path:
     """The folder, and those above it: made with mode 0700 where they did not exist. Raises OSError."""
     if not folder.exists():

@@ -84,7 +84,8 @@ def make(name: str, command: list[str], ports: list[str], env: dict[str, str]) -
     )
     while not Path(f"{base}.pid").exists() or not Path(f"{base}.pid").read_text():
         time.sleep(0.005)
-    save({"id": id, "name": name, "ports": ports})
+    made = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + ".123456789Z"
+    save({"id": id, "name": name, "ports": ports, "made": made})
     return id
 
 
@@ -133,7 +134,11 @@ def run(argv: list[str]) -> None:
         )
         sys.exit(125)
     # the image is an interpreter and a program here
-    print(make(name, [sys.executable, os.environ["FAKE_IMAGE"], "serve", *rest[1:]], flags.get("-p", []), env))
+    id = make(name, [sys.executable, os.environ["FAKE_IMAGE"], "serve", *rest[1:]], flags.get("-p", []), env)
+    if (slow := STATE / "slow").exists():  # the daemon has made it, and its answer is under way
+        slow.rename(STATE / "asked")
+        time.sleep(600)
+    print(id)
 
 
 def inspect(argv: list[str]) -> None:
@@ -161,7 +166,7 @@ def inspect(argv: list[str]) -> None:
         "Pid": pid if code is None else 0,
         "ExitCode": code or 0,
         "Error": "",
-        "StartedAt": "2026-11-30T12:00:00.123456789Z",
+        "StartedAt": one["made"],
         "FinishedAt": "0001-01-01T00:00:00Z",
     }
     print(
@@ -169,6 +174,7 @@ def inspect(argv: list[str]) -> None:
             [
                 {
                     "Id": one["id"],
+                    "Created": one["made"],
                     "Name": f"/{one['name']}",
                     "State": state,
                     "NetworkSettings": {"Ports": ports},
@@ -262,7 +268,10 @@ def main() -> None:
     elif job == "inspect":
         inspect(rest)
     elif job == "stop":
-        stop(need(rest[2]), float(rest[1]))
+        one = need(rest[2])
+        stop(one, float(rest[1]))
+        if (STATE / "rm").exists():  # docker run --rm
+            remove(one)
         print(rest[2])
     elif job == "rm":
         one = need(rest[0])

@@ -11,6 +11,7 @@ STANDIN_STRAY      leaves a process behind, in a session of its own, that ignore
 STANDIN_WORKER     has a worker in its own session that outlives it
 STANDIN_TIER       maps a file in /dev/shm of that name and does not remove it
 STANDIN_SPAM       when ready, writes so many bytes to its output, in lines
+STANDIN_FLOOD      writes to its output faster than anybody reads it, and is never ready
 STANDIN_MODEL      its model's name
 """
 
@@ -81,6 +82,9 @@ def main() -> None:
     print_log()
     if env.get("STANDIN_FAIL"):
         os._exit(int(env["STANDIN_FAIL"]))
+    while env.get("STANDIN_FLOOD"):
+        os.write(1, (b"x" * 99 + b"\n") * 600)
+        time.sleep(0.001)
     if env.get("STANDIN_NEVER"):
         while True:
             time.sleep(60)

@@ -97,6 +97,16 @@ def test_a_failed_start_says_why_and_where_the_log_is(home: Box) -> None:
     assert told.value.exit_code == 1
 
 
+def test_a_failed_start_as_json_has_the_error_and_the_fix(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, "bad", log=str(LOGS / "bad-flag.txt"), fail="2")
+    with pytest.raises(KvtopError):
+        run("start", "bad", "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["exit_code"]) == ("failed", 2)
+    assert told["error"].startswith("unrecognized arguments: --no-such-flag 3")
+    assert told["fix"] == "the whole log: kvtop profile logs bad"
+
+
 def test_start_detached_returns_at_once(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
     write(home, "slow", never="1")
     assert run("start", "slow", "--detach") == 0
@@ -323,6 +333,50 @@ def test_after_stop_of_a_killed_keeper_is_offered_and_never_run_by_looking(
     assert "after_stop command 2 of 2 failed with exit code 3" in capsys.readouterr().err
     with pytest.raises(KvtopError, match="kept does not run"):
         run("stop", "kept", "--yes")
+
+
+def test_after_stop_that_is_run_leaves_one_document(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, "kept", start="after_stop = ['true']")
+    assert run("start", "kept") == 0
+    state = record.read("kept")
+    assert state is not None and state.keeper is not None
+    os.kill(state.keeper.pid, signal.SIGKILL)
+    wait(lambda: not state.keeper.lives, "it lives")
+    capsys.readouterr()
+    assert run("stop", "kept", "--yes", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "stopped"
+    now = record.read("kept")
+    assert now is not None and not now.after_owed
+
+
+@pytest.mark.parametrize("by_kvtop", [True, False])
+def test_ctrl_c_of_a_switch_that_has_changed_nothing_says_so(
+    home: Box,
+    by_hand: Callable[[str], subprocess.Popen[bytes]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    by_kvtop: bool,
+) -> None:
+    port = write(home, "old")
+    write(home, "new", port)
+    if by_kvtop:
+        assert run("start", "old") == 0
+    else:
+        child = by_hand("old")
+        wait(lambda: bool(stop.foreign()) and stop.foreign()[0].port == port, "it is not seen")
+
+    def interrupted(*_: object, **__: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checking, "allowed", interrupted)
+    capsys.readouterr()
+    assert run("switch", "new", "--stop-foreign") == 130
+    told = capsys.readouterr().err
+    if by_kvtop:
+        assert re.fullmatch(rf"kvtop: nothing was changed: old runs \(process \d+, port {port}\)\n", told)
+    else:
+        assert told == f"kvtop: nothing was changed: process {child.pid} on port {port} runs\n"
+        assert child.poll() is None
 
 
 def test_the_list_has_their_states(

@@ -23,7 +23,7 @@ def hang():
     started.set()
     threading.Event().wait()
 def run(args):
-    threading.Thread(target=hang, daemon=True).start()
+    threading.Thread(target=hang, daemon=DAEMON).start()
     started.wait()
     print("said")
     return 7
@@ -33,9 +33,11 @@ print("not reached")
 """
 
 
-def test_a_thread_that_hangs_holds_nothing_up_and_changes_no_exit_code() -> None:
+@pytest.mark.parametrize("daemon", ["True", "False"])
+def test_a_thread_that_hangs_holds_nothing_up_and_changes_no_exit_code(daemon: str) -> None:
     began = time.monotonic()
-    ran = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=30, check=False)
+    code = HANGS.replace("DAEMON", daemon)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (7, "said\n", "")
     assert time.monotonic() - began < 20
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 import pytest
 
 from kvtop.cli import profile
+from kvtop.profiles.profile import Attach, Profile, Start
 from kvtop.profiles.running import asking, attached
 
 
@@ -110,3 +111,12 @@ def test_a_health_url_is_asked_as_it_is_written(answers: int) -> None:
     assert asking.get(f"http://127.0.0.1:{answers}/health")[0] == 200
     assert asking.get(f"http://me:a%20b@127.0.0.1:{answers}/health?deep=1")[0] == 503
     assert _Health.asked == [("/health", None), ("/health?deep=1", "Basic bWU6YSBi")]
+
+
+async def test_a_server_that_is_only_watched_is_asked_so_too(answers: int) -> None:
+    _Health.asked.clear()
+    url = f"http://127.0.0.1:{answers}"
+    start = Start(health_url=f"{url}/health?deep=1")
+    said = await attached.ask(Profile(runner="attach", attach=Attach(url=url), start=start))
+    assert said.why == f"127.0.0.1:{answers} answers 503"
+    assert _Health.asked == [("/health?deep=1", None)]

@@ -153,6 +153,53 @@ def test_docker_without_its_keeper(tools: Tools, monkeypatch: pytest.MonkeyPatch
     assert tools.calls("docker")[-1] == ["docker", "stop", "-t", "3", "<id>"]
 
 
+def test_a_container_that_is_removed_at_its_end_ended_in_time(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "x")
+    tools.ready(docker(tools))
+    (tools.home / "docker" / "rm").touch()
+    ended = client.stop("box", "a test")
+    assert (ended.state, ended.exit_code, own(ended.notes)) == ("stopped", None, [])
+
+
+@pytest.mark.parametrize("keeper", ["is asked", "is killed"])
+def test_a_container_whose_tool_had_not_answered_is_ended(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch, keeper: str
+) -> None:
+    monkeypatch.setenv("A_KEY", "x")
+    monkeypatch.setenv("STANDIN_NEVER", "1")
+    folder = tools.home / "docker"
+    (folder / "slow").touch()
+    tools.start(docker(tools))
+    wait((folder / "asked").exists, "no container")
+    state = record.read("box")
+    assert state is not None and state.keeper is not None and state.container == ""
+    if keeper == "is killed":
+        os.kill(state.keeper.pid, 9)
+        wait(lambda: not state.keeper.lives, "it lives")
+        seen = look.look("box")
+        assert seen.state == "starting" and seen.record is not None and len(seen.record.container) == 64
+        for pid in tools.processes():  # the tool goes on waiting for its daemon
+            if b"run\0-d" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, 9)
+    assert client.stop("box", "a test").state == "stopped"
+    assert tools.calls("docker")[-1] == ["docker", "stop", "-t", "3", "<id>"]
+
+
+def test_a_container_of_somebody_else_with_that_name_is_left_alone(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "x")
+    first = tools.ready(docker(tools, "one", name="same"))
+    assert first.record is not None and first.record.server is not None
+    later = first.record.started_at + 3600
+    argv = ["docker", "run", "-d", "--name", "same"]
+    record.write(
+        record.Record(name="two", runner="docker", program=["docker"], argv=argv, started_at=later, state="starting")
+    )
+    assert look.look("two").state == "failed"
+    assert first.record.server.lives
+
+
 def test_compose(tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
     table = {"files": ["/srv/compose.yml"], "service": "vllm", "project": "proj"}
     chosen = tools.chosen_of("comp", runner="compose", compose=table, start={"stop_wait_s": 3.0})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import sys
 import time
@@ -142,10 +143,10 @@ def test_a_program_that_is_not_there(home: Box) -> None:
 
 
 def test_the_start_timeout_ends_it(home: Box) -> None:
-    home.start(home.chosen("slow", profile={"start": {"timeout_s": 1.0, "stop_wait_s": 2.0}}, never="1", log=GOOD))
+    home.start(home.chosen("slow", profile={"start": {"timeout_s": 3.0, "stop_wait_s": 2.0}}, never="1", log=GOOD))
     seen = home.until("slow", "failed")
     assert seen.record is not None
-    assert seen.record.why == "it did not answer within 1 s; it was at: port answers"
+    assert seen.record.why == "it did not answer within 3 s; it was at: port answers"
 
 
 def test_a_stop_in_the_middle_of_a_start(home: Box) -> None:
@@ -317,6 +318,77 @@ def test_commands_around_the_start_and_sidecars(home: Box) -> None:
     assert trace.read_text().split() == ["before", "second", "sidecar", "after"]
     assert "after_stop command 2 of 2 failed with exit code 3" in ended.notes
     assert ended.sidecars == []
+
+
+def test_a_flood_of_output_keeps_nobody_from_ending_it_and_no_disk_is_filled(home: Box) -> None:
+    profile = {"log": {"max_bytes": 2_000_000}, "start": {"stop_wait_s": 1.0}}
+    home.start(home.chosen("flood", profile=profile, flood="1"))
+    path = logs.default("flood")
+    wait(logs.older(path).exists, "it is not rotated while it starts")
+    ended = client.stop("flood", "a test")
+    assert (ended.state, ended.why) == ("stopped", "it had not answered yet")
+
+
+def test_sidecars_are_known_before_they_are_ready_and_end_without_their_keeper(home: Box) -> None:
+    sidecar = {"name": "cache", "command": "exec sleep 600", "ready_url": f"http://127.0.0.1:{free_port()}/"}
+    home.start(home.chosen("beside", profile={"sidecar": [sidecar]}))
+    wait(lambda: bool((now := record.read("beside")) and now.sidecars), "no sidecar in the record")
+    state = record.read("beside")
+    assert state is not None and state.keeper is not None and state.server is None
+    os.kill(state.keeper.pid, signal.SIGKILL)
+    wait(lambda: not state.keeper.lives, "the keeper does not die")
+    assert look.look("beside").state == "failed" and state.sidecars[0].lives
+    ended = client.stop("beside", "a test")
+    assert ended.sidecars == [] and not state.sidecars[0].lives
+
+
+def test_a_start_ends_the_sidecars_that_the_last_one_left(home: Box) -> None:
+    chosen = home.chosen("again", profile={"sidecar": [{"name": "cache", "command": "exec sleep 600"}]})
+    state = home.ready(chosen).record
+    assert state is not None and state.keeper is not None and state.server is not None
+    for who in (state.keeper, state.server):
+        os.kill(who.pid, signal.SIGKILL)
+    wait(lambda: not state.keeper.lives and not state.server.lives, "they live")
+    (left,) = state.sidecars
+    assert left.lives
+    now = home.ready(chosen).record
+    assert now is not None and now.state == "running"
+    assert not left.lives and [who.lives for who in now.sidecars] == [True] and now.sidecars != [left]
+
+
+def test_workers_that_outlived_server_and_keeper_are_ended(home: Box) -> None:
+    state = home.ready(home.chosen("left", stray="1")).record
+    assert state is not None and state.keeper is not None and state.server is not None
+    (worker,) = [who for who in state.family if who != state.server]
+    for who in (state.keeper, state.server):
+        os.kill(who.pid, signal.SIGKILL)
+    wait(lambda: not state.keeper.lives and not state.server.lives, "they live")
+    assert look.look("left").state == "failed" and worker.lives
+    client.stop("left", "a test")
+    assert not worker.lives
+
+
+def test_ctrl_c_while_the_keeper_comes_up_is_told_when_it_is_there(home: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads the record then finds the start that goes on."""
+    real = select.poll
+    looked: list[record.Record | None] = []
+
+    class Poll:
+        def __init__(self) -> None:
+            self._poll = real()
+            self.register = self._poll.register
+
+        def poll(self, wait_ms: float) -> list[tuple[int, int]]:
+            looked.append(record.read("soon"))
+            if len(looked) == 1:
+                raise KeyboardInterrupt
+            return self._poll.poll(wait_ms)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(select, "poll", Poll)
+        with pytest.raises(KeyboardInterrupt):
+            home.start(home.chosen("soon", never="1"))
+    assert looked[0] is None and look.look("soon").state == "starting"
 
 
 def test_a_pre_start_command_that_fails_ends_the_start(home: Box) -> None:

@@ -13,10 +13,12 @@ from check_box import GIB, card, facts, listener, server
 from kvtop.cli.profile.check import main, text
 from kvtop.errors import UsageError
 from kvtop.profiles import folder
+from kvtop.profiles.check import facts as facts_of
 from kvtop.profiles.check import report
 from kvtop.profiles.check.facts import gather
 from kvtop.profiles.check.report import judged
 from kvtop.profiles.check.seen import Answer, Container, LastStart
+from kvtop.sources.host import HostSource
 from kvtop.sources.limits import memory_limit
 
 HEAD = '[venv]\ncommand = ["/nowhere/vllm", "serve"]\n[serve]\n'
@@ -97,7 +99,12 @@ def test_an_error_of_the_file_is_wrong_use(write: Write) -> None:
             main([name])
 
 
-def test_a_path_is_taken_too(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_is_taken_too(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shm = tmp_path / "shm"  # in the machine's own, others may have left something
+    shm.mkdir()
+    monkeypatch.setattr(facts_of, "HostSource", lambda: HostSource(shm=shm))
     file = tmp_path / "mine.toml"
     (tmp_path / "model").mkdir()
     program = tmp_path / "serve"

@@ -122,3 +122,20 @@ def test_a_row_of_an_unreadable_profile_fits(
     assert cli.main(["profile", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines[1:])) <= 80 and any(line.startswith("q: q.toml, line 2: serve.modell") for line in lines)
+
+
+def test_a_lock_that_cannot_be_had_is_answered_too(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record.folder().mkdir(parents=True)
+    (record.folder() / "lock").mkdir()
+    code, document, told = answered(capsys, "start", "a", "--force")
+    assert code == 1 and document["profile"] == "a"
+    assert document["error"] == f"{record.folder() / 'lock'}: Is a directory"
+    assert told == f"kvtop: {record.folder() / 'lock'}: Is a directory\n"
+
+
+@pytest.mark.parametrize(("job", "code", "says"), [("show", 2, "there is no"), ("import", 1, "No such file")])
+def test_the_home_of_a_user_that_there_is_not(
+    capsys: pytest.CaptureFixture[str], job: str, code: int, says: str
+) -> None:
+    assert cli.main(["profile", job, "~no-such-user/x.toml"]) == code
+    assert says in capsys.readouterr().err

@@ -69,6 +69,11 @@ def here() -> Who:
         (lambda: {"state": "failed", "after_owed": True}, "profile's after_stop", "after_stop of good was not run"),
         (lambda: {"state": "stopped"}, None, ""),
         (
+            lambda: {"state": "failed", "keeper": GONE, "server": GONE, "sidecars": [GONE, here()]},
+            "profile's processes",
+            f"of good, which is failed: 1 outlived its server and its keeper: {os.getpid()}",
+        ),
+        (
             lambda: {"name": "old", "state": "stopped"},
             "profile's record",
             "of old, whose profile is not there any more",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,27 @@ def test_colours_and_titles_are_taken_out() -> None:
     assert (
         clean(b"\x1b[31mred\x1b[0m \x1b]0;title\x07x \x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\ \x1b(B") == "red x link"
     )
+
+
+def test_the_last_lines_up_to_a_place(tmp_path: Path) -> None:
+    """What is written while the last lines are shown comes once, from the one that follows it."""
+    path = tmp_path / "x.log"
+    path.write_bytes(b"one\ntwo\n")
+    size = path.stat().st_size
+    path.write_bytes(b"one\ntwo\nthree\n")
+    assert logs.last_lines(path, 5, upto=size) == ["one", "two"]
+    assert logs.last_lines(path, 5, upto=99) == ["one", "two", "three"]
+    assert logs.FileTail(path, size).read() == b"three\n"
+
+
+def test_what_a_command_says_is_waited_for() -> None:
+    tail = logs.CommandTail(
+        [sys.executable, "-c", "import os; os.write(1, b'a'); os.write(2, b'b'); raise SystemExit(3)"]
+    )
+    try:
+        said = b""
+        while data := tail.wait():
+            said += data
+        assert (said, tail.child.wait()) == (b"ab", 3)
+    finally:
+        tail.close()

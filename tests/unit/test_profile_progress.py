@@ -202,3 +202,7 @@ def test_what_is_left_is_not_known_without_a_start_before_or_without_a_watcher()
     assert progress.left([Stage(WEIGHTS, 0.0)], None, [], 1.0) is None
     assert progress.left([Stage(WEIGHTS, None)], None, PAST, 1.0) is None
     assert progress.left([Stage(PORT, 0.0, 1.0)], None, PAST, 1.0) is None
+
+
+def test_a_size_without_a_digit_is_no_size() -> None:
+    assert read(P + b"GPU KV cache size: , tokens\n" + P + b"GPU KV cache size: ,,, tokens\n").kv_cache_tokens is None

@@ -126,3 +126,40 @@ def test_the_size_of_a_block(serve: Serve) -> None:
     assert ready.block_tokens("127.0.0.1", serve(metrics=answer("200 OK", text))) == 32
     assert ready.block_tokens("127.0.0.1", serve(metrics=answer("200 OK", b'x{block_size="32"} 1\n'))) is None
     assert ready.block_tokens("127.0.0.1", serve()) is None
+
+
+def test_a_listener_that_cannot_be_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It listens in another network namespace, or has gone while all listeners were read."""
+    port = serve(health=answer("200 OK"), v1_models=models("tiny"))
+    monkeypatch.setattr(ready, "listening", lambda: {port + 1: 7})
+    assert ask(port) == ready.Answer(True)
+
+
+def test_no_name_of_a_host_is_nobody() -> None:
+    assert not asking.listens("a" * 64 + ".example", 80)
+    assert not asking.listens("two..dots", 80)
+
+
+def test_an_answer_that_trickles_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "WHOLE_S", 0.2)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def trickle() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+                while not over.wait(0.02):
+                    try:
+                        client.sendall(b"x")
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            with pytest.raises(TimeoutError, match=r"did not end within 0\.2 s"):
+                asking.get(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics")
+        finally:
+            over.set()
+            thread.join()

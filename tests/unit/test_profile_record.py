@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kvtop.profiles.running import adopt, aftermath, family, look, record
+from kvtop.errors import KvtopError
+from kvtop.profiles.running import adopt, aftermath, client, family, look, record
 from kvtop.profiles.running.family import End
 from kvtop.profiles.running.record import Ask, Record, Start, Who
 from kvtop.readings import OffloadFile, VllmProcess
@@ -70,6 +71,91 @@ def test_the_last_five_starts_are_kept() -> None:
         record.remember("x", Start(float(number), 1.0, {"weights": 1.0}))
     assert [start.at for start in record.starts("x")] == [3.0, 4.0, 5.0, 6.0, 7.0]
     assert record.every() == []  # no record itself
+
+
+@pytest.mark.parametrize("name", ["coder.starts", "coder.ask"])
+def test_a_name_that_ends_like_a_file_beside_a_record(name: str) -> None:
+    record.remember("coder", Start(1.0, 1.0, {}))
+    record.ask("coder", "a test", 5.0)
+    made, other = Record(name="coder"), Record(name=name)
+    record.write(made)
+    record.write(other)
+    assert (record.read("coder"), record.read(name)) == (made, other)
+    assert sorted(one.name for one in record.every()) == ["coder", name]
+    assert record.starts("coder") == [Start(1.0, 1.0, {})] and record.asked("coder") == Ask("a test", 5.0)
+
+
+def test_a_copy_of_a_record_is_nobodys() -> None:
+    record.write(Record(name="coder", state="starting"))
+    record.path_of("copy").write_bytes(record.path_of("coder").read_bytes())
+    assert record.read("copy") is None and look.look("copy").state == "stopped"
+
+
+def test_what_was_found_by_looking_does_not_undo_what_another_did_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keeper ended in order, or another kvtop started it anew, between the reading of the record and the looking
+    at its processes."""
+    gone = Who(os.getpid(), "other/1")
+    record.write(Record(name="x", state="running", keeper=gone, server=gone, ready_at=1.0))
+    orderly = Record(
+        name="x", state="stopped", keeper=gone, server=gone, ready_at=1.0, ended_at=2.0, ask=Ask("me", 1.5)
+    )
+    looked: list[str] = []
+
+    def runner_of(state: Record) -> object:
+        if not looked:
+            record.write(orderly)
+        looked.append(state.state)
+        return real(state)
+
+    real = look.runner_of
+    monkeypatch.setattr(look, "runner_of", runner_of)
+    assert look.look("x") == look.Seen("x", "stopped", orderly)
+    assert record.read("x") == orderly and looked[0] == "running"
+
+
+def test_what_outlived_server_and_keeper_can_be_stopped(program) -> None:  # type: ignore[no-untyped-def]
+    worker, sidecar = (Who.of(program(CALM).pid) for _ in range(2))
+    gone = Who(os.getpid(), "other/1")
+    assert worker is not None and sidecar is not None
+    made = Record(name="x", state="running", keeper=gone, server=gone, family=[gone, worker], sidecars=[sidecar])
+    record.write(made)
+    assert look.look("x").state == "failed" and client.stoppable(look.look("x"))
+    ended = client.stop("x", "a test")
+    assert (ended.state, ended.family, ended.sidecars) == ("stopped", [], [])
+    assert not worker.lives and not sidecar.lives
+    with pytest.raises(KvtopError, match="x does not run"):
+        client.stop("x", "a test")
+
+
+def test_a_stop_leaves_what_another_kvtop_started_anew_alone(program) -> None:  # type: ignore[no-untyped-def]
+    server = Who.of(program(CALM).pid)
+    gone = Who(os.getpid(), "other/1")
+    assert server is not None
+    old = Record(name="x", state="running", keeper=gone, server=server, started_at=1.0)
+    new = Record(name="x", state="running", keeper=gone, server=server, started_at=2.0)
+    record.write(new)
+    with pytest.raises(KvtopError, match="another kvtop started x anew"):
+        client._alone(old, "a test", time.sleep, False)
+    assert server.lives and record.read("x") == new
+
+
+def test_after_stop_is_run_once_though_two_are_asked() -> None:
+    from kvtop.profiles.launch import Launch
+    from kvtop.profiles.profile import Profile
+    from kvtop.profiles.profile import Start as Started
+
+    profile = Profile(start=Started(after_stop=["exit 3"]))
+    chosen = client.Chosen("x", "", profile, Launch(argv=(), serve=()))
+    record.write(Record(name="x", state="stopped", after_stop=1, after_owed=True))
+    assert client.run_after_stop(chosen) == ["after_stop command 1 of 1 failed with exit code 3"]
+    with pytest.raises(KvtopError, match="after_stop of x is not owed any more"):
+        client.run_after_stop(chosen)
+
+
+def test_a_keeper_gets_the_time_that_its_profile_may_take() -> None:
+    one = Record(name="x", stop_wait_s=15.0, after_stop=2, sidecars=[Who(1, "a/1")])
+    assert client._patience_s(one) == 15 + 60 + 2 * 300 + 10 + 10
+    assert client._patience_s(Record(name="x", runner="systemd", unit="u", stop_wait_s=15.0)) == 15 + 60 + 120
 
 
 def test_a_word_for_the_keeper_is_read_once() -> None:
@@ -208,3 +294,16 @@ def test_foreign_servers(monkeypatch: pytest.MonkeyPatch, program) -> None:  # t
     same = Launch(argv=(), serve=("/m/x", "--block_size=32", "--port", "8003"))
     (found,) = adopt.foreign({"other": Launch(argv=(), serve=("/m/y",)), "same": same})
     assert (found.who.pid, found.profile, found.words) == (theirs, "same", f"process {theirs} on port 8003")
+
+
+def test_a_server_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    who = Who.of(os.getpid())
+    assert who is not None
+    monkeypatch.setattr(family.signal, "pidfd_send_signal", refused)
+    one = adopt.Foreign(VllmProcess(os.getpid(), "api", ("vllm", "serve"), port=8003), who)
+    with pytest.raises(KvtopError) as told:
+        adopt.end(one, 1.0)
+    assert str(told.value) == f"process {os.getpid()} on port 8003 is another user's\n  stop it as that user"

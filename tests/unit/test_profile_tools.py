@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
+
 import pytest
 
-from kvtop.profiles.running.tools import Done
+from kvtop.profiles.running import tools
+from kvtop.profiles.running.tools import Done, Failed
 
 NO_COMPOSE = """unknown shorthand flag: 'f' in -f
 
@@ -37,3 +41,33 @@ Error response from daemon: driver failed: port is already allocated
 )
 def test_the_first_error_is_told(out: str, err: str, why: str) -> None:
     assert Done(1, out, err).why == why
+
+
+BOTH = "import os\nfor i in range(4): os.write(1 + i % 2, b'line %d\\n' % i)\n"
+
+
+def test_a_log_has_both_streams_in_their_order_and_of_a_long_one_the_end() -> None:
+    words = [sys.executable, "-c", BOTH]
+    assert tools.log(words) == b"line 0\nline 1\nline 2\nline 3\n"
+    assert tools.log(words, 9) == b"2\nline 3\n"
+
+
+def test_a_log_that_its_tool_does_not_give() -> None:
+    with pytest.raises(Failed, match=r"failed: no such container$"):
+        tools.log([sys.executable, "-c", "print('no such container'); raise SystemExit(1)"])
+
+
+def test_of_a_long_answer_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "_MAX_BYTES", 5)
+    assert tools.run([sys.executable, "-c", "print('0123456789')"]).out == "6789\n"
+
+
+def test_without_room_for_an_answer_nothing_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keeper that asks docker or systemctl takes this for no answer; an OSError would end the server."""
+
+    def full() -> object:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(Failed, match=r"^docker cannot be run: no temporary file: No space left on device$"):
+        tools.run(["docker", "inspect"])

@@ -11,7 +11,12 @@ from kvtop.sources.url import discreet
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose mistakes are kvtop's errors."""
+    """argparse whose mistakes are kvtop's errors. Every command takes --debug: `main` shows tracebacks then."""
+
+    def __init__(self, *, debug: str = argparse.SUPPRESS, **more: Any) -> None:
+        """`debug`: what --help says of it, where it is named at all."""
+        super().__init__(**more)
+        self.add_argument("--debug", action="store_true", help=debug)
 
     def error(self, message: str) -> NoReturn:
         said, colon, typed = message.partition(": ")  # only behind it stands what was typed

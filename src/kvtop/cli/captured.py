@@ -19,7 +19,7 @@ from kvtop.capture.store.schema import NoStore, StoreError
 from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Record, Source, TurnState
 from kvtop.cli import table
-from kvtop.cli.stdio import tell
+from kvtop.cli.stdio import agreed, tell
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.model.judge import Thresholds
 from kvtop.model.shown_turn import CONTINUES
@@ -30,6 +30,7 @@ PAGE = 1000
 """Turns that are read at a time, and those that the prefill rate is worked out from."""
 LAST = 20
 """Turns of a table that goes to no terminal."""
+_NOBODY = "--forget all deletes every captured turn: nobody is here to be asked"
 BROKEN_OFF = {"abort": "aborted by the server", "error": "failed: the engine gave up"}
 """By finish reason, of a stream that the server ended in order."""
 COLUMNS = (
@@ -80,11 +81,8 @@ def forget(words: Sequence[str], *, yes: bool, as_json: bool) -> int:
         if not (everything and known):
             raise
         count = "turns"  # nobody can tell how many
-    if (
-        everything
-        and not yes
-        and not _agreed(f"delete all {count} in {printable(str(path))}, and damaged files of it?")
-    ):
+    question = f"delete all {count} in {printable(str(path))}, and damaged files of it?"
+    if everything and not yes and not agreed(question, _NOBODY, "say --yes to mean it"):
         return 1
     before = schema.moved_aside(path)
     with Store.open(path, write=True) as store:
@@ -212,14 +210,6 @@ def _json(rows: Iterator[tuple[Captured, bool | None]]) -> None:
 def _fitting() -> int:
     """Rows that a terminal holds with the heading, a line below and the prompt."""
     return max(1, shutil.get_terminal_size().lines - 3) if sys.stdout.isatty() else LAST
-
-
-def _agreed(question: str) -> bool:
-    """Raises UsageError where nobody can be asked."""
-    if not sys.stdin.isatty():
-        raise UsageError("--forget all deletes every captured turn: nobody is here to be asked", "say --yes to mean it")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _table(

@@ -23,6 +23,7 @@ INSTEAD = "for scripts and status lines: kvtop snapshot --json, kvtop snapshot -
 def parser() -> Parser:
     """The options of the dashboard."""
     out = Parser(
+        debug="show tracebacks and write a log file",
         prog="kvtop",
         description="The dashboard of the vLLM servers at URL, else of config.toml, else found on this box.",
     )
@@ -31,7 +32,6 @@ def parser() -> Parser:
     out.add_argument(
         "--theme", metavar="NAME", type=theme, help="see themes/*.toml and the folder themes/ beside config.toml"
     )
-    out.add_argument("--debug", action="store_true", help="show tracebacks and write a log file")
     return out
 
 

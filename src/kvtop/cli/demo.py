@@ -33,6 +33,7 @@ simulation's."""
 def _parser() -> Parser:
     plays = "\n".join(f"  {one.name:<14} {one.words}" for one in SCENARIOS.values())
     parser = Parser(
+        debug="show tracebacks",
         prog="kvtop demo",
         description=DESCRIPTION,
         epilog=f"scenarios:\n{plays}",
@@ -47,7 +48,6 @@ def _parser() -> Parser:
     windows = [key for key, _, _ in WINDOWS]
     parser.add_argument("--window", metavar="W", choices=windows, help="10s, 1m, 5m, 1h or start")
     parser.add_argument("--theme", metavar="NAME", type=theme, help="as for the dashboard")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import shutil
@@ -38,16 +37,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("which", metavar="OLD NEW", nargs="*", help="ids of turns, or two files")
     parser.add_argument("--url", help="ask this server for tokens, instead of the one that the turns went to")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if len(args.which) > 2:
         raise UsageError("kvtop diff compares two: OLD NEW", "kvtop diff --help tells more")
-    from kvtop.cli.triaging import is_turn
+    from kvtop.cli.triaging import files_of
 
-    files = [name for name in args.which if not is_turn(name)]
-    if files and len(args.which) != 2:
-        raise UsageError(f"'{printable(files[0], 60)}' is no id of a turn", "two files, or ids that kvtop turns lists")
-    if files:
+    if files_of(args.which):
         return asyncio.run(_files(*args.which, url=args.url, as_json=args.json))
     return asyncio.run(_turns([int(id) for id in args.which], args.url, as_json=args.json))
 

@@ -40,7 +40,6 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("url", nargs="*", metavar="URL", help="the servers; else those of config.toml, else found here")
     parser.add_argument("--json", action="store_true", help='one JSON document: {"sees": [{what, ok, because, fix}]}')
-    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(list(argv))
 
     from kvtop.cli.checks import checks

@@ -27,7 +27,7 @@ def leave_if_busy(code: int) -> None:
     beside = [thread for thread in threading.enumerate() if thread.daemon]
     for thread in beside:
         thread.join(max(0.0, deadline - time.monotonic()))
-    if any(thread.is_alive() for thread in beside):
+    if threading.active_count() > 1:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()

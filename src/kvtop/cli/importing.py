@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -46,7 +45,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("files", metavar="FILE", nargs="+", help="files; for claude-bodies also their folder")
     parser.add_argument("--format", choices=FORMATS, metavar="F", help=f"{', '.join(FORMATS)}; guessed where left out")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     try:
         opened = [Opened(Path(name), args.format, lambda line: tell(f"kvtop: {line}")) for name in args.files]

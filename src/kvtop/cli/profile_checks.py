@@ -93,6 +93,10 @@ def _of_record(state: Record, names: set[str]) -> Iterator[Row]:
         elif state.server is not None and not state.container and not state.unit:
             because = f"{name} is {state.state} by its record, and neither keeper nor server is there"
             yield Row("profile's record", False, because, "kvtop profile list finds out how it ended")
+    elif left := [who.pid for who in (*state.family, *state.sidecars) if who.lives and not kept]:
+        shown = f"{', '.join(map(str, left[:5]))}{', …' if len(left) > 5 else ''}"
+        because = f"of {name}, which is {state.state}: {len(left)} outlived its server and its keeper: {shown}"
+        yield Row("profile's processes", False, because, f"kvtop profile stop {name} ends them")
     elif state.after_owed:
         because = f"after_stop of {name} was not run: its keeper was gone"
         yield Row("profile's after_stop", False, because, f"kvtop profile stop {name} offers it")

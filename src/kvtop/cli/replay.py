@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
-import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvtop.cli.args import Parser, seconds
+from kvtop.cli.stdio import agreed, tell
 from kvtop.errors import UsageError, printable
 from kvtop.triage.kinds import Verdict
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 60.0
 LOOK_S = 1.0
+_NOBODY = "a replay writes into the server's cache: nobody is here to be asked"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,7 +49,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--allow-remote", action="store_true", help="also to a server that is not this machine")
     parser.add_argument("--yes", action="store_true", help="do not ask before writing")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if len(args.which) > 2:
         raise UsageError("kvtop replay sends two: OLD NEW", "kvtop replay --help tells more")
@@ -65,7 +64,7 @@ async def _replay(args: argparse.Namespace) -> int:
         if not plan.idle and not args.force:
             raise refused(plan)
         _tell(f"{plan.url}: {plan.sentence}")
-        if not args.yes and not _agreed():
+        if not args.yes and not agreed("send it?", _NOBODY, "say --yes to mean it"):
             return 1
         try:
             found = await replay.run(force=args.force, told=lambda run: _tell(_row(run)))
@@ -89,22 +88,7 @@ async def _idle(replay: Replay, wait_s: float) -> Plan:
         await asyncio.sleep(LOOK_S)
 
 
-def _agreed() -> bool:
-    """Raises UsageError where nobody can be asked."""
-    if not sys.stdin.isatty():
-        raise UsageError("a replay writes into the server's cache: nobody is here to be asked", "say --yes to mean it")
-    print("send it? [y/N] ", end="", file=sys.stderr, flush=True)
-    # A loop that runs takes ctrl-c for itself, and tells nobody who reads a line.
-    loops = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
-    finally:
-        signal.signal(signal.SIGINT, loops)
-
-
 def _tell(line: str) -> None:
-    from kvtop.cli.stdio import tell
-
     tell(f"kvtop: {printable(line, 400)}")
 
 

@@ -10,8 +10,8 @@ from kvtop.capture.store.store import Store
 from kvtop.cli.diff import request_of
 from kvtop.cli.stdio import tell
 from kvtop.cli.target import settings
-from kvtop.cli.triaging import book, is_turn, newest, rate_of, target
-from kvtop.errors import UsageError, printable
+from kvtop.cli.triaging import book, files_of, newest, rate_of, target
+from kvtop.errors import UsageError
 from kvtop.triage.kinds import Kind
 from kvtop.triage.replay import Replay
 from kvtop.triage.replay_notes import Notes
@@ -23,9 +23,7 @@ from kvtop.triage.replay_server import ReplayServer, allowed
 async def prepared(which: Sequence[str], *, url: str | None, fix: Sequence[str], remote: bool) -> AsyncIterator[Replay]:
     """Raises UsageError for what cannot be sent."""
     kinds = [kind_of(one) for one in fix]
-    files = [name for name in which if not is_turn(name)]
-    if files and len(which) != 2:
-        raise UsageError(f"'{printable(files[0], 60)}' is no id of a turn", "two files, or ids that kvtop turns lists")
+    files = files_of(which)
     if url is not None:
         allowed(url, remote=remote)
     rate = None

@@ -63,7 +63,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     form.add_argument("--line", action="store_true", help="one line of at most 60 cells, for a status bar")
     parser.add_argument("--from", dest="before", metavar="A", help="a saved /metrics text (plain or gzip) ...")
     parser.add_argument("--to", dest="after", metavar="B", help="... and a later one: no server is asked")
-    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(list(argv))
     if (args.before is None) != (args.after is None):
         raise UsageError("--from and --to go together", "kvtop snapshot --from A.txt --to B.txt --json")

@@ -34,6 +34,19 @@ def tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def agreed(question: str, nobody: str, fix: str) -> bool:
+    """Whether a person at the terminal says yes. Raises UsageError, `nobody` and `fix`, where there is none to ask."""
+    if not sys.stdin.isatty():
+        raise UsageError(nobody, fix)
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    # A loop that runs takes ctrl-c for itself, and tells nobody who reads a line.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def finish() -> None:
     """Write out what stdout holds. Raises OSError where it cannot be."""
     sys.stdout.flush()

@@ -59,7 +59,6 @@ def parser() -> Parser:
     jobs.add_argument("--how", nargs="?", const="", metavar="AGENT", help="the lines that point an agent at the tap")
     out.add_argument("--json", action="store_true", help="with --status: one JSON list")
     out.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
-    out.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     return out
 
 

@@ -54,6 +54,14 @@ def is_turn(text: str) -> bool:
     return is_id(text) and not Path(text).exists()
 
 
+def files_of(which: Sequence[str]) -> list[str]:
+    """Those that are files and no ids of turns. Raises UsageError for one of two kinds, and one file alone."""
+    files = [name for name in which if not is_turn(name)]
+    if files and len(which) != 2:
+        raise UsageError(f"'{printable(files[0], 60)}' is no id of a turn", "two files, or ids that kvtop turns lists")
+    return files
+
+
 async def answered(
     store: Store,
     turn: Captured | None,

@@ -38,7 +38,6 @@ def main(argv: Sequence[str]) -> int:
         help="instead: requests that can be told apart from the counters of consecutive /metrics texts, *.txt or "
         "*.txt.gz in name order; a row of n requests holds their means",
     )
-    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     _one_thing(args)
     if args.from_metrics is not None:

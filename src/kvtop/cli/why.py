@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import textwrap
@@ -28,7 +27,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("turn", metavar="TURN", nargs="?", help="its id (default: the latest slow one)")
     parser.add_argument("--url", help="ask this server for tokens, instead of the one that the turn went to")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     from kvtop.cli.triaging import turn_id
 

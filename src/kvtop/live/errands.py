@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvtop import paths
 from kvtop.errors import KvtopError, printable
 
 LONGEST_S = 24 * 3600.0
@@ -46,8 +47,6 @@ def run(words: Sequence[str]) -> Done:
     """
     import tempfile
 
-    from kvtop.profiles.running.client import own_environment
-
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             child = subprocess.Popen(
@@ -55,7 +54,7 @@ def run(words: Sequence[str]) -> Done:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env=own_environment(),
+                env=paths.child_environment(),
                 start_new_session=True,
             )
         except OSError as error:

@@ -168,8 +168,7 @@ def _lines(state: Record, words: list[str] | None) -> tuple[str, ...]:
     try:
         if words is None:
             return tuple(line for line in logs.last_lines(Path(state.log), TAIL_LINES) if line)
-        done = tools.run(words)
-        said = (done.out + done.err).encode().splitlines()[-TAIL_LINES:]
+        said = tools.log(words).splitlines()[-TAIL_LINES:]
         return tuple(line for one in said if (line := clean(one)))
     except (OSError, tools.Failed):
         return ()

@@ -92,7 +92,7 @@ def find(name_or_path: str, where: Path | None = None) -> Found:
     """One profile, by its name or by the path of its file. Raises UsageError where there is no such file."""
     where = where or folder()
     if "/" in name_or_path or name_or_path.endswith(".toml"):
-        file = Path(name_or_path).expanduser().absolute()
+        file = paths.from_home(name_or_path).absolute()
     else:
         file = where / f"{name_or_path}.toml"
     try:

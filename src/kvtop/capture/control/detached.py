@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-import kvtop
 from kvtop import paths
 from kvtop.capture.control import running
 from kvtop.capture.control.plan import Leg
@@ -75,7 +74,7 @@ def start(name: str, ways: Sequence[Leg], *, store: Path | None, drain_s: float,
                     stderr=output,
                     pass_fds=(send,),
                     cwd="/",
-                    env=_environment(),
+                    env=paths.child_environment(),
                     start_new_session=True,
                 )
         finally:
@@ -130,12 +129,3 @@ def _log_file(path: Path) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
-
-
-def _environment() -> dict[str, str]:
-    """The child's: a kvtop that is run from a checkout is found from its folder too."""
-    env = dict(os.environ)
-    root = Path(kvtop.__file__).parents[1]
-    if root.name not in ("site-packages", "dist-packages"):
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), env.get("PYTHONPATH"))))
-    return env

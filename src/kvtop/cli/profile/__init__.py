@@ -53,9 +53,19 @@ def main(argv: Sequence[str]) -> int:
     try:
         return int(module.main(args[1:]))
     except KvtopError as error:
-        if "--json" in args and "--debug" not in args:
-            print(json.dumps(_document(args[1:], error), allow_nan=False))
+        _answer(args, error)
         raise
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        where = printable(str(error.filename or "kvtop profile"), 300)
+        _answer(args, KvtopError(f"{where}: {error.strerror or error}"))
+        raise
+
+
+def _answer(args: Sequence[str], error: KvtopError) -> None:
+    if "--json" in args and "--debug" not in args:
+        print(json.dumps(_document(args[1:], error), allow_nan=False))
 
 
 def _document(args: Sequence[str], error: KvtopError) -> dict[str, Any]:

@@ -50,7 +50,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("profile", metavar="PROFILE", help="its name, or the path of its file")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--verbose", action="store_true", help="also which rules could not tell, and for want of what")
-    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(list(argv))
     interrupt.as_usual()
     entry = folder.find(args.profile)

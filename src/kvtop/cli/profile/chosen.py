@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Sequence
 
 from kvtop.cli import stdio
@@ -27,6 +25,16 @@ def choose(entry: Entry) -> Chosen:
     return Chosen(entry.name, str(entry.file), profile, run, names)
 
 
+def name_of(word: str) -> str:
+    """The profile that is meant, by its name or the path of its file; by a name it need not be there any more."""
+    return folder.find(word).name if "/" in word else word
+
+
+def several(names: Sequence[str], fix: str) -> UsageError:
+    """It is not clear which of the servers that run is meant."""
+    return UsageError(f"{len(names)} servers run: {', '.join(printable(name, 60) for name in names)}", fix)
+
+
 def foreign() -> list[Foreign]:
     """The servers of this machine that kvtop did not start."""
     return adopt.foreign(launches(folder.read_all()))
@@ -34,16 +42,7 @@ def foreign() -> list[Foreign]:
 
 def asked(question: str, *, yes: bool, flag: str = "--yes") -> bool:
     """Whether a person at the terminal, or the flag, says yes. Raises UsageError where there is nobody to ask."""
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise UsageError(f"{question} There is no terminal to ask at", f"{flag} says yes")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return yes or stdio.agreed(question, f"{question} There is no terminal to ask at", f"{flag} says yes")
 
 
 def told(notes: Sequence[str]) -> None:

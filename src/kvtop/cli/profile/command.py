@@ -28,7 +28,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("profile", metavar="PROFILE", help="its name, or the path of its file")
     parser.add_argument("--diff", metavar="OTHER", help="what the profile OTHER runs differently")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
     entry = folder.find(args.profile)
     profile = entry.usable()

@@ -70,7 +70,6 @@ def _parser() -> Parser:
     parser.add_argument("--name", metavar="P", help="what the profile is called; else by the file or the model")
     parser.add_argument("--force", action="store_true", help="write over a profile of that name")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
 
@@ -83,7 +82,7 @@ def _made(
 
     try:
         if file is not None:
-            made, form = pick.import_file(Path(file).expanduser(), form, service)
+            made, form = pick.import_file(paths.from_home(file), form, service)
             return made, f"{_ABOUT[form]}, {file}", _called(Path(file).stem, made)
         draft = Draft()
         if pid is not None:

@@ -35,7 +35,6 @@ def main(argv: Sequence[str]) -> int:
         "health, all at once, for 2 s at most.",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
     entries = folder.read_all()
     said = answers(entries)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kvtop.cli import stdio
 from kvtop.cli.args import Parser
+from kvtop.cli.profile.chosen import name_of, several
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.interrupt import CODE
 from kvtop.profiles import folder
@@ -19,6 +20,7 @@ from kvtop.profiles.running.text import MAX_LINE, Lines
 from kvtop.profiles.secret import shown
 
 _POLL_S = 0.25
+"""Python's library has no event for a file that grows; four looks a second cost nothing."""
 _MOST = 1_000_000
 
 
@@ -33,21 +35,20 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("-n", type=int, default=50, metavar="N", help="so many lines (default 50)")
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
     parser.add_argument("--grep", default="", metavar="TEXT", help="only lines with TEXT, whatever its case")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
     if not 0 <= args.n <= _MOST:
         raise UsageError(f"-n is 0 to {_MOST}")
     seen = _which(args.profile)
     try:
-        shown = _from_tool(seen, args.n, args.follow, args.grep)
-        return shown if shown is not None else _from_file(seen, args.n, args.follow, args.grep)
+        code = _from_tool(seen, args.n, args.follow, args.grep)
+        return code if code is not None else _from_file(seen, args.n, args.follow, args.grep)
     except KeyboardInterrupt:
         return CODE
 
 
 def _which(named: str | None) -> Seen:
     if named is not None:
-        seen = look.look(folder.find(named).name if "/" in named else named)
+        seen = look.look(name_of(named))
         if seen.record is None:
             entry = folder.find(named)
             name = printable(entry.name, 80)
@@ -59,8 +60,7 @@ def _which(named: str | None) -> Seen:
     if len(running) == 1:
         return running[0]
     if running:
-        names = ", ".join(printable(seen.name, 60) for seen in running)
-        raise UsageError(f"{len(running)} servers run: {names}", "name one: kvtop profile logs PROFILE")
+        raise several([seen.name for seen in running], "name one: kvtop profile logs PROFILE")
     past = [seen for seen in look.every() if seen.record is not None]
     if not past:
         raise KvtopError("no profile was ever started", "kvtop profile start PROFILE")
@@ -76,24 +76,19 @@ def _from_tool(seen: Seen, count: int, follow: bool, text: str) -> int | None:
     want, lines = text.casefold(), Lines()
     if not follow:
         try:
-            done = tools.run(words, timeout_s=60)
+            said = tools.log(words)
         except tools.Failed as error:
             raise KvtopError(str(error)) from None
-        if done.code:
-            raise KvtopError(f"{' '.join(words[:2])} failed: {done.why or f'exit code {done.code}'}")
-        said = (done.out + done.err).encode()
         found = [line for line in lines.feed(said + b"\n") if want in line.casefold()]
         _show(found[-count:] if count else [])
         return 0
     tail = files.CommandTail(words)
     try:
-        while True:
-            over = tail.child.poll() is not None
-            while data := tail.read():
-                _show([line for line in lines.feed(data) if want in line.casefold()])
-            if over:
-                return 0
-            time.sleep(_POLL_S)
+        while data := tail.wait():
+            _show([line for line in lines.feed(data) if want in line.casefold()])
+        if code := tail.child.wait():
+            raise KvtopError(f"{' '.join(words[:2])} failed: exit code {tools.code_of(code)}")
+        return 0
     finally:
         tail.close()
 
@@ -103,9 +98,11 @@ def _from_file(seen: Seen, count: int, follow: bool, text: str) -> int:
     path = Path(seen.record.log)
     try:
         size = path.stat().st_size
-        _show(files.last_lines(path, count, text))
+        _show(files.last_lines(path, count, text, size))
     except OSError as error:
-        raise KvtopError(f"{path}: {error.strerror or error}", "it is made when the server starts") from None
+        raise KvtopError(
+            f"{printable(str(path), 300)}: {error.strerror or error}", "it is made when the server starts"
+        ) from None
     if not follow:
         if size <= seen.record.log_offset and seen.state == "failed":
             why = f": {shown(seen.record.why, 400)}" if seen.record.why else ""

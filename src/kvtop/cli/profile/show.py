@@ -26,7 +26,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("profile", nargs="?", metavar="PROFILE", help="its name, or the path of its file")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--schema", action="store_true", help="the JSON Schema of such a file, for editors")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
     if args.schema:
         from kvtop.profiles.schema import schema_text

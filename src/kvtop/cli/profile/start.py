@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kvtop.cli import stdio
 from kvtop.cli.args import Parser
 from kvtop.cli.profile import checking, following
+from kvtop.cli.profile.answered import Answered
 from kvtop.cli.profile.chosen import choose, failed, told
 from kvtop.errors import KvtopError, printable
 from kvtop.interrupt import CODE
@@ -28,7 +29,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--yes", action="store_true", help="start in spite of warnings, without asking")
     parser.add_argument("--detach", action="store_true", help="return at once")
     parser.add_argument("--json", action="store_true", help="one JSON document at the end")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
     entry = folder.find(args.profile)
     chosen = choose(entry)
@@ -48,17 +48,15 @@ def main(argv: Sequence[str]) -> int:
         running = now.state in ("starting", "running") and now.record is not None
         stdio.tell(still_starts(name, chosen.launch.port) if running else "kvtop: nothing was started")
         return CODE
-    if args.json:
-        print(json.dumps(following.document(seen), allow_nan=False))
-        return 0 if seen.state == "running" else 1
     if seen.state == "running":
-        print(following.ready_words(seen))
+        print(json.dumps(following.document(seen), allow_nan=False) if args.json else following.ready_words(seen))
         return 0
     told(seen.record.notes if seen.record is not None else ())
+    error = failed(chosen.name, seen.record.why if seen.record is not None else "")
     if seen.state == "stopped":
         by = seen.record.ask.by if seen.record is not None and seen.record.ask is not None else "another kvtop"
-        raise KvtopError(f"{name} was stopped before it answered, by {printable(by, 80)}")
-    raise failed(chosen.name, seen.record.why if seen.record is not None else "")
+        error = KvtopError(f"{name} was stopped before it answered, by {printable(by, 80)}")
+    raise Answered(error.what, error.fix, following.document(seen))
 
 
 def _detached(name: str, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from kvtop.cli import stdio
 from kvtop.cli.args import Parser
 from kvtop.cli.profile import following
-from kvtop.cli.profile.chosen import asked, choose, foreign, told
+from kvtop.cli.profile.chosen import asked, choose, foreign, name_of, several, told
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.interrupt import CODE
 from kvtop.model.words import secs
@@ -17,6 +17,7 @@ from kvtop.profiles.running import adopt, client, look
 from kvtop.profiles.running.adopt import Foreign
 from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
+from kvtop.profiles.running.record import Record
 
 FOREIGN_WAIT_S = 15.0
 _NONE = "no server runs that kvtop could stop"
@@ -35,14 +36,18 @@ def main(argv: Sequence[str]) -> int:
         "--yes", action="store_true", help="also a server that kvtop did not start; run after_stop that is owed"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
     chosen = which(args.profile)
     if isinstance(chosen, Foreign):
         return _stop_foreign(chosen, args.yes, args.json)
     name = printable(chosen.name, 80)
-    if chosen.state in ("stopped", "failed") and chosen.record is not None:  # after_stop is owed
-        return 0 if _owed(chosen.name, chosen.record.file, args.yes, args.json) else 1
+    if chosen.record is not None and not client.stoppable(chosen):  # after_stop is owed
+        run = _owed(chosen.record, args.yes)
+        if args.json:
+            print(json.dumps(following.document(look.look(chosen.name)), allow_nan=False))
+        elif run:
+            print(f"{name}: {run}")
+        return 0 if run else 1
     try:
         state = client.stop(chosen.name, "kvtop profile stop")
     except KeyboardInterrupt:
@@ -52,36 +57,31 @@ def main(argv: Sequence[str]) -> int:
         return CODE
     if args.json:
         if state.after_owed:
-            _owed(chosen.name, state.file, args.yes, False)
+            _owed(state, args.yes)
         print(json.dumps(following.document(look.look(chosen.name)), allow_nan=False))
         return 0 if not state.family else 1
     took = "" if state.ask is None or state.ended_at is None else f" after {secs(state.ended_at - state.ask.at)}"
     print(f"{name} stopped{took}")
     told(state.notes)
-    if state.after_owed:
-        _owed(chosen.name, state.file, args.yes, False)
+    if state.after_owed and (run := _owed(state, args.yes)):
+        print(f"{name}: {run}")
     return 0 if not state.family else 1
 
 
-def _owed(name: str, file: str, yes: bool, as_json: bool) -> bool:
-    """Offer what the keeper would have run; whether it was run."""
-    shown = printable(name, 80)
-    chosen = choose(folder.find(file or name))
-    n = len(chosen.profile.start.after_stop)
-    many = f"{n} after_stop command{'s' * (n != 1)}"
+def _owed(state: Record, yes: bool) -> str:
+    """Offer what the keeper would have run; what was run, in words. Empty: nothing, and why is told."""
     try:
-        run = asked(f"{shown} is gone, and its keeper was: {many} did not run. Run now?", yes=yes)
+        chosen = choose(folder.find(state.file or state.name))
+        n = len(chosen.profile.start.after_stop)
+        many = f"{n} after_stop command{'s' * (n != 1)}"
+        name = printable(state.name, 80)
+        if not asked(f"{name} is gone, and its keeper was: {many} did not run. Run now?", yes=yes):
+            return ""
     except UsageError as error:
         stdio.tell(f"kvtop: {error}")
-        run = False
-    if run:
-        said = client.run_after_stop(chosen)
-        told(said)
-        if not as_json:
-            print(f"{shown}: {many} run")
-    if as_json:
-        print(json.dumps(following.document(look.look(name)), allow_nan=False))
-    return run
+        return ""
+    told(client.run_after_stop(chosen))
+    return f"{many} run"
 
 
 def which(named: str | None) -> Seen | Foreign:
@@ -93,9 +93,9 @@ def which(named: str | None) -> Seen | Foreign:
         if found:
             return found[0]
     else:
-        name = folder.find(named).name if "/" in named else named
+        name = name_of(named)
         seen = look.look(name)
-        if seen.state in ("starting", "running", "stopping") or (seen.record is not None and seen.record.after_owed):
+        if client.stoppable(seen) or (seen.record is not None and seen.record.after_owed):
             return seen
         found = [one for one in foreign() if name in one.profiles]
         if found:
@@ -113,11 +113,8 @@ def _only() -> Seen | Foreign:
         return others[0]
     if not ours and not others:
         raise KvtopError(_NONE, "kvtop profile list shows the profiles")
-    names = [*(printable(seen.name, 60) for seen in ours), *(one.words for one in others if not ours)]
-    raise UsageError(
-        f"{len(names)} servers run: {', '.join(names)}",
-        "name one: kvtop profile stop PROFILE, or the number of its process",
-    )
+    names = [*(seen.name for seen in ours), *(one.words for one in others if not ours)]
+    raise several(names, "name one: kvtop profile stop PROFILE, or the number of its process")
 
 
 def _stop_foreign(one: Foreign, yes: bool, as_json: bool) -> int:
@@ -125,10 +122,7 @@ def _stop_foreign(one: Foreign, yes: bool, as_json: bool) -> int:
     if not asked(f"kvtop did not start {one.words}{whose}. Stop it?", yes=yes):
         raise KvtopError("nothing was stopped")
     with Lock(f"stops process {one.who.pid}"):
-        try:
-            done = adopt.end(one, FOREIGN_WAIT_S)
-        except PermissionError:
-            raise KvtopError(f"{one.words} is another user's", "stop it as that user") from None
+        done = adopt.end(one, FOREIGN_WAIT_S)
     notes = adopt.told(done, FOREIGN_WAIT_S)
     if as_json:
         document = {

@@ -10,7 +10,7 @@ from kvtop.cli import stdio
 from kvtop.cli.args import Parser
 from kvtop.cli.profile import checking, following
 from kvtop.cli.profile.answered import Answered
-from kvtop.cli.profile.chosen import asked, choose, failed, foreign, told
+from kvtop.cli.profile.chosen import asked, choose, failed, foreign, several, told
 from kvtop.cli.profile.start import still_starts
 from kvtop.cli.profile.stop import FOREIGN_WAIT_S
 from kvtop.errors import KvtopError, UsageError, printable
@@ -43,7 +43,6 @@ def main(argv: Sequence[str]) -> int:
         "--stop-foreign", action="store_true", help="also stop a server that kvtop did not start, without asking"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document at the end")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
     entry = folder.find(args.profile)
     return _Switch(choose(entry), args).run(entry, args.force)
@@ -60,6 +59,8 @@ class _Switch:
         self._name = printable(new.name, 80)
         self._former: Chosen | None = None
         self._old: Seen | Foreign | None = None
+        self._stops = False
+        """It has begun to change what runs."""
 
     def run(self, entry: folder.Entry, force: bool) -> int:
         with Lock(f"switches to {self._new.name}", "wait for it") as lock:
@@ -67,6 +68,7 @@ class _Switch:
                 self._old = self._running(entry)
                 if not checking.allowed(entry, force=force, yes=self._yes, replacing=self._pids()):
                     raise KvtopError("nothing was stopped or started")
+                self._stops = True
                 self._stop()
                 client.start(self._new, lock)
                 seen = following.follow(self._new.name)
@@ -84,8 +86,7 @@ class _Switch:
         if itself is not None:
             raise KvtopError(f"{self._name} runs already", "--restart stops it and starts it afresh")
         if len(ours) > 1:
-            names = ", ".join(printable(seen.name, 60) for seen in ours)
-            raise UsageError(f"{len(ours)} servers run: {names}", "stop one: kvtop profile stop PROFILE")
+            raise several([seen.name for seen in ours], "stop one: kvtop profile stop PROFILE")
         if ours:
             if ours[0].state == "starting":
                 raise KvtopError(f"{ours[0].name} is starting", f"kvtop profile stop {ours[0].name} ends that")
@@ -190,10 +191,21 @@ class _Switch:
         new = look.look(self._new.name)
         if new.state in ("starting", "running") and new.record is not None:
             return still_starts(self._name, new.record.port)
+        if not self._stops:
+            if self._old is None:
+                return "kvtop: nothing was changed"
+            here = self._old
+            runs = f"{printable(here.name, 80)} runs{here.where}" if isinstance(here, Seen) else f"{here.words} runs"
+            return f"kvtop: nothing was changed: {runs}"
+        if isinstance(self._old, Foreign) and self._old.who.lives:
+            return (
+                f"kvtop: {self._old.words} lives still, and {self._name} was not started\n"
+                f"  kvtop profile stop {self._old.who.pid} ends it"
+            )
         if isinstance(self._old, Seen):
             old, name = look.look(self._old.name), printable(self._old.name, 80)
             if old.state == "running":
-                return f"kvtop: nothing was changed: {name} runs{old.where}"
+                return f"kvtop: {name} runs{old.where}, and {self._name} was not started"
             if old.state == "stopping":
                 return (
                     f"kvtop: {name} is being stopped, and {self._name} was not started\n"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kvtop.errors import KvtopError
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.match import servers
 from kvtop.profiles.running import aftermath, family, record
@@ -58,11 +59,14 @@ def family_of(one: Foreign) -> list[Who]:
 
 
 def end(one: Foreign, wait_s: float, pause: Pause = time.sleep) -> End:
-    """End it as kvtop ends its own: one SIGINT, then SIGKILL to it and what it had. Raises PermissionError.
+    """End it as kvtop ends its own: one SIGINT, then SIGKILL to it and what it had. Only `family_of` it.
 
-    Only `family_of` it.
+    Raises KvtopError where it is another user's.
     """
-    return family.end(one.who, (), wait_s, pause, time.monotonic, session=False)
+    try:
+        return family.end(one.who, (), wait_s, pause, time.monotonic, session=False)
+    except PermissionError:
+        raise KvtopError(f"{one.words} is another user's", "stop it as that user") from None
 
 
 def told(done: End, wait_s: float) -> list[str]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+import time
 from base64 import b64encode
 from urllib.parse import unquote, urlsplit
 
 import h11
 
 ASK_S = 2.0
+WHOLE_S = 10.0
+"""For a whole answer: one that trickles would hold a keeper, which has a server to end, for hours."""
 _MAX_BYTES = 4_000_000
 _CHUNK = 1 << 16
 
@@ -16,7 +19,8 @@ _CHUNK = 1 << 16
 def get(url: str) -> tuple[int, bytes]:
     """(status, body) of what answers there; of a long body the beginning. No redirect is followed.
 
-    Raises OSError where nothing answers in time, and ValueError for what is no HTTP, or no URL.
+    Raises OSError where nothing answers in time, or the answer does not end within WHOLE_S; ValueError for what is no
+    HTTP, or no URL.
     """
     parts = urlsplit(url)
     host, tls = parts.hostname or "127.0.0.1", parts.scheme == "https"
@@ -38,7 +42,7 @@ def listens(host: str, port: int) -> bool:
     """Whether anybody takes a connection there. vLLM holds its port from early on, and listens when it is ready."""
     try:
         socket.create_connection((host, port), ASK_S).close()
-    except OSError:
+    except (OSError, UnicodeError):  # the latter: it can be no name of a host
         return False
     return True
 
@@ -46,12 +50,15 @@ def listens(host: str, port: int) -> bool:
 def _exchange(link: socket.socket, path: str, headers: list[tuple[str, str]]) -> tuple[int, bytes]:
     talk = h11.Connection(h11.CLIENT)
     status, body = 0, b""
+    until = time.monotonic() + WHOLE_S
     try:
         asked = h11.Request(method="GET", target=path, headers=headers)
         link.sendall(talk.send(asked) + talk.send(h11.EndOfMessage()))
         while len(body) < _MAX_BYTES:
             event = talk.next_event()
             if event is h11.NEED_DATA:
+                if time.monotonic() > until:
+                    raise TimeoutError(f"the answer did not end within {WHOLE_S:g} s")
                 talk.receive_data(link.recv(_CHUNK))
             elif isinstance(event, h11.Response):
                 status = event.status_code

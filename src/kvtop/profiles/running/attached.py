@@ -41,7 +41,8 @@ async def ask(profile: Profile, timeout_s: float = TIMEOUT_S) -> Answering:
     try:
         if url:
             parts = urlsplit(url)
-            endpoint, path = parse(f"{parts.scheme}://{parts.netloc}"), parts.path or "/"
+            endpoint = parse(f"{parts.scheme}://{parts.netloc}")
+            path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         else:
             endpoint, path = parse(profile.attach.url), "/health"
     except UsageError as error:

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-import kvtop
 from kvtop import paths
 from kvtop.errors import KvtopError, printable
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import aftermath, family, look, progress, record
-from kvtop.profiles.running.helpers import SIDECAR_STOP_S, after_stop
+from kvtop.profiles.running.helpers import AFTER_S, SIDECAR_STOP_S, after_stop, end_sidecars
 from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.order import Order, environment
@@ -32,8 +31,6 @@ from kvtop.profiles.running.tools import Failed
 
 BEGIN_S = 20.0
 """For the keeper to write its first word."""
-STOP_MORE_S = 60.0
-"""What a stop may take beyond the wait for SIGINT: killing, clean-up, a tool of the runner."""
 LOOK_S = 0.2
 _LOG_BYTES = 100_000
 _keepers: list[subprocess.Popen[bytes]] = []
@@ -97,30 +94,26 @@ def _keeper(order: Order, lock_fd: int) -> subprocess.Popen[bytes]:
             stderr=log,
             pass_fds=(lock_fd,) if lock_fd >= 0 else (),
             cwd="/",
-            env=own_environment(),
+            env=paths.child_environment(),
             start_new_session=True,
         )
     finally:
         os.close(log)
     _keepers.append(child)
     assert child.stdin is not None and child.stdout is not None
-    with contextlib.suppress(BrokenPipeError):
-        child.stdin.write(msgspec.json.encode(order))
-        child.stdin.close()
     poll = select.poll()
     poll.register(child.stdout, select.POLLIN)
-    poll.poll(BEGIN_S * 1000)
-    child.stdout.close()
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(msgspec.json.encode(order))
+            child.stdin.close()
+        poll.poll(BEGIN_S * 1000)
+    except KeyboardInterrupt:
+        poll.poll(BEGIN_S * 1000)  # it comes up all the same: whoever tells what goes on looks at its record
+        raise
+    finally:
+        child.stdout.close()
     return child
-
-
-def own_environment() -> dict[str, str]:
-    """Of a process of kvtop's own, `python -P -m kvtop…`: one that is run from a checkout is found from its folder."""
-    env = dict(os.environ)
-    root = Path(kvtop.__file__).parents[1]
-    if root.name not in ("site-packages", "dist-packages"):
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), env.get("PYTHONPATH"))))
-    return env
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +134,7 @@ def follow(name: str, until: Callable[[Seen], bool], pause: family.Pause = time.
     while True:
         seen = look.look(name)
         state, now = seen.record, time.time()
-        shards = None
-        if state is not None and state.shards is not None and state.shards_done is not None:
-            shards = (state.shards_done, state.shards)
-        left = progress.left(state.stages, shards, past, now) if state is not None else None
+        left = progress.left(state.stages, state.loaded, past, now) if state is not None else None
         yield Step(seen, left, max(0.0, now - state.started_at) if state is not None else 0.0, len(past))
         if until(seen):
             return
@@ -159,11 +149,18 @@ def stop(name: str, by: str, pause: family.Pause = time.sleep, *, locked: bool =
     """
     seen = look.look(name)
     state = seen.record
-    if state is None or seen.state in ("stopped", "failed"):
+    if state is None or not stoppable(seen):
         raise KvtopError(f"{printable(name, 80)} does not run", "kvtop profile list shows what runs")
     if state.keeper is not None and state.keeper.lives:
         return _by_keeper(state, by, pause, locked)
     return _alone(state, by, pause, locked)
+
+
+def stoppable(seen: Seen) -> bool:
+    """Whether anything of it runs: its server, or workers and sidecars that outlived keeper and server."""
+    if seen.record is None or seen.state in ("starting", "running", "stopping"):
+        return seen.record is not None
+    return any(who.lives for who in (*seen.record.family, *seen.record.sidecars))
 
 
 def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
@@ -171,7 +168,7 @@ def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Rec
     if state.state != "stopping":
         record.ask(state.name, by, time.time())
         family.send(state.keeper, signal.SIGTERM)
-    until = time.monotonic() + state.stop_wait_s + STOP_MORE_S
+    until = time.monotonic() + _patience_s(state)
     while time.monotonic() < until:
         if not state.keeper.lives:
             now = record.read(state.name)
@@ -180,14 +177,25 @@ def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Rec
             return _alone(now or state, by, pause, locked)
         pause(family.POLL_S)
     raise KvtopError(
-        f"{state.name} does not end (its keeper: process {state.keeper.pid})", "kvtop profile logs shows what it does"
+        f"{printable(state.name, 80)} does not end (its keeper: process {state.keeper.pid})",
+        "kvtop profile logs shows what it does",
     )
+
+
+def _patience_s(state: Record) -> float:
+    """How long its keeper may take over the end of it."""
+    after = state.after_stop * AFTER_S + len(state.sidecars) * (SIDECAR_STOP_S + family.KILL_S)
+    return state.stop_wait_s + runner_of(state).end_more_s + after
 
 
 def _alone(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
     """Its keeper is gone: this process ends it and writes the record."""
     with contextlib.nullcontext() if locked else Lock(f"stops {state.name}"):
-        return _ended_here(state, by, pause)
+        now = record.read(state.name)
+        if now is None or (now.started_at, now.keeper) != (state.started_at, state.keeper):
+            name = printable(state.name, 80)
+            raise KvtopError(f"another kvtop started {name} anew", f"kvtop profile stop {name} ends that")
+        return _ended_here(now, by, pause) if stoppable(Seen(now.name, now.state, now)) else now
 
 
 def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
@@ -198,14 +206,13 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     try:
         done = runner.end(state.stop_wait_s, pause, time.monotonic)
     except (Failed, OSError) as error:
-        raise KvtopError(f"{state.name} does not end: {error}", "") from None
-    for sidecar in state.sidecars:
-        family.end(sidecar, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True)
-    state.notes = [*aftermath.told(done, state.stop_wait_s, True), *aftermath.left_over(state)]
+        raise KvtopError(f"{printable(state.name, 80)} does not end: {error}") from None
+    state.notes = aftermath.told(done, state.stop_wait_s, True)
+    end_sidecars(state, pause)
+    state.notes += aftermath.left_over(state)
     look.owe(state)
     state.state, state.ended_at, state.why = "stopped", time.time(), ""
     state.family = [who for who in state.family if who.lives]
-    state.sidecars = [who for who in state.sidecars if who.lives]
     record.write(state)
     return state
 
@@ -213,20 +220,22 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
 def run_after_stop(chosen: Chosen, env: Mapping[str, str] | None = None, pause: family.Pause = time.sleep) -> list[str]:
     """Run what is owed (`Record.after_owed`), as the profile has it now; what went wrong with it, in words.
 
-    Raises KvtopError where its environment cannot be made; it is owed still then.
+    Raises KvtopError where its environment cannot be made, it is owed still then; and where it is not owed: another
+    kvtop ran it, or started the profile anew.
     """
-    state = record.read(chosen.name)
     base = dict(os.environ if env is None else env)
     with Lock(f"runs after_stop of {chosen.name}"):
+        state = record.read(chosen.name)
+        if state is None or not state.after_owed:
+            raise KvtopError(f"after_stop of {printable(chosen.name, 80)} is not owed any more")
         try:
             made = environment(chosen.launch, base)
         except Failed as error:
             raise KvtopError(f"after_stop of {printable(chosen.name, 80)}: {error}") from None
         said = after_stop(chosen.profile.start.after_stop, made, chosen.launch.cwd, None, pause)
-        if state is not None:
-            state.after_owed = False
-            state.notes = [*state.notes, *said]
-            record.write(state)
+        state.after_owed = False
+        state.notes = [*state.notes, *said]
+        record.write(state)
     return said
 
 

@@ -142,7 +142,8 @@ def end(
     asked = send(server, signal.SIGTERM if politely else signal.SIGINT) if gently else False
     if politely:
         for who in family:
-            send(who, signal.SIGTERM)
+            with contextlib.suppress(PermissionError):
+                send(who, signal.SIGTERM)
     if asked:
         _until(lambda: not server.lives, wait_s, pause, clock)
         done.in_time = not server.lives

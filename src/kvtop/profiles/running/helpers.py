@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kvtop.errors import printable
@@ -27,13 +27,16 @@ _POLL_S = 0.25
 class Helpers:
     """Those of one profile."""
 
-    def __init__(self, name: str, profile: Profile, state: Record) -> None:
+    def __init__(self, name: str, profile: Profile, state: Record, save: Callable[[], None]) -> None:
+        """`save`: writes the record, where a sidecar stands as soon as it runs: without its keeper it is known by
+        that alone."""
+        self._save = save
         self._name = name
         self._profile = profile
         self._state = state
         self._env: Mapping[str, str] | None = None
         self._cwd: str | None = None
-        self._running: list[tuple[Sidecar, subprocess.Popen[bytes], Path, int]] = []
+        self._running: list[tuple[subprocess.Popen[bytes], Path, int]] = []
 
     def before(self, env: Mapping[str, str], cwd: str | None, log: int | None, pause: Pause, timeout_s: float) -> None:
         """Run the pre-start commands, then start the sidecars. Raises Failed, and what `pause` raises."""
@@ -52,21 +55,16 @@ class Helpers:
 
     def after(self, log: int | None, pause: Pause) -> None:
         """When the server is gone: its sidecars end, then the commands run. What fails is noted."""
-        for sidecar, child, _, fd in reversed(self._running):
-            who = Who.of(child.pid)
-            if who is not None:
-                end = family.end(who, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True)
-                if end.left:
-                    self._state.notes.append(f"the sidecar {printable(sidecar.name, 40)} does not end")
+        end_sidecars(self._state, pause)
+        for child, _, fd in self._running:
             child.poll()
             os.close(fd)
         self._running = []
-        self._state.sidecars = [who for who in self._state.sidecars if who.lives]
         self._state.notes += after_stop(self._profile.start.after_stop, self._env, self._cwd, log, pause)
 
     def rotate(self) -> None:
         """Keep the sidecars' logs small."""
-        for _, _, path, fd in self._running:
+        for _, path, fd in self._running:
             with contextlib.suppress(OSError):
                 logs.rotate(path, fd, self._profile.log.max_bytes)
 
@@ -88,12 +86,13 @@ class Helpers:
         except (OSError, ValueError) as error:
             os.close(fd)
             raise Failed(f"the sidecar {name} cannot be run: {getattr(error, 'strerror', None) or error}") from None
-        self._running.append((sidecar, child, path, fd))
+        self._running.append((child, path, fd))
         if who := Who.of(child.pid):
             self._state.sidecars.append(who)
+            self._save()
 
     def _ready(self, sidecar: Sidecar, until: float, pause: Pause) -> None:
-        name, child, path = printable(sidecar.name, 40), self._running[-1][1], self._running[-1][2]
+        name, (child, path, _) = printable(sidecar.name, 40), self._running[-1]
         while True:
             if child.poll() is not None:
                 code = tools.code_of(child.returncode)
@@ -103,6 +102,17 @@ class Helpers:
             if time.monotonic() > until:
                 raise Failed(f"the sidecar {name} does not answer at {shown(sidecar.ready_url, 120)}; its log: {path}")
             pause(_POLL_S)
+
+
+def end_sidecars(state: Record, pause: Pause) -> None:
+    """End them, the last one first, with what they left in their sessions. One that does not end is noted."""
+    for who in reversed(state.sidecars):
+        try:
+            left = family.end(who, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True).left
+        except PermissionError:
+            left = [who.pid]
+        state.notes += [f"a sidecar does not end: process {pid}" for pid in left]
+    state.sidecars = [who for who in state.sidecars if who.lives]
 
 
 def after_stop(

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import msgspec
 
+from kvtop import paths
 from kvtop.errors import printable
 from kvtop.profiles.launch import asked
 from kvtop.profiles.running import aftermath, failure, lock, logs, progress, ready, record
-from kvtop.profiles.running.helpers import Helpers
+from kvtop.profiles.running.helpers import Helpers, end_sidecars
 from kvtop.profiles.running.order import Order, environment
 from kvtop.profiles.running.progress import Progress
 from kvtop.profiles.running.record import Ask, Record, Start, Who
@@ -36,6 +37,8 @@ _OTHER_S = 2.0
 _LOOK_S = 2.0
 """Between two looks at the processes and the tier files of a server that starts."""
 _TOOL_S = 2.0
+_READS = 8
+"""Of a log in one go: one that grows faster than it is read keeps nobody from asking for the end."""
 _RUNNING_S = 5.0
 _FAMILY_S = 30.0
 LOG_BYTES = 4_000_000
@@ -59,7 +62,7 @@ class Keeper:
         self._record = _begun(order, last)
         self._runner = runner_of(self._record)
         self._progress = Progress()
-        self._helpers = Helpers(order.name, self._profile, self._record)
+        self._helpers = Helpers(order.name, self._profile, self._record, self.save)
         self._log: int | None = None
         self._until = time.monotonic() + self._profile.start.timeout_s
         self._told = self._ending = False
@@ -112,6 +115,7 @@ class Keeper:
         record.write(state)
         self._tell_started()
         env = environment(order.launch, order.base)
+        end_sidecars(state, self.pause)  # of the last start, where they outlived its keeper: they hold their ports
         if self._profile.start.before or self._profile.sidecar:
             self._progress.begin(progress.BEFORE, time.time())
             self.save()
@@ -139,8 +143,7 @@ class Keeper:
         ask_at = look_at = 0.0
         try:
             while True:
-                while data := tail.read():
-                    self._progress.feed(data, time.time())
+                self._read(tail)
                 if not self._runner.lives():
                     raise Failed(self._why_ended())
                 if time.monotonic() >= ask_at:
@@ -155,6 +158,7 @@ class Keeper:
                     self._runner.look()
                     tiers.look(self._progress.tier_files)
                     look_at = time.monotonic() + _LOOK_S
+                    self._rotate()
                 self.save()
                 if time.monotonic() > self._until:
                     raise Failed(self._too_late(said))
@@ -189,8 +193,7 @@ class Keeper:
         """What was logged before it answered; a tool that follows a log takes a moment to hand it on."""
         until = time.monotonic() + (_TOOL_S if isinstance(tail, logs.CommandTail) else 0.0)
         while True:
-            while data := tail.read():
-                self._progress.feed(data, time.time())
+            self._read(tail)
             if self._progress.now == progress.PORT or time.monotonic() >= until:
                 return
             self.pause(0.05)
@@ -205,17 +208,26 @@ class Keeper:
         looked = time.monotonic()
         while self._runner.lives():
             self.pause(_RUNNING_S)
-            if self._log is not None:
-                with contextlib.suppress(OSError):
-                    if logs.rotate(Path(self._record.log), self._log, self._profile.log.max_bytes):
-                        self._record.log_offset = 0
-                        self.save()
-            self._helpers.rotate()
+            self._rotate()
             if time.monotonic() - looked > _FAMILY_S:
                 looked = time.monotonic()
                 self._runner.look()
                 self.save()
         raise Failed(self._why_ended())
+
+    def _read(self, tail: logs.Tail) -> None:
+        for _ in range(_READS):
+            if not (data := tail.read()):
+                return
+            self._progress.feed(data, time.time())
+
+    def _rotate(self) -> None:
+        if self._log is not None:
+            with contextlib.suppress(OSError):
+                if logs.rotate(Path(self._record.log), self._log, self._profile.log.max_bytes):
+                    self._record.log_offset = 0
+                    self.save()
+        self._helpers.rotate()
 
     def _why_ended(self) -> str:
         state = self._record
@@ -257,7 +269,7 @@ class Keeper:
 
 
 def _begun(order: Order, last: Record | None) -> Record:
-    """The record of a start that begins. The container of the last one is known, so that it can be removed."""
+    """The record of a start that begins. The container and the sidecars of the last one are known, to be removed."""
     profile, launch = order.profile, order.launch
     at = time.time()
     return Record(
@@ -275,6 +287,7 @@ def _begun(order: Order, last: Record | None) -> Record:
         stop_wait_s=profile.start.stop_wait_s,
         keeper=Who.of(os.getpid()),
         container=last.container if last is not None and last.runner == profile.runner else "",
+        sidecars=last.sidecars if last is not None else [],
         unit=profile.systemd.unit,
         user_unit=profile.systemd.user,
         program=_program(order),
@@ -285,7 +298,7 @@ def _begun(order: Order, last: Record | None) -> Record:
 
 def _log_file(order: Order) -> Path:
     given = order.profile.log.file
-    return Path(given).expanduser().absolute() if given else logs.default(order.name)
+    return paths.from_home(given).absolute() if given else logs.default(order.name)
 
 
 def _program(order: Order) -> list[str]:

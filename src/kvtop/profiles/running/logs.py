@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import re
+import select
 import stat
 import subprocess
 from collections import deque
@@ -51,7 +52,8 @@ def open_log(path: Path, max_bytes: int) -> int:
 
 def rotate(path: Path, fd: int, max_bytes: int) -> bool:
     """Where it has grown past `max_bytes`: copied to `older`, then emptied. Raises OSError, the log as it was."""
-    if os.fstat(fd).st_size <= max_bytes:
+    size = os.fstat(fd).st_size
+    if size <= max_bytes:
         return False
     fresh = older(path).with_name(f".{path.name}.1.{os.getpid()}")
     fresh.unlink(missing_ok=True)
@@ -59,7 +61,8 @@ def rotate(path: Path, fd: int, max_bytes: int) -> bool:
         copy = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             at = 0
-            while data := os.pread(fd, _COPY, at):
+            # No more than as much again: one that grows faster than it is copied would fill the disk.
+            while at < 2 * size and (data := os.pread(fd, _COPY, at)):
                 at += os.write(copy, data)
         finally:
             os.close(copy)
@@ -120,6 +123,12 @@ class CommandTail:
         except OSError:  # nothing there now
             return b""
 
+    def wait(self) -> bytes:
+        """What it says next, as soon as it does; nothing: that was all."""
+        assert self.child.stdout is not None
+        select.select((self.child.stdout,), (), ())
+        return self.read()
+
     def close(self) -> None:
         if self.child.poll() is None:
             self.child.kill()
@@ -143,9 +152,10 @@ def since(path: Path, offset: int, limit: int) -> bytes:
         return b""
 
 
-def last_lines(path: Path, count: int, holds: str = "") -> list[str]:
-    """The last lines, of those with the text `holds` in them whatever its case; from the older file too where the new
-    one has too few. Read backwards: a large log is not read whole, unless what is looked for is rare.
+def last_lines(path: Path, count: int, holds: str = "", upto: int | None = None) -> list[str]:
+    """The last lines up to the byte `upto`, or to the end; of those with the text `holds` in them whatever its case,
+    and from the older file too where the new one has too few. Read backwards: a large log is not read whole, unless
+    what is looked for is rare.
 
     Raises OSError where the log cannot be read.
     """
@@ -153,7 +163,7 @@ def last_lines(path: Path, count: int, holds: str = "") -> list[str]:
     want = holds.casefold()
     for part in (path, older(path)):
         try:
-            lines = backwards(part)
+            lines = backwards(part, upto if part == path else None)
             for line in lines:
                 if len(found) >= count:
                     break
@@ -166,10 +176,14 @@ def last_lines(path: Path, count: int, holds: str = "") -> list[str]:
     return list(found)
 
 
-def backwards(path: Path) -> Iterator[bytes]:
-    """The lines of a file, last one first; those longer than MAX_LINE in pieces. Raises OSError."""
+def backwards(path: Path, upto: int | None = None) -> Iterator[bytes]:
+    """The lines of a file up to the byte `upto`, or to the end, last one first; those longer than MAX_LINE in pieces.
+    Raises OSError."""
     with path.open("rb") as file:
-        at = size_of_all = os.fstat(file.fileno()).st_size
+        at = os.fstat(file.fileno()).st_size
+        if upto is not None:
+            at = min(at, upto)
+        size_of_all = at
         rest = b""
         first = True
         while at > 0:

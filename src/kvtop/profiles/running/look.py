@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import time
 from dataclasses import dataclass
 
@@ -63,16 +63,18 @@ def look(name: str) -> Seen:
         return Seen(name, state.state, state)
     if state.state in ("stopped", "failed"):
         return Seen(name, state.state, state)
-    runner = runner_of(state)
-    if runner.lives():
-        if state.state == "starting" and runner.answers().ready:
-            state.state, state.ready_at = "running", time.time()
-            _save(state)
-        return Seen(name, state.state, state)
-    return Seen(name, _finished(state).state, state)
+    before = copy.deepcopy(state)
+    if not runner_of(state).lives():
+        _finish(state)
+    elif state.state == "starting" and runner_of(state).answers().ready:
+        state.state, state.ready_at = "running", time.time()
+    news = (state.state, state.container) != (before.state, before.container)
+    if news and not _saved(before, state):
+        return look(name)
+    return Seen(name, state.state, state)
 
 
-def _finished(state: Record) -> Record:
+def _finish(state: Record) -> None:
     """Neither keeper nor server: how it ended is worked out once."""
     ran = state.ready_at is not None
     if state.ask is not None:
@@ -87,8 +89,6 @@ def _finished(state: Record) -> Record:
         state.why = failure.ended(cause, state.exit_code, ran=ran) + "; its keeper was gone"
     state.ended_at = time.time()
     owe(state)
-    _save(state)
-    return state
 
 
 def owe(state: Record) -> None:
@@ -99,9 +99,12 @@ def owe(state: Record) -> None:
         state.notes.append(f"its keeper was gone: after_stop was not run; kvtop profile stop {name} offers it")
 
 
-def _save(state: Record) -> None:
-    with contextlib.suppress(OSError):
-        record.write(state)
+def _saved(before: Record, state: Record) -> bool:
+    """False: another kvtop stopped or started it meanwhile, so that this is no news any more."""
+    try:
+        return record.write_over(before, state)
+    except OSError:  # a full disk: the next look works it out once more
+        return True
 
 
 def every() -> list[Seen]:

@@ -44,7 +44,7 @@ _COMPILES = re.compile(
     r"Compiling a graph for "
 )
 KV_ROOM = re.compile(r"Available KV cache memory: (\d{1,6}(?:\.\d{1,4})?) GiB")
-KV_SIZE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
+KV_SIZE = re.compile(r"KV cache size: (\d[\d,]{0,19}) tokens")
 BLOCK = re.compile(r"Setting attention block size to (\d{1,7}) tokens")
 """Of a hybrid model alone, before its KV cache is made; not where --block-size fits already."""
 MAMBA = re.compile(r"Padding mamba page size by ")

@@ -43,8 +43,8 @@ def ask(host: str, port: int, *, health_url: str, names: Sequence[str], pids: Co
     if not listens(host, port):
         return Answer(False)
     if pids is not None:
-        here = listening()
-        if here is not None and here[port] is not None and here[port] not in pids:
+        pid = (listening() or {}).get(port)  # none: it has just gone, or listens in another network namespace
+        if pid is not None and pid not in pids:
             return Answer(
                 False, f"port {port} is held by {holder(port) or 'another process'}, not by this server", True
             )

@@ -129,6 +129,11 @@ class Record(msgspec.Struct, kw_only=True):
     notes: list[str] = []
     """What was seen after its end: killed, left over, removed."""
 
+    @property
+    def loaded(self) -> tuple[int, int] | None:
+        """(done, of) shards of the weights; None: not known."""
+        return None if self.shards is None or self.shards_done is None else (self.shards_done, self.shards)
+
 
 class Start(msgspec.Struct, frozen=True):
     """A start that went well."""
@@ -154,20 +159,27 @@ def folder() -> Path:
 
 
 def path_of(name: str) -> Path:
-    return folder() / f"{quote(name, safe='')}.json"
+    return folder() / f"{_quoted(name)}.json"
 
 
 def starts_path(name: str) -> Path:
-    return folder() / f"{quote(name, safe='')}.starts.json"
+    return folder() / f"{_quoted(name)}.starts.json"
 
 
 def _ask_path(name: str) -> Path:
-    return folder() / f"{quote(name, safe='')}.ask.json"
+    return folder() / f"{_quoted(name)}.ask.json"
+
+
+def _quoted(name: str) -> str:
+    """The record of a profile `coder.starts` is not the file of the starts of `coder`."""
+    stem, dot, last = quote(name, safe="").rpartition(".")
+    return f"{stem}{'%2E' if dot and last in ('starts', 'ask') else dot}{last}"
 
 
 def read(name: str) -> Record | None:
-    """None where there is none that can be read."""
-    return _decode(path_of(name), Record)
+    """None where there is none that can be read, or it is another profile's."""
+    found = _decode(path_of(name), Record)
+    return found if found is not None and found.name == name else None
 
 
 def every() -> list[Record]:
@@ -183,6 +195,16 @@ def every() -> list[Record]:
 def write(record: Record) -> None:
     """In one piece, 0600. Raises OSError."""
     _put(path_of(record.name), msgspec.json.encode(record))
+
+
+def write_over(old: Record | None, new: Record) -> bool:
+    """`write`, where the record is still `old`; False: somebody else has written it since. For those who only look,
+    and hold no lock: what they found out is stale where the server was stopped or started meanwhile. Raises OSError.
+    """
+    if read(new.name) != old:
+        return False
+    write(new)
+    return True
 
 
 def ask(name: str, by: str, at: float) -> None:

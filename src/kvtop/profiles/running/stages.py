@@ -35,7 +35,7 @@ def starting(seen: Seen, past: Sequence[Start], now: float) -> Starting | None:
     over = seen.state != "starting"
     ended = state.ready_at or state.ended_at
     at = ended if over and ended is not None else now
-    left = None if over else progress.left(state.stages, _shards(state), past, now)
+    left = None if over else progress.left(state.stages, state.loaded, past, now)
     lengths = [start.took_s for start in past]
     return Starting(
         profile=printable(state.name, 80),
@@ -50,10 +50,6 @@ def starting(seen: Seen, past: Sequence[Start], now: float) -> Starting | None:
         slowest_s=max(lengths, default=None),
         over=over,
     )
-
-
-def _shards(state: Record) -> tuple[int, int] | None:
-    return None if state.shards is None or state.shards_done is None else (state.shards_done, state.shards)
 
 
 def _stages(state: Record, usual: Mapping[str, float], at: float, over: bool) -> tuple[StartStage, ...]:
@@ -78,7 +74,7 @@ def _stages(state: Record, usual: Mapping[str, float], at: float, over: bool) ->
 
 
 def _share(stage: Stage, state: Record, took: float | None, usual: float | None) -> float | None:
-    shards = _shards(state)
+    shards = state.loaded
     if stage.name == progress.WEIGHTS and shards is not None and 0 <= shards[0] <= shards[1]:
         return shards[0] / max(1, shards[1])
     if took is None or not usual:

@@ -25,6 +25,11 @@ _ERROR = re.compile(
 QUICK_S = 15.0
 """For what only asks."""
 _MAX_BYTES = 4_000_000
+"""Of what a command said, from its end."""
+LOG_BYTES = 64_000_000
+"""Of a log that a runner's own tool gives."""
+LOG_S = 60.0
+"""For a tool that gives a log."""
 
 
 class Failed(Exception):
@@ -66,7 +71,7 @@ def run(
     `pause` raises.
     """
     name = shown(words if isinstance(words, str) else words[0] if words else "", 80)
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with _file(name) as out, _file(name) as err:
         try:
             child = subprocess.Popen(
                 words,
@@ -91,7 +96,21 @@ def run(
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             raise
-        return Done(code_of(child.returncode), _text(out), _text(err))
+        return Done(code_of(child.returncode), _text(_end(out, _MAX_BYTES)), _text(_end(err, _MAX_BYTES)))
+
+
+def log(words: Sequence[str], limit: int = LOG_BYTES) -> bytes:
+    """What a tool gives of a log: both of its streams in the order in which it wrote them, of a long one the end.
+
+    Raises Failed as `run`, and where its exit code is not 0.
+    """
+    with _file(shown(words[0], 80)) as file:
+        done = run(words, timeout_s=LOG_S, output=file.fileno())
+        said = _end(file, limit)
+    if done.code:
+        why = Done(done.code, _text(said[-_MAX_BYTES:]), "").why
+        raise Failed(f"{shown(' '.join(words[:2]), 80)} failed: {why or f'exit code {done.code}'}")
+    return said
 
 
 def code_of(returncode: int) -> int:
@@ -99,6 +118,18 @@ def code_of(returncode: int) -> int:
     return returncode if returncode >= 0 else 128 - returncode
 
 
-def _text(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read(_MAX_BYTES).decode("utf-8", "replace")
+def _file(name: str) -> IO[bytes]:
+    """Raises Failed: a server is not ended because there is no room for what a question about it would answer."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise Failed(f"{name} cannot be run: no temporary file: {error.strerror or error}") from None
+
+
+def _text(said: bytes) -> str:
+    return said.decode("utf-8", "replace")
+
+
+def _end(file: IO[bytes], limit: int) -> bytes:
+    file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+    return file.read(limit)

@@ -18,6 +18,8 @@ class Runner(ABC):
 
     look_s = 1.0
     """Between two looks at one that starts: each runs the runner's own tool."""
+    end_more_s = 60.0
+    """What an end may take beyond the wait that it is told: killing, clean-up, the runner's own tool."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -47,7 +49,7 @@ class Runner(ABC):
         return None
 
     def log_text(self, limit: int) -> bytes:
-        """The log of this start, of a long one its end."""
+        """The log of this start, of a long one its end; nothing where it cannot be had."""
         return logs.since(Path(self.record.log), self.record.log_offset, limit)
 
     def answers(self, health_url: str = "") -> ready.Answer:

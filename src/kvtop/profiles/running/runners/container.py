@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -29,6 +31,7 @@ class _State(msgspec.Struct, rename="pascal"):
     pid: int = 0
     exit_code: int = 0
     error: str = ""
+    started_at: str = ""
     oom: bool = msgspec.field(default=False, name="OOMKilled")
 
 
@@ -48,9 +51,18 @@ class Inspected(msgspec.Struct, rename="pascal"):
     """What `docker inspect` says of a container, as far as it is read."""
 
     id: str = ""
+    created: str = ""
     state: _State = msgspec.field(default_factory=_State)
     network_settings: _Network = msgspec.field(default_factory=_Network)
     host_config: _Host = msgspec.field(default_factory=_Host)
+
+    def begun_since(self, at: float) -> bool:
+        """Whether it was made or started after this Unix time."""
+        for text in (self.created, self.state.started_at):
+            with contextlib.suppress(ValueError, OverflowError):
+                if datetime.fromisoformat(text).timestamp() >= int(at):
+                    return True
+        return False
 
     def publishes(self, port: int) -> bool:
         rows = (self.network_settings.ports or {}).values()
@@ -69,7 +81,12 @@ class Container(Runner):
     def start(self, order: Order, env: Mapping[str, str], *, log: int | None, pause: Pause, timeout_s: float) -> None:
         launch = order.launch
         self._remove_last()
-        done = tools.run(launch.argv, env=env, cwd=launch.cwd, timeout_s=timeout_s, pause=pause)
+        try:
+            done = tools.run(launch.argv, env=env, cwd=launch.cwd, timeout_s=timeout_s, pause=pause)
+        except BaseException:
+            # The tool was killed; what it had asked for may have been made, and is to be ended as well.
+            self._take_half_made(launch.argv)
+            raise
         lines = done.out.split()
         if self.record.runner == "docker":
             made = lines[-1] if lines and _ID.match(lines[-1]) else ""
@@ -82,19 +99,21 @@ class Container(Runner):
         else:
             if done.code:
                 raise Failed(f"{' '.join(launch.argv[:2])} failed: {done.why or f'exit code {done.code}'}")
-            ids = self._run([*self.record.program, "ps", "-a", "-q", self.record.service]).out.split()
-            self.record.container = ids[0] if ids and _ID.match(ids[0]) else ""
+            self.record.container = self._of_service()
         if not self.record.container:
             raise Failed("the container's id is not known: its tool said none")
         self.look()
 
     def look(self) -> None:
         found = self._found()
-        if found is not None and found.state.pid > 0 and self.record.server is None:
-            self.record.server = Who.of(found.state.pid)
+        who = Who.of(found.state.pid) if found is not None and found.state.pid > 0 else None
+        if who is not None and who != self.record.server:  # docker may have started it again
+            self.record.server, self.record.family = who, []
         super().look()
 
     def lives(self) -> bool:
+        if not self.record.container and self.record.state == "starting":
+            self._take_half_made(self.record.argv)  # its keeper was killed in the middle of the start
         try:
             found = self.inspect()
         except Failed:
@@ -136,7 +155,9 @@ class Container(Runner):
         while left and clock() < until:
             pause(family.POLL_S)
             left = [who.pid for who in self.record.family if who.lives]
-        return End(in_time=self.code() not in (137, None), took_s=clock() - began, left=left)
+        took, code = clock() - began, self.code()
+        # One that is removed at its end (docker run --rm) takes its exit code with it.
+        return End(in_time=took < wait if code is None else code != 137, took_s=took, left=left)
 
     def tail(self) -> logs.Tail:
         return logs.CommandTail([*self._logs(), "--since", iso(self.record.started_at) or "0", "-f", *self._which()])
@@ -146,8 +167,10 @@ class Container(Runner):
 
     def log_text(self, limit: int) -> bytes:
         words = [*self._logs(), "--since", iso(self.record.started_at) or "0", *self._which()]
-        done = self._run(words)
-        return (done.out + done.err).encode()[-limit:]
+        try:
+            return tools.log(words, limit)
+        except Failed:
+            return b""
 
     def inspect(self) -> Inspected | None:
         """None where there is no such container. Raises Failed where it cannot be asked."""
@@ -186,6 +209,18 @@ class Container(Runner):
         done = self._ask("inspect", "--type", "container", "--format", "{{.Id}}", argv[argv.index("--name") + 1])
         found = done.out.strip()
         return found if done.code == 0 and _ID.match(found) else ""
+
+    def _of_service(self) -> str:
+        ids = self._run([*self.record.program, "ps", "-a", "-q", self.record.service]).out.split()
+        return ids[0] if ids and _ID.match(ids[0]) else ""
+
+    def _take_half_made(self, argv: Sequence[str]) -> None:
+        """A container that this start made, though its tool could not say so."""
+        with contextlib.suppress(Failed):
+            self.record.container = self._of_service() if self.record.runner == "compose" else self._named(argv)
+        found = self._found()
+        if found is None or not found.begun_since(self.record.started_at):
+            self.record.container = ""  # somebody else's, which was there before
 
     def _logs(self) -> list[str]:
         if self.record.runner == "compose":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 
@@ -23,6 +22,8 @@ _KILLED = "2"
 
 class Systemd(Runner):
     """One unit."""
+
+    end_more_s = Runner.end_more_s + STOP_S
 
     def start(self, order: Order, env: Mapping[str, str], *, log: int | None, pause: Pause, timeout_s: float) -> None:
         self.record.server = None
@@ -87,10 +88,9 @@ class Systemd(Runner):
     def log_text(self, limit: int) -> bytes:
         words = [*self._journalctl(), f"--since=@{int(self.record.started_at)}"]
         try:
-            done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
-        except (OSError, subprocess.TimeoutExpired):
+            return tools.log(words, limit)
+        except Failed:
             return b""
-        return done.stdout[-limit:]
 
     @property
     def _systemctl(self) -> list[str]:

@@ -43,8 +43,8 @@ class Venv(Runner):
             raise Failed(f"there is no program {name}; [venv] command names it, with its path or from PATH") from None
         except (OSError, ValueError) as error:
             raise Failed(f"{name} cannot be run: {getattr(error, 'strerror', None) or error}") from None
+        # Its processes are looked at later: a keeper that is killed before the record is written leaves it to nobody.
         self.record.server = Who.of(self._child.pid)
-        self.look()
 
     def lives(self) -> bool:
         if self._child is not None:
