@@ -16,6 +16,7 @@ import msgspec
 from kvtop import errors, files, paths
 from kvtop.errors import UsageError, keyless, printable
 from kvtop.profiles import valid
+from kvtop.profiles.launch import whole_path
 from kvtop.profiles.merge import Origins, merged, spelled, spelled_path
 from kvtop.profiles.profile import Profile
 from kvtop.toml_text import line_of, lines_of, lines_of_texts, nearest
@@ -69,9 +70,6 @@ class Entry:
         return self.profile
 
 
-Found = Entry
-
-
 def folder() -> Path:
     """profiles/ beside config.toml. Raises UsageError where the environment names no folder for it."""
     return paths.config_dir() / "profiles"
@@ -88,11 +86,11 @@ def read_all(where: Path | None = None) -> list[Entry]:
     return [reader.entry(file) for file in found[:MAX_FILES]]
 
 
-def find(name_or_path: str, where: Path | None = None) -> Found:
+def find(name_or_path: str, where: Path | None = None) -> Entry:
     """One profile, by its name or by the path of its file. Raises UsageError where there is no such file."""
     where = where or folder()
     if "/" in name_or_path or name_or_path.endswith(".toml"):
-        file = Path(name_or_path).expanduser().absolute()
+        file = Path(whole_path(name_or_path)).absolute()
     else:
         file = where / f"{name_or_path}.toml"
     try:

@@ -80,10 +80,11 @@ def _made(
     """(profile, where it is from, a name for it)."""
     from kvtop.profiles.importers import pick, process
     from kvtop.profiles.importers.words import command
+    from kvtop.profiles.launch import whole_path
 
     try:
         if file is not None:
-            made, form = pick.import_file(Path(file).expanduser(), form, service)
+            made, form = pick.import_file(Path(whole_path(file)), form, service)
             return made, f"{_ABOUT[form]}, {file}", _called(Path(file).stem, made)
         draft = Draft()
         if pid is not None:

@@ -18,12 +18,13 @@ from kvtop.profiles.check.rules.service import local_paths
 from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, LastStart, Listener, Server
 from kvtop.profiles.check.sizes import ranks
 from kvtop.profiles.flags import Flags
-from kvtop.profiles.launch import Launch, environment, launch, secrets_of, venv_command
+from kvtop.profiles.launch import Launch, environment, launch, secrets_of, venv_command, whole_path
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import asking, logs, ready, record
 from kvtop.profiles.running.order import missing_secrets
 from kvtop.profiles.running.record import Start
 from kvtop.profiles.secret import masked_value, masked_words
+from kvtop.profiles.yaml_text import NoYaml, loaded
 from kvtop.readings import HostReading
 from kvtop.sources.host import HostSource
 from kvtop.sources.limits import memory_limit
@@ -142,14 +143,12 @@ def _image(profile: Profile) -> str:
 
 def _service(profile: Profile) -> Mapping[str, Any] | None:
     """The service of its compose files, the later over the earlier; None where they cannot be read."""
-    import yaml
-
     found: dict[str, Any] = {}
     for name in profile.compose.files:
-        text = config_file.config_text(str(Path(name).expanduser()))
+        text = config_file.config_text(whole_path(name))
         try:
-            document = yaml.safe_load(text) if text is not None else None
-        except (yaml.YAMLError, ValueError, RecursionError):
+            document = loaded(text) if text is not None else None
+        except NoYaml:
             return None
         services = document.get("services") if isinstance(document, dict) else None
         service = services.get(profile.compose.service) if isinstance(services, dict) else None
@@ -276,7 +275,7 @@ def _last(facts: Facts) -> LastStart | None:
     known = _recorded(good, ranks(facts)) if good is not None and _is_same(good, facts) else None
     if facts.profile.runner == "venv" and (known is None or known.kv_cache_bytes is None or known.hybrid is None):
         given = facts.profile.log.file
-        log = Path(given).expanduser() if given else logs.default(facts.name)
+        log = Path(whole_path(given)) if given else logs.default(facts.name)
         known = _filled(known, last.read(log, ranks(facts), facts.flags.model))
     asked = facts.flags.number("kv-cache-memory-bytes")
     if known is None or known.kv_cache_bytes is not None or asked is None or not 0 < asked < _MOST_BYTES:

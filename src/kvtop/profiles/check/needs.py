@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kvtop.profiles.check.seen import Absent
-from kvtop.profiles.launch import Launch, venv_command
+from kvtop.profiles.launch import Launch, venv_command, whole_path
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import tools
 
@@ -96,8 +96,8 @@ def _lacks(program: str, cwd: str | None, env: Mapping[str, str]) -> bool:
 
 def _file(key: str, name: str) -> Iterator[Absent]:
     try:
-        there = Path(name).expanduser().is_file()
-    except (OSError, ValueError, RuntimeError):
+        there = Path(whole_path(name)).is_file()
+    except (OSError, ValueError):
         there = False
     if not there:
         yield Absent(key, name, "file")

@@ -13,6 +13,8 @@ _LEAST_TIER = 256 * MIB
 """A smaller one is a mistake of units: GiB where bytes are meant."""
 _MOST_GIB = 16 * 1024
 """A larger number of GiB is a mistake of units: bytes or MiB where GiB are meant."""
+_NO_SIZE = 1 << 80
+"""No number of bytes or tokens; JSON holds ones that are no float."""
 _LMCACHE_CHUNK = 256
 _NO_TIER = "no tier: there is no memory for a larger one"
 
@@ -78,7 +80,8 @@ def _bytes(facts: Facts, name: str, extra: dict[str, Any]) -> Saying:
     elif value < _LEAST_TIER:
         yield _too_few(TRANSFER, value, "bytes, for all GPUs together", "cpu_bytes_to_use ", sizes.room_bytes(facts))
     elif value > _MOST_GIB * GIB:
-        says = f"cpu_bytes_to_use is bytes: this is {value / GIB:,.0f} GiB"
+        many = f"{value / GIB:,.0f} GiB" if value < _NO_SIZE else "more than any machine has"
+        says = f"cpu_bytes_to_use is bytes: this is {many}"
         yield Says("error", TRANSFER, says, "write bytes: GiB times 1073741824")
 
 
@@ -115,6 +118,9 @@ def block_size_not_multiple(facts: Facts) -> Saying:
         lmcache = name.startswith("LMCache")
         chunk = _chunk(facts) if lmcache else extra.get("block_size")
         if not isinstance(chunk, int) or isinstance(chunk, bool) or (name != "OffloadingConnector" and not lmcache):
+            continue
+        if chunk > _NO_SIZE:
+            yield Says("error", TRANSFER, "block_size is more than any prompt has", "block_size in tokens")
             continue
         block = sizes.block_tokens(facts)
         if block is None:
