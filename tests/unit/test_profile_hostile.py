@@ -122,7 +122,9 @@ def test_what_a_compose_file_says_may_be_of_any_kind(at: tuple[Any, ...]) -> Non
     for junk in JUNK:
         text = json.dumps(replaced(FILE, at, junk))
         made(lambda draft, text=text: compose.read(draft, text, None))  # type: ignore[misc]
-    assert '"--model", "m"' in made(lambda draft: compose.read(draft, json.dumps(FILE), None))
+    text = made(lambda draft: compose.read(draft, json.dumps(FILE), None))
+    assert '"--model", "m"' in text
+    assert '"--mount", "type=bind"' in text
 
 
 @pytest.mark.parametrize("junk", ["\ud800", "a\0b"])

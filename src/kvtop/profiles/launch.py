@@ -122,6 +122,16 @@ def asked(serve: Sequence[str], cwd: str | None = None) -> Flags:
     return flags if text is None else Flags.read(serve, yaml=text)
 
 
+def port_is_told(profile: Profile, flags: Flags) -> bool:
+    """Whether the port is that of the profile, or vLLM's own: not where it may stand in a configuration file that
+    cannot be read, or in the file of the runner."""
+    if flags.value("port") is not None or profile.start.health_url or profile.runner == "attach":
+        return True
+    unread = flags.config is not None and not any(one.from_file for one in flags.given)
+    own = profile.runner in ("compose", "systemd") and not flags.words
+    return not unread and not (own and published_at(profile.docker.options, VLLM_PORT) == VLLM_PORT)
+
+
 def compact(value: Any) -> str:
     """JSON as short as it can be written."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -127,10 +127,14 @@ def _container(facts: Facts) -> Container | None:
     profile = facts.profile
     if not facts.contained:
         return None
-    if profile.runner != "compose" or profile.docker.options:
-        return containers.of_options(profile.docker.options)
+    told = containers.of_options(profile.docker.options)
+    if profile.runner != "compose" or containers.tells_shm(profile.docker.options):
+        return told
     service = _service(profile)
-    return containers.of_service(service) if service is not None else Container(readable=False)
+    if service is None:
+        return Container(readable=False)
+    found = containers.of_service(service)
+    return found if told.memory_bytes is None else replace(found, memory_bytes=told.memory_bytes)
 
 
 def _image(profile: Profile) -> str:
@@ -258,12 +262,14 @@ def _health(facts: Facts, run: Launch) -> tuple[bool, Answer | None]:
 def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
     """Which paths of the command line are there; less those that vLLM sees on another file system."""
     found = {}
-    for _, path in local_paths(facts):
-        place = containers.outside(facts.profile.docker.options, path) if facts.contained else path
+    # what rules are told may look like a secret and be masked: a folder hf_… for instance
+    plain = replace(facts, flags=Flags.read(run.serve, yaml=_yaml(run, facts.profile)))
+    for (_, path), (_, real) in zip(local_paths(facts), local_paths(plain), strict=False):
+        place = containers.outside(facts.profile.docker.options, real) if facts.contained else real
         if place is not None:
             try:
-                found[path] = Path(run.cwd or ".", place).expanduser().exists()
-            except (OSError, ValueError, RuntimeError):
+                found[path] = Path(run.cwd or ".", whole_path(place)).exists()
+            except (OSError, ValueError):
                 found[path] = False
     return found
 

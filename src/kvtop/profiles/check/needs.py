@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kvtop.profiles.check.seen import Absent
+from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import Launch, venv_command, whole_path
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import tools
@@ -43,6 +44,9 @@ def _of_venv(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[
         program = venv_command(profile)[0]
         if _lacks(program, run.cwd, env):
             yield Absent("venv.command", program, "program")
+        config = Flags.read(run.serve).config
+        if config is not None and (Path(config).is_absolute() or profile.venv.cwd):
+            yield from _file("serve.config", str(Path(run.cwd or "/", config)))
 
 
 def _of_docker(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[Absent]:

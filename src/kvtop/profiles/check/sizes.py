@@ -124,11 +124,13 @@ def selectors(facts: Facts) -> list[str] | None:
 
 def cards(facts: Facts) -> tuple[Card, ...] | None:
     """The cards that it will use: the first of those that it may, as far as they are here. None: it is not known which
-    cards this machine has."""
+    cards this machine has, or which of them a file of its own names."""
     if facts.cards is None:
         return None
     here = sorted(facts.cards, key=lambda card: card.index)
     told = selectors(facts)
+    if told is None and not facts.line_known:
+        return None
     if told is not None:
         here = [card for one in told for card in here if _is(card, one)]
     return tuple(dict.fromkeys(here))[: ranks(facts) * whole(facts, "data-parallel-size", 1)]
@@ -151,8 +153,10 @@ def utilization(facts: Facts) -> float:
 
 
 def asked_bytes(facts: Facts, card: Card) -> int | None:
-    """What vLLM must find free on that card to start at all (`request_memory`)."""
-    return None if card.total_bytes is None else math.ceil(card.total_bytes * utilization(facts))
+    """What vLLM must find free on that card to start at all (`request_memory`); None: not known."""
+    if card.total_bytes is None or not facts.line_known:
+        return None
+    return math.ceil(card.total_bytes * utilization(facts))
 
 
 def freed_bytes(facts: Facts, card: Card) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvtop.errors import keyless
 from kvtop.files import read_start
+from kvtop.profiles.docker_options import mount
 from kvtop.profiles.importers import docker
 from kvtop.profiles.importers.draft import Draft, Refused, read_yaml
 from kvtop.profiles.importers.interpolate import Interpolation
@@ -153,7 +154,10 @@ def _options(draft: Draft, one: Mapping[str, Any]) -> None:
     if limit and "mem_limit" not in one:
         options.append(f"--memory={limit}")
     for row in rows(one.get("volumes")):
-        options += ["-v", str(row)] if isinstance(row, str) else []
+        options += ["--mount", mount(row)] if isinstance(row, dict) else ["-v", str(row)]
+    tmpfs = one.get("tmpfs")
+    for row in rows(tmpfs) or [tmpfs] if tmpfs else []:
+        options += ["--tmpfs", str(row)]
     for row in rows(one.get("ports")):
         options += ["-p", _port(row)]
     draft.put("docker", "image", str(one.get("image") or ""))

@@ -29,7 +29,7 @@ def shm_too_small(facts: Facts) -> Saying:
 def _of_container(facts: Facts, tier: Tier) -> Saying:
     size = facts.container.shm_bytes if facts.container is not None and facts.container.readable else None
     if size is None:
-        yield Lacks("the container's shm_size: its compose file cannot be read")
+        yield Lacks("the size of the container's /dev/shm")
     elif tier.bytes > size:
         whole = -(-tier.bytes // GIB) + 1
         where = "[docker] options" if facts.profile.runner == "docker" else "the unit's docker run"

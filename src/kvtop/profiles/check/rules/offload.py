@@ -6,7 +6,7 @@ from typing import Any
 
 from kvtop.model.words import gib
 from kvtop.profiles.check import sizes
-from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
+from kvtop.profiles.check.seen import NO_ENV, Facts, Lacks, Saying, Says
 from kvtop.profiles.check.sizes import GIB, MIB, OFFLOADING, TRANSFER
 
 _LEAST_TIER = 256 * MIB
@@ -116,7 +116,9 @@ def block_size_not_multiple(facts: Facts) -> Saying:
     chunk too."""
     for name, extra in sizes.connectors(facts):
         lmcache = name.startswith("LMCache")
-        chunk = _chunk(facts) if lmcache else extra.get("block_size")
+        chunk = _chunk(facts, name) if lmcache else extra.get("block_size")
+        if lmcache and chunk is None:
+            yield Lacks("the size of LMCache's chunk")
         if not isinstance(chunk, int) or isinstance(chunk, bool) or (name != "OffloadingConnector" and not lmcache):
             continue
         if chunk > _NO_SIZE:
@@ -133,11 +135,14 @@ def block_size_not_multiple(facts: Facts) -> Saying:
             yield Says("error", flag, says, fix)
 
 
-def _chunk(facts: Facts) -> int | None:
+def _chunk(facts: Facts, name: str) -> int | None:
+    """None: not known, as that of LMCache's own server (`lmcache server --chunk-size`)."""
     given = facts.env.get("LMCACHE_CHUNK_SIZE", "")
+    if name == "LMCacheMPConnector":
+        return None
     if given.isdecimal() and len(given) < 8:
         return int(given)
-    return None if "LMCACHE_CONFIG_FILE" in facts.env or given else _LMCACHE_CHUNK
+    return None if "LMCACHE_CONFIG_FILE" in facts.env or given or not facts.env_known else _LMCACHE_CHUNK
 
 
 def both_block_size_and_chunks(facts: Facts) -> Saying:
@@ -183,6 +188,8 @@ def hash_seed_unset(facts: Facts) -> Saying:
     """LMCache names its chunks by Python's hash: without PYTHONHASHSEED each process makes other names."""
     if not any(name.startswith("LMCache") for name, _ in sizes.connectors(facts)):
         return
-    if not facts.env.get("PYTHONHASHSEED", "").isdecimal():
+    if "PYTHONHASHSEED" not in facts.env and not facts.env_known:
+        yield Lacks(NO_ENV)
+    elif not facts.env.get("PYTHONHASHSEED", "").isdecimal():
         says = "without it each process of LMCache names the same tokens otherwise"
         yield Says("warning", "PYTHONHASHSEED", says, 'set = { PYTHONHASHSEED = "0" } in [env]')
