@@ -22,10 +22,11 @@ from kvtop.profiles.check.seen import LastStart
 from kvtop.profiles.config_file import file_words
 from kvtop.profiles.differences import flag_values
 from kvtop.profiles.flags import Flags
-from kvtop.profiles.importers import compose, docker, unit, words
+from kvtop.profiles.importers import compose, docker, script, unit, words
 from kvtop.profiles.importers.draft import Draft, Refused
 from kvtop.profiles.secret import shown
 from kvtop.profiles.text import to_toml
+from kvtop.profiles.vocabulary import vllm_0_32
 from kvtop.profiles.yaml_text import NoYaml, loaded
 from kvtop.sources.masking import masked, without_secrets
 
@@ -320,3 +321,46 @@ def test_numbers_of_any_length_are_judged(number: str) -> None:
     for flag in flags:
         judged(facts(f"m --{flag} {number}"))
     judged(facts("m " + " ".join(f"--{flag} {number}" for flag in flags)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[serve]\nargs = [" + ",".join(f'"--a{i}","x"' for i in range(9000)) + "]\n",
+        "[env.set]\n" + "".join(f'V{i} = "x"\n' for i in range(15_000)),
+    ],
+)
+def test_a_profile_of_thousands_of_values_is_told(
+    profiles: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    (profiles / "a.toml").write_text(text)
+    (profiles / "b.toml").write_text('extends = "a"\n' + text)
+    began = time.perf_counter()
+    assert main(["profile", "list", "--json"]) == 0
+    assert time.perf_counter() - began < 10
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["state"] for row in rows} == {"unreadable"}
+    assert all("more than 2000 keys and words" in row["error"] for row in rows)
+
+
+def test_a_cut_flag_means_all_that_begin_with_it() -> None:
+    known = vllm_0_32()
+    for word in ("--", "-", "--max-num", "--enable-p", "--zzz", "--no-enable-prefix-caching", "--h", "-t", "--~"):
+        slow = () if word in ("--", "-") else tuple(one for one in known.rows().split() if one.startswith(word))
+        assert set(known.beginning(word)) == ({word} if word in known else set(slow))
+    many = known.beginning("--max-num")
+    assert many == tuple(one for one in known.long_names() if one.startswith("--max-num"))
+
+
+def test_a_secret_in_a_command_that_is_left_out_is_not_written(tmp_path: Path) -> None:
+    line = (
+        "[Service]\nExecStartPre=/bin/login --password hunter2 --as me\nExecStop=/bin/x TOKEN=hunter2\n"
+        "ExecStart=/v/vllm serve m\n"
+    )
+    text = made(lambda draft: unit.read(draft, line, None))
+    assert "hunter2" not in text
+    assert "systemd runs ExecStartPre: /bin/login --password *** --as me" in text
+    (tmp_path / "start.sh").write_text("kill --token hunter2\ndocker rm --password=hunter2 x\nvllm serve m\n")
+    text = made(lambda draft: script.read(draft, (tmp_path / "start.sh").read_text()))
+    assert "hunter2" not in text
+    assert "`kill --token ***` was left out" in text

@@ -26,6 +26,8 @@ MAX_BYTES = 256_000
 MAX_BASES = 16
 """Profiles that one extends, one through the other."""
 MAX_FILES = 1000
+MAX_VALUES = 2000
+"""Keys and words of the command line, of one profile. Real ones have some dozens."""
 _EXTENDS = ("extends",)
 _DOCS = "docs/profiles.md says what a profile may hold"
 
@@ -213,6 +215,8 @@ class _Reader:
         except ValueError as error:
             return Problem("profile", f"cannot be read: {error}", _DOCS, file)
         try:
+            if _values(raw) > MAX_VALUES:
+                return Problem("profile", f"more than {MAX_VALUES} keys and words", "make it smaller", file)
             for fault in chain(valid.faults(raw), valid.more_faults(raw)):
                 line = line_of(text, fault.path, fault.nth)
                 key = dotted(fault.path)
@@ -229,6 +233,12 @@ class _Reader:
 
 def dotted(path: Sequence[str]) -> str:
     return ".".join(path)
+
+
+def _values(raw: dict[str, Any]) -> int:
+    serve = raw.get("serve")
+    args = serve.get("args") if isinstance(serve, dict) else None
+    return sum(1 for _ in _leaves(raw)) + (len(args) if isinstance(args, list) else 0)
 
 
 def _leaves(raw: dict[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -67,6 +67,7 @@ def gather(
         env = {name: value for name, value in {**os.environ, **run.set}.items() if name not in run.unset}
         here = installed(venv_command(profile), run.cwd, env, ask=ask_vllm, asking=tell)
     host = HostSource().read()
+    missing = missing_secrets(run, os.environ)
     facts = Facts(
         name=entry.name,
         profile=profile,
@@ -74,9 +75,9 @@ def gather(
             masked_words(run.serve), yaml=_yaml(run, profile), known=here.known if here is not None else None
         ),
         launch=run,
-        env=_env(profile, run),
+        env=_env(profile, missing),
         absent=needs.absent(profile, run),
-        secrets_missing=missing_secrets(run, os.environ),
+        secrets_missing=missing,
         installed=here,
         version=version_of(here.version) if here is not None else containers.version_of(_image(profile)),
         shm_total_bytes=host.shm_total_bytes,
@@ -109,7 +110,7 @@ def _yaml(run: Launch, profile: Profile) -> str | None:
     return config_file.config_text(name, Path(run.cwd) if run.cwd else None)
 
 
-def _env(profile: Profile, run: Launch) -> dict[str, str]:
+def _env(profile: Profile, missing: Mapping[str, str]) -> dict[str, str]:
     """What vLLM's environment will hold, less what no rule asks for; secrets that can be read are there, but not their
     values."""
     env: dict[str, str] = {}
@@ -117,7 +118,6 @@ def _env(profile: Profile, run: Launch) -> dict[str, str]:
         env = {name: value for name, value in os.environ.items() if _ENV.match(name)}
         env = {name: value for name, value in env.items() if name not in profile.env.unset}
     env |= environment(profile)
-    missing = missing_secrets(run, os.environ)
     env = {name: value for name, value in env.items() if name not in missing}
     env |= dict.fromkeys((name for name in secrets_of(profile) if name not in missing), MASK)
     return {name: str(masked_value(name, value)) for name, value in env.items()}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvtop.errors import keyless
-from kvtop.profiles.importers.draft import Draft, Refused, Word
+from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text
 from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import matters
 from kvtop.profiles.importers.words import shell_text
@@ -30,13 +30,13 @@ def run(draft: Draft, words: Sequence[str]) -> None:
     """`docker run …`. Raises Refused for another command of docker."""
     at = next((i for i, word in enumerate(words) if word == "run"), None)
     if at is None or at > 4:
-        raise Refused(f"`{keyless(' '.join(words[:3]), 60)}` starts no container", "give the words of docker run")
+        raise Refused(f"`{command_text(words[:3], 60)}` starts no container", "give the words of docker run")
     if not draft.keeps_own:
         draft.raw["runner"] = "docker"
         if words[0] != "docker":
             draft.put("docker", "program", str(words[0]))
         if at > 1 and words[1:at] != ["container"]:
-            draft.note(f"`{keyless(' '.join(words[1:at]), 60)}` of docker itself: left out")
+            draft.note(f"`{command_text(words[1:at], 60)}` of docker itself: left out")
     draft.refuse_unknown(words[: at + 1])
     rest = _options(draft, list(words[at + 1 :]))
     if not rest:

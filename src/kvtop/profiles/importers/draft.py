@@ -14,7 +14,7 @@ from kvtop.errors import UsageError, keyless
 from kvtop.profiles.differences import flag_values
 from kvtop.profiles.launch import VISIBLE, Secret, serve_words
 from kvtop.profiles.profile import Profile
-from kvtop.profiles.secret import holds_secret, is_secret
+from kvtop.profiles.secret import holds_secret, is_secret, masked_words, shown
 from kvtop.profiles.spelling import Group, groups, is_switch
 from kvtop.profiles.valid import DEEPEST_JSON, VARIABLE
 from kvtop.profiles.yaml_text import NoYaml, loaded
@@ -57,6 +57,12 @@ def unknown(place: Secret | None, line: int | None) -> Refused:
 def too_long(line: int | None = None) -> Refused:
     """For a value that grows beyond what a command line holds."""
     return Refused("a value that is too long for a command line", line=line)
+
+
+def command_text(words: Iterable[str] | str, limit: int) -> str:
+    """A command of the source as a message or a comment of the profile may hold it."""
+    text = words if isinstance(words, str) else " ".join(masked_words(list(words)))
+    return keyless(shown(text, 10_000), limit)
 
 
 class Word(str):

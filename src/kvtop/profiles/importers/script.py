@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvtop.errors import keyless
 from kvtop.files import read_start
-from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, Word, too_long
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, Word, command_text, too_long
 from kvtop.profiles.importers.expand import Scope
 from kvtop.profiles.importers.shell import Statement, assignment, statements
 from kvtop.profiles.importers.variables import of_file
@@ -149,7 +149,7 @@ class _Script:
         elif name in ("source", "."):
             self._source(rest, one)
         elif name in _LEFT_OUT:
-            self._draft.note(f"line {one.line}: `{keyless(' '.join(words), 80)}` was left out")
+            self._draft.note(f"line {one.line}: `{command_text(words, 80)}` was left out")
         else:
             return name in _NOTHING
         return True
@@ -253,7 +253,7 @@ class _Script:
     ) -> None:
         """A command that is none of vLLM's."""
         draft = self._draft
-        shown = f"line {one.line}: `{keyless(' '.join(words), 80)}`"
+        shown = f"line {one.line}: `{command_text(words, 80)}`"
         if draft.keeps_own:
             return
         if Path(words[0]).name in CONTAINERS and words[1:2] and words[1] in ("rm", "stop", "kill"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvtop.errors import keyless
 from kvtop.files import read_start
-from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, too_long
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, command_text, too_long
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.words import command
 
@@ -109,7 +109,7 @@ class _Unit:
         try:
             command(self._draft, words)
         except Refused as error:
-            what = keyless(" ".join(words), 100)
+            what = command_text(words, 100)
             self._draft.note(f"what ExecStart runs is not known to kvtop: {error.what}: `{what}`")
             self._draft.note("import that script too, or write [serve] by hand, where check is to know what runs")
         for key in ("command", "wrap", "cwd"):
@@ -155,7 +155,7 @@ class _Unit:
         """What systemd does around it: that is its own, and told."""
         for key in ("ExecStartPre", "ExecStartPost", "ExecStop", "ExecStopPost"):
             for value, _ in self._of(key):
-                self._draft.note(f"systemd runs {key}: {keyless(value, 100)}")
+                self._draft.note(f"systemd runs {key}: {command_text(value, 100)}")
         for value, _ in self._of("TimeoutStartSec"):
             seconds = _seconds(value)
             if seconds and 0 < seconds <= 86_400 and seconds != 1800:

@@ -124,7 +124,8 @@ def health_answered_by_other(facts: Facts) -> Saying:
         return
     serves = f", serving {facts.health.model}" if facts.health.model else ""
     says = f"{facts.health.url} answers already{serves}"
-    if facts.replacing and any(facts.goes(one.pid) and one.port == facts.port for one in facts.servers or ()):
+    port = facts.launch.port if facts.launch is not None else facts.port
+    if facts.replacing and any(facts.goes(one.pid) and one.port == port for one in facts.servers or ()):
         yield Says("note", "health_url", says, _STOPS)
     else:
         yield Says("warning", "health_url", says, "another port, or stop what answers there")
