@@ -132,3 +132,15 @@ def test_the_chunk_of_lmcache_may_be_told_elsewhere(name: str, like: Profile) ->
 def test_a_hybrid_model_without_prefix_cache_has_no_boundaries() -> None:
     box = facts("m --no-enable-prefix-caching --long-prefill-token-threshold 100", last=HYBRID)
     assert said("hybrid_batch_budget", box) == said("long_prefill_threshold_misaligned", box) == []
+
+
+@pytest.mark.parametrize("behind", [{"secondary_tiers": [{"type": "fs"}]}, {"kv_offload_backend": "disk"}])
+def test_a_small_tier_with_a_larger_one_behind_it(behind: dict[str, object]) -> None:
+    assert said("tier_smaller_than_gpu_cache", facts(offloading(1)))
+    assert said("tier_smaller_than_gpu_cache", facts(offloading(1, **behind))) == []
+
+
+def test_a_smaller_block_that_is_asked_for_now() -> None:
+    line = f"{offloading(32, block_size=48)} --block-size 16"
+    assert said("block_size_not_multiple", facts(line, last=LastStart(400_000, 64, hybrid=False))) == []
+    assert said("block_size_not_multiple", facts(line, last=LastStart(400_000, 64, hybrid=True)))

@@ -102,9 +102,11 @@ def whole(facts: Facts, name: str, default: int) -> int:
 
 def block_tokens(facts: Facts) -> int | None:
     """Of one KV block: that of the last start, which knows how hybrid models are unified, or a larger one that is asked
-    for now; None: neither is known."""
+    for now; where the model is none, what is asked for. None: neither is known."""
     given = facts.flags.number("block-size")
     asked = int(given) if given is not None and 0 < given < 1_000_000 else 0
+    if asked and facts.last is not None and facts.last.hybrid is False:
+        return asked
     return max(asked, (facts.last.block_tokens if facts.last is not None else None) or 0) or None
 
 

@@ -95,9 +95,10 @@ def _too_few(flag: str, value: float, unit: str, before: str, most: int | None) 
 
 
 def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
-    """A tier that holds less than the GPU's own cache rarely has what the GPU lost: the sizes of the last start."""
+    """A tier that holds less than the GPU's own cache rarely has what the GPU lost: the sizes of the last start. Not
+    one that has a larger tier behind it."""
     found = sizes.tier(facts)
-    if found is None:
+    if found is None or any(map(_is_staged, (extra for _, extra in sizes.connectors(facts)))):
         return
     held = sizes.tokens(facts, found.bytes)
     pool = facts.last.kv_cache_tokens if facts.last is not None else None
@@ -109,6 +110,10 @@ def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
         free = sizes.memory_bytes(facts)
         fits = free is None or need <= free
         yield Says("warning", found.flag, says, f"{found.fix(need)}, twice the GPU's, or no tier" if fits else _NO_TIER)
+
+
+def _is_staged(extra: dict[str, Any]) -> bool:
+    return bool(extra.get("secondary_tiers")) or extra.get("kv_offload_backend") == "disk"
 
 
 def block_size_not_multiple(facts: Facts) -> Saying:
