@@ -9,6 +9,8 @@ import re
 import stat
 import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,19 +73,36 @@ def read_start(file: Path, limit: int) -> tuple[bytes, int]:
 
     A pipe or a device is refused and never waited for. Raises OSError, and ValueError for what is no name of a file.
     """
+    with _regular(file) as (handle, there):
+        return _read(handle, limit), there.st_mode
+
+
+def read_end(file: Path, limit: int) -> bytes:
+    """At most `limit` bytes of the end of a file; see `read_start`."""
+    with _regular(file) as (handle, there):
+        os.lseek(handle, max(0, there.st_size - limit), os.SEEK_SET)
+        return _read(handle, limit)
+
+
+@contextmanager
+def _regular(file: Path) -> Iterator[tuple[int, os.stat_result]]:
     handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        mode = os.fstat(handle).st_mode
-        if stat.S_ISDIR(mode):
+        there = os.fstat(handle)
+        if stat.S_ISDIR(there.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(there.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
-        data = b""
-        while len(data) < limit and (part := os.read(handle, limit - len(data))):
-            data += part
+        yield handle, there
     finally:
         os.close(handle)
-    return data, mode
+
+
+def _read(handle: int, limit: int) -> bytes:
+    data = bytearray()
+    while len(data) < limit and (part := os.read(handle, limit - len(data))):
+        data += part
+    return bytes(data)
 
 
 def read_toml(file: Path, limit: int) -> tuple[str, dict[str, Any]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kvtop import paths
@@ -85,6 +87,17 @@ def test_one_that_hangs_is_given_up(vllm: Path, monkeypatch: pytest.MonkeyPatch)
     write(vllm, "exec sleep 60")
     found = ask(vllm)
     assert found is not None and found.known is None
+
+
+def test_one_that_hangs_leaves_no_child(vllm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELP_TIMEOUT_S", 2.0)
+    write(vllm, f'sleep 600 & echo $! > "{vllm.parent}/child"; wait')
+    found = ask(vllm)
+    assert found is not None and found.known is None
+    child = int((vllm.parent / "child").read_text())
+    with contextlib.suppress(psutil.NoSuchProcess):
+        _, left = psutil.wait_procs([psutil.Process(child)], timeout=5)
+        assert all(one.status() == psutil.STATUS_ZOMBIE for one in left)
 
 
 @pytest.mark.parametrize("words", [("bench",), (), ("--help",)])

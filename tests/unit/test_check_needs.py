@@ -57,6 +57,18 @@ def test_a_wrapper_and_the_folder(tmp_path: Path) -> None:
     assert lacks(profile(venv={"cwd": "/no/folder"})) == [("venv.cwd", "/no/folder", "folder")]
 
 
+def test_the_file_of_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "vllm")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    whole = profile(serve={"config": f"{tmp_path}/box.yaml"})
+    beside = profile(serve={"args": ["m", "--config", "box.yaml"]}, venv={"cwd": str(tmp_path)})
+    for made in (whole, beside):
+        assert lacks(made) == [("serve.config", f"{tmp_path}/box.yaml", "file")]
+    assert lacks(profile(serve={"config": "box.yaml"})) == []  # relative_path tells that
+    (tmp_path / "box.yaml").write_text("port: 1")
+    assert lacks(whole) == lacks(beside) == []
+
+
 def test_containers(tmp_path: Path) -> None:
     assert lacks(profile(runner="docker", docker={"image": "i", "program": "/no/podman"})) == [
         ("docker.program", "/no/podman", "program")

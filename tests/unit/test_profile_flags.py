@@ -159,7 +159,7 @@ def test_other_forms_of_config_read_no_file(line: str) -> None:
         ("port: [", "line 1"),
         ("- a", "not a table"),
         ("just words", "not a table"),
-        ("&a [*a, *a]", "not a table"),
+        ("&a [*a, *a]", "nested too deeply"),
         ("a: &a [*a]", "nested too deeply"),
         ("a: " + "[" * 60 + "]" * 60, "nested too deeply"),
         ("d: 2026-99-99", "month must be"),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kvtop.errors import keyless, printable
+from kvtop.errors import printable
 from kvtop.files import read_start
+from kvtop.profiles.yaml_text import NoYaml, loaded
 
-MOST_BYTES = 1_000_000
-_MOST_VALUES = 20_000
-"""In one file. An alias in YAML costs nothing to write and may stand for millions of values."""
-_DEEPEST = 40
+MOST_BYTES = 256_000
+"""Of one file: PyYAML reads about 90 kB a second. Real ones have some kB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +39,17 @@ def config_text(name: str, folder: Path | None = None) -> str | None:
         return None
 
 
+@lru_cache(16)
 def file_words(text: str) -> FileWords:
     """The file's text as words: true is a bare flag, false is left out, a list repeats, a table becomes JSON."""
-    import yaml
-
     try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        what = keyless(str(getattr(error, "problem", "") or "not YAML"), 80)
-        return FileWords(problem=f"line {mark.line + 1}: {what}" if mark is not None else what)
-    except (ValueError, RecursionError, OverflowError) as error:  # a date or a number that is none
-        return FileWords(problem=keyless(str(error), 80) or "not YAML")
+        found = loaded(text)
+    except NoYaml as error:
+        return FileWords(problem=f"line {error.line}: {error.what}" if error.line else error.what)
     if found is None:
         return NOTHING
     if not isinstance(found, dict):
         return FileWords(problem="not a table of flags: `flag: value`, one a line")
-    if not _is_small(found):
-        return FileWords(problem="nested too deeply, or too large")
     words: list[str] = []
     dropped: list[str] = []
     for key, value in found.items():
@@ -76,19 +69,3 @@ def _words_of(name: str, value: Any) -> list[str]:
     if isinstance(value, dict):
         return [f"--{name}", json.dumps(value, default=str, skipkeys=True)]
     return [f"--{name}", str(value)]
-
-
-def _is_small(value: Any) -> bool:
-    """Whether its values, each counted where it stands, are few enough to be written out."""
-    left = _MOST_VALUES
-    todo: list[tuple[Any, int]] = [(value, 0)]
-    while todo:
-        one, depth = todo.pop()
-        left -= 1
-        if left < 0 or depth > _DEEPEST:
-            return False
-        if isinstance(one, dict):
-            todo += ((inner, depth + 1) for inner in one.values())
-        elif isinstance(one, list | tuple | set):
-            todo += ((inner, depth + 1) for inner in one)
-    return True

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from kvtop.profiles.launch import asked, environment, folder_of, secrets_of, serve_words
 from kvtop.profiles.profile import Profile
-from kvtop.profiles.secret import masked_value, masked_words
+from kvtop.profiles.secret import masked_at, masked_value, masked_words
 from kvtop.profiles.text import as_data
 
 _BY_FLAG = ("serve", "env", "gpus", "about", "extends")
@@ -46,9 +46,9 @@ def flag_values(words: Sequence[str], cwd: str | None = None) -> dict[str, str]:
         values["--config"] = flags.config
     for one in flags.all():
         name = f"--{one.name}"
-        table = _table(one.values[0]) if len(one.values) == 1 else None
+        table = _by_key(one.values[0], name) if len(one.values) == 1 else None
         if table is not None:
-            values.update(_flat(table, name))
+            values.update(table)
         elif name != "--model":
             values[name] = " ".join(one.values) if one.on else "off"
     if flags.stray:
@@ -56,14 +56,15 @@ def flag_values(words: Sequence[str], cwd: str | None = None) -> dict[str, str]:
     return values
 
 
-def _table(text: str) -> dict[str, Any] | None:
+def _by_key(text: str, at: str) -> dict[str, str] | None:
+    """A JSON object, taken apart; None for any other text."""
     if not text.startswith("{"):
         return None
     try:
         value = json.loads(text)
+        return dict(_flat(value, at)) if isinstance(value, dict) else None
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
 
 
 def _flat(table: Mapping[str, Any], at: str) -> Iterator[tuple[str, str]]:
@@ -78,7 +79,11 @@ def _flat(table: Mapping[str, Any], at: str) -> Iterator[tuple[str, str]]:
 
 def _flags(profile: Profile, masked: bool) -> dict[str, str]:
     words = serve_words(profile)
-    return flag_values(masked_words(words) if masked else words, folder_of(profile))
+    if not masked:
+        return flag_values(words, folder_of(profile))
+    # by name once more: the file of --config holds some too
+    found = flag_values(masked_words(words), folder_of(profile))
+    return {name: str(masked_at(name.lstrip("-").split("."), value)) for name, value in found.items()}
 
 
 def _variables(profile: Profile, masked: bool) -> dict[str, str]:

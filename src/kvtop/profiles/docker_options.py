@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 _SHORT = ("-p", "-v", "-m")
 """One letter, whose value may stand right behind it."""
@@ -18,6 +18,11 @@ def pairs(options: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield word[:2], word[2:]
         else:
             yield flag, value if equals else options[at + 1] if at + 1 < len(options) else ""
+
+
+def mount(volume: Mapping[str, object]) -> str:
+    """The value of --mount for a volume of a compose file in its long form."""
+    return ",".join(f"{key}={volume[key]}" for key in ("type", "source", "target") if key in volume)
 
 
 def published_at(options: Sequence[str], port: int) -> int:

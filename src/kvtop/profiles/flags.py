@@ -8,6 +8,7 @@ flag counts, and a flag may be cut short.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -23,7 +24,8 @@ _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
-_MOST_DIGITS = 300
+_MOST_DIGITS = 100
+"""No size has as many; with its suffix it is still a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,10 @@ class Flags:
             *((word, True) for word in file.words),
             *((word, False) for word in rest),
         ]
-        reader = _Reader(_dotted(_normal(line)), vocabulary)
+        items = _normal(line)
+        with contextlib.suppress(RecursionError):  # nested as no JSON is: its dotted flags are read as they stand
+            items = _dotted(items)
+        reader = _Reader(items, vocabulary)
         reader.run()
         return cls._made(tuple(words), reader, config, file)
 

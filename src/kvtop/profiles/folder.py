@@ -25,6 +25,8 @@ MAX_BYTES = 256_000
 MAX_BASES = 16
 """Profiles that one extends, one through the other."""
 MAX_FILES = 1000
+MAX_VALUES = 2000
+"""Keys and words of the command line, of one profile. Real ones have some dozens."""
 _EXTENDS = ("extends",)
 _DOCS = "docs/profiles.md says what a profile may hold"
 
@@ -69,9 +71,6 @@ class Entry:
         return self.profile
 
 
-Found = Entry
-
-
 def folder() -> Path:
     """profiles/ beside config.toml. Raises UsageError where the environment names no folder for it."""
     return paths.config_dir() / "profiles"
@@ -88,7 +87,7 @@ def read_all(where: Path | None = None) -> list[Entry]:
     return [reader.entry(file) for file in found[:MAX_FILES]]
 
 
-def find(name_or_path: str, where: Path | None = None) -> Found:
+def find(name_or_path: str, where: Path | None = None) -> Entry:
     """One profile, by its name or by the path of its file. Raises UsageError where there is no such file."""
     where = where or folder()
     if "/" in name_or_path or name_or_path.endswith(".toml"):
@@ -215,6 +214,8 @@ class _Reader:
         except ValueError as error:
             return Problem("profile", f"cannot be read: {error}", _DOCS, file)
         try:
+            if _values(raw) > MAX_VALUES:
+                return Problem("profile", f"more than {MAX_VALUES} keys and words", "make it smaller", file)
             for fault in chain(valid.faults(raw), valid.more_faults(raw)):
                 line = line_of(text, fault.path, fault.nth)
                 key = dotted(fault.path)
@@ -231,6 +232,12 @@ class _Reader:
 
 def dotted(path: Sequence[str]) -> str:
     return ".".join(path)
+
+
+def _values(raw: dict[str, Any]) -> int:
+    serve = raw.get("serve")
+    args = serve.get("args") if isinstance(serve, dict) else None
+    return sum(1 for _ in _leaves(raw)) + (len(args) if isinstance(args, list) else 0)
 
 
 def _leaves(raw: dict[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -65,7 +65,7 @@ def launch(name: str, profile: Profile) -> Launch:
     secrets: dict[str, Secret] = {}
     cwd = None
     if profile.runner == "venv":
-        argv = (*map(_home, profile.venv.wrap), *venv_command(profile), *serve)
+        argv = (*map(whole_path, profile.venv.wrap), *venv_command(profile), *serve)
         variables, unset, secrets = environment(profile), tuple(profile.env.unset), secrets_of(profile)
         cwd = folder_of(profile)
     elif profile.runner == "docker":
@@ -83,7 +83,7 @@ def launch(name: str, profile: Profile) -> Launch:
 
 def venv_command(profile: Profile) -> list[str]:
     """What the runner venv runs in front of the flags, whole paths for those from ~: no shell reads them."""
-    return [_home(word) for word in profile.venv.command or ["vllm", "serve"]]
+    return [whole_path(word) for word in profile.venv.command or ["vllm", "serve"]]
 
 
 def folder_of(profile: Profile) -> str | None:
@@ -91,18 +91,18 @@ def folder_of(profile: Profile) -> str | None:
     where there is no home."""
     if profile.runner != "venv":
         return None
-    home = _home("~")
+    home = whole_path("~")
     if home == "~":
         return profile.venv.cwd or None
-    return str(Path(home, _home(profile.venv.cwd)))
+    return str(Path(home, whole_path(profile.venv.cwd)))
 
 
 def serve_words(profile: Profile) -> tuple[str, ...]:
     """What stands behind `vllm serve`: model, fields, args, JSON flags."""
     serve = profile.serve
-    words = [_home(serve.model)] if serve.model else []
+    words = [whole_path(serve.model)] if serve.model else []
     if serve.config:
-        words += ["--config", _home(serve.config)]
+        words += ["--config", whole_path(serve.config)]
     if serve.names:
         words += ["--served-model-name", *serve.names]
     if serve.host:
@@ -118,8 +118,18 @@ def serve_words(profile: Profile) -> tuple[str, ...]:
 def asked(serve: Sequence[str], cwd: str | None = None) -> Flags:
     """What a command line behind `vllm serve` asks for, with the file of --config below it where it can be read."""
     flags = Flags.read(serve)
-    text = None if flags.config is None else config_text(_home(flags.config), Path(cwd) if cwd else None)
+    text = None if flags.config is None else config_text(whole_path(flags.config), Path(cwd) if cwd else None)
     return flags if text is None else Flags.read(serve, yaml=text)
+
+
+def port_is_told(profile: Profile, flags: Flags) -> bool:
+    """Whether the port is that of the profile, or vLLM's own: not where it may stand in a configuration file that
+    cannot be read, or in the file of the runner."""
+    if flags.value("port") is not None or profile.start.health_url or profile.runner == "attach":
+        return True
+    unread = flags.config is not None and not any(one.from_file for one in flags.given)
+    own = profile.runner in ("compose", "systemd") and not flags.words
+    return not unread and not (own and published_at(profile.docker.options, VLLM_PORT) == VLLM_PORT)
 
 
 def compact(value: Any) -> str:
@@ -141,7 +151,7 @@ def environment(profile: Profile) -> dict[str, str]:
 
 def secrets_of(profile: Profile) -> dict[str, Secret]:
     """Where the values of secret variables are."""
-    files = {name: Secret("file", _home(where)) for name, where in profile.env.from_file.items()}
+    files = {name: Secret("file", whole_path(where)) for name, where in profile.env.from_file.items()}
     return files | {name: Secret("env", where) for name, where in profile.env.from_env.items()}
 
 
@@ -162,7 +172,7 @@ def _docker(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[str, .
         words += ["--gpus", f'"{cards}"' if len(profile.gpus) > 1 else cards]
     words += docker.options
     for file in docker.env_files:
-        words += ["--env-file", _home(file)]
+        words += ["--env-file", whole_path(file)]
     for variable, value in environment(profile).items():
         words += ["-e", f"{variable}={value}"]
     # by name alone: docker takes the value from its own environment, and unsets what is not there
@@ -178,10 +188,10 @@ def _compose(name: str, profile: Profile) -> tuple[str, ...]:
     service = _needed(name, "compose.service", compose.service)
     words = _program(compose.program or ["docker", "compose"])
     for flag, values in (
-        ("-f", [_home(file) for file in compose.files]),
+        ("-f", [whole_path(file) for file in compose.files]),
         ("-p", [compose.project] if compose.project else []),
         ("--profile", compose.profiles),
-        ("--env-file", [_home(file) for file in compose.env_files]),
+        ("--env-file", [whole_path(file) for file in compose.env_files]),
     ):
         words += [word for value in values for word in (flag, value)]
     return (*words, "up", "-d", service)
@@ -208,10 +218,10 @@ def _address(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[int, 
 
 
 def _program(words: list[str]) -> list[str]:
-    return [_home(words[0]), *words[1:]]
+    return [whole_path(words[0]), *words[1:]]
 
 
-def _home(path: str) -> str:
+def whole_path(path: str) -> str:
     """A path from ~ as a whole one; no shell will do that."""
     if path == "~" or path.startswith("~/"):
         return str(Path(os.path.expanduser(path)))  # noqa: PTH111  Path's own raises where there is no home

@@ -37,6 +37,11 @@ def masked_value(name: str, value: Any) -> Any:
     return _masked(value, _named(name))
 
 
+def masked_at(path: Sequence[str], value: Any) -> Any:
+    """The same of a value within tables, by the keys that lead to it."""
+    return _masked(value, any(map(_named, path)))
+
+
 def _masked(value: Any, named: bool) -> Any:
     if isinstance(value, Mapping):
         return {text_without_secrets(key): _masked(one, named or _named(key)) for key, one in value.items()}

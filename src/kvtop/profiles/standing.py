@@ -8,9 +8,8 @@ from pathlib import Path
 
 from kvtop.errors import UsageError
 from kvtop.model.starting import LIVE
-from kvtop.profiles.flags import Flags
 from kvtop.profiles.folder import Entry
-from kvtop.profiles.launch import Launch, asked, launch
+from kvtop.profiles.launch import Launch, asked, launch, port_is_told
 from kvtop.profiles.match import is_of
 from kvtop.profiles.running import look, record
 from kvtop.profiles.running.look import Seen
@@ -86,7 +85,7 @@ def known(entry: Entry) -> Known:
         entry.file,
         profile.runner,
         shown(flags.model or profile.serve.model, 300),
-        None if run is None or _elsewhere(entry, flags) else run.port,
+        run.port if run is not None and port_is_told(profile, flags) else None,
         "" if run is None else run.host,
         tuple(profile.gpus),
         tier_bytes(flags.value("kv-offloading-size"), flags.value("kv-transfer-config")),
@@ -104,15 +103,6 @@ def launched(entry: Entry) -> tuple[Launch | None, str | None]:
         return launch(entry.name, entry.profile), None
     except UsageError as error:
         return None, error.what
-
-
-def _elsewhere(entry: Entry, flags: Flags) -> bool:
-    """Whether its port may stand where it cannot be read: in its configuration file, or in the file of its runner."""
-    profile = entry.profile
-    if profile is None or flags.value("port") is not None or profile.start.health_url:
-        return False
-    unread = flags.config is not None and not any(one.from_file for one in flags.given)
-    return unread or (profile.runner in ("compose", "systemd") and not flags.words)
 
 
 def standing(profiles: Sequence[Known], processes: Sequence[VllmProcess]) -> list[Standing]:

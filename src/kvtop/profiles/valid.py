@@ -16,6 +16,8 @@ from kvtop.toml_text import expected, shown
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """What a profile may be called: its name is that of files and of a container too."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+DEEPEST_JSON = 40
+"""Of a flag's value."""
 _TABLES = ("set", "unset", "from_file", "from_env")
 
 
@@ -134,13 +136,15 @@ def _meant(name: str, own: list[str], at: tuple[str, ...]) -> str:
     return " here: it belongs to the top, before the first table" if at and name in tables else " here"
 
 
-def _no_json(value: Any, at: tuple[str, ...]) -> Iterator[Fault]:
-    if isinstance(value, dict):
+def _no_json(value: Any, at: tuple[str, ...], depth: int = 0) -> Iterator[Fault]:
+    if depth > DEEPEST_JSON:
+        yield Fault(at, "is nested too deeply", f"at most {DEEPEST_JSON} tables and lists in one another")
+    elif isinstance(value, dict):
         for name, one in value.items():
-            yield from _no_json(one, (*at, name))
+            yield from _no_json(one, (*at, name), depth + 1)
     elif isinstance(value, list):
         for one in value:
-            yield from _no_json(one, at)
+            yield from _no_json(one, at, depth + 1)
     elif (isinstance(value, float) and not math.isfinite(value)) or not isinstance(value, str | int | float):
         yield Fault(at, f"is {shown(value)}", "what JSON can hold: a text, a finite number, true, false, lists, tables")
 

@@ -6,10 +6,12 @@ vLLM's parser is argparse: a flag may be cut short as long as no other one begin
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import islice, takewhile
 from typing import Literal
 
 Kind = Literal["switch", "one", "maybe", "many", "any", "json"]
@@ -43,6 +45,8 @@ class Vocabulary:
             for one in spellings:
                 # The second of two long spellings where it is the first with no- in front.
                 self._specs[one] = Spec(name, kind, on=one != f"--no-{name}")
+        self._places = {one: place for place, one in enumerate(self._specs)}
+        self._sorted = sorted(self._specs)
 
     @classmethod
     def from_help(cls, text: str) -> Vocabulary | None:
@@ -84,7 +88,9 @@ class Vocabulary:
             return (word,)
         if not word.startswith("-") or len(word) < 2 or word == "--":
             return ()
-        return tuple(one for one in self._specs if one.startswith(word))
+        at = bisect_left(self._sorted, word)
+        found = takewhile(lambda one: one.startswith(word), islice(self._sorted, at, None))
+        return tuple(sorted(found, key=self._places.__getitem__))
 
     def long_names(self) -> tuple[str, ...]:
         """All long spellings, with dashes."""

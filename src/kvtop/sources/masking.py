@@ -26,7 +26,11 @@ _NOT_SECRET = re.compile(r"(num|max|min|batched|long|prefill|special|skip|add)[\
 _VARIABLE = r"\w*(?:key|token|password|passwd|passphrase|secret|credentials?)|\w+_(?:pass|pwd)"
 _ENV_SECRET = re.compile(rf"^({_VARIABLE})=", re.IGNORECASE)
 _QUOTED = r'"(?:\\.|[^"\\])*(?:"|$)' + r"|'(?:\\.|[^'\\])*(?:'|$)"
-_QUOTED_SECRET = re.compile(rf"(?<![\w-])((?:{_VARIABLE})=|--?[\w.-]*{_WORD}(?:=|\s+))({_QUOTED})", re.IGNORECASE)
+_QUOTED_SECRET = re.compile(
+    # no flag is longer: without a limit .-.-.- takes quadratic time
+    rf"(?<![\w-])((?:{_VARIABLE})=|--?[\w.-]{{0,80}}{_WORD}(?:=|\s+))({_QUOTED})",
+    re.IGNORECASE,
+)
 """NAME='a b' within a text for a shell: quotes keep a blank in it."""
 _JSON_SECRET = re.compile(rf"""(["'][\w.-]*{_WORD}["']\s*:\s*)(?:(\[[^\]]*(?:\]|$))|{_QUOTED})""", re.IGNORECASE)
 _HEADER_SECRET = re.compile(
@@ -34,6 +38,7 @@ _HEADER_SECRET = re.compile(
     r"""(?:(?:bearer|basic|token)\s+)?)[^"'\s]+""",
     re.IGNORECASE,
 )
+_BEARER = re.compile(r"(\bbearer\s+)(?=[\w.~+/-]*\d)[\w.~+/-]{8,}=*", re.IGNORECASE)
 _FLAG = re.compile(r"--[a-z][\w.-]*(=.*)?", re.IGNORECASE | re.DOTALL)
 _URL_SECRET = re.compile(r"""(://)(?:[^/@\s"']+|[^\s/@:"']*:(?!\d{1,5}/)(?:(?!://)[^\s"']){0,500})@""")
 _QUERY_SECRET = re.compile(
@@ -107,7 +112,7 @@ def _word(word: str) -> str:
     word = _json(word)
     word = _QUOTED_SECRET.sub(_assigned, word)
     word = _JSON_SECRET.sub(lambda found: f'{found[1]}["{MASK}"]' if found[2] else f'{found[1]}"{MASK}"', word)
-    word = _HEADER_SECRET.sub(rf"\1{MASK}", word)
+    word = _BEARER.sub(rf"\1{MASK}", _HEADER_SECRET.sub(rf"\1{MASK}", word))
     word = _QUERY_SECRET.sub(rf"\1{MASK}", _URL_SECRET.sub(rf"\1{MASK}@", word))
     word = _LIST.sub(_assigned, _WORDS.sub(rf"\1, '{MASK}'", _KEY.sub(MASK, word)))
     pieces = re.split(r"(\s+)", word)
@@ -128,13 +133,13 @@ def _json(word: str) -> str:
         return word
     try:
         found = json.loads(word[at:])
+        hidden = _hidden(found, False)
+        if hidden == found:
+            return word
+        tight = None if ": " in word[at:] else (",", ":")
+        return word[:at] + json.dumps(hidden, separators=tight, ensure_ascii=False)
     except (ValueError, RecursionError):
         return word
-    hidden = _hidden(found, False)
-    if hidden == found:
-        return word
-    tight = None if ": " in word[at:] else (",", ":")
-    return word[:at] + json.dumps(hidden, separators=tight, ensure_ascii=False)
 
 
 _NAMED = re.compile(rf"^[\w.-]*{_WORD}$", re.IGNORECASE)

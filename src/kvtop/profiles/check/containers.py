@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvtop.profiles.check.seen import Container
-from kvtop.profiles.docker_options import pairs
+from kvtop.profiles.docker_options import mount, pairs
 
 DOCKER_SHM = 64 << 20
 """docker's own size of /dev/shm (--shm-size)."""
+_SHM = "/dev/shm"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _TAG = re.compile(r":v?(\d{1,3})\.(\d{1,4})(?:[.\-_+]|$)")
 
@@ -18,26 +20,55 @@ _TAG = re.compile(r":v?(\d{1,3})\.(\d{1,4})(?:[.\-_+]|$)")
 def of_options(options: Sequence[str]) -> Container:
     """By the words in front of the image."""
     found = dict(pairs(options))
-    return _container(found.get("--shm-size"), found.get("--ipc"), found.get("--memory") or found.get("-m"))
+    memory = found.get("--memory") or found.get("-m")
+    host, size = _shm(options)
+    return Container(size, host, None if memory is None else size_bytes(memory))
+
+
+def tells_shm(options: Sequence[str]) -> bool:
+    """Whether they say anything of the container's /dev/shm."""
+    return _shm(options) != (False, DOCKER_SHM)
 
 
 def of_service(service: Mapping[str, Any]) -> Container:
-    """By a service of a compose file; a value with a variable in it is not known."""
+    """By a service of a compose file; a value with a variable in it, and what it extends, is not known."""
     deploy = service.get("deploy")
     limits = deploy.get("resources", {}) if isinstance(deploy, Mapping) else {}
     limits = limits.get("limits", {}) if isinstance(limits, Mapping) else {}
     memory = service.get("mem_limit")
     if memory is None and isinstance(limits, Mapping):
         memory = limits.get("memory")
-    return _container(
-        *(None if one is None else str(one) for one in (service.get("shm_size"), service.get("ipc"), memory))
-    )
+    given = (("--shm-size", service.get("shm_size")), ("--ipc", service.get("ipc")), ("--memory", memory))
+    options = [f"{flag}={value}" for flag, value in given if value is not None]
+    for row in _listed(service.get("volumes")):
+        options += ["--mount", mount(row)] if isinstance(row, Mapping) else ["-v", str(row)]
+    options += [word for row in _listed(service.get("tmpfs")) for word in ("--tmpfs", str(row))]
+    found = of_options(options)
+    if service.get("extends") and not tells_shm(options):
+        return replace(found, shm_bytes=None)
+    return found
 
 
-def _container(shm: str | None, ipc: str | None, memory: str | None) -> Container:
-    host = ipc == "host"
-    size = None if host else DOCKER_SHM if shm is None else size_bytes(shm)
-    return Container(size, host, None if memory is None else size_bytes(memory))
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _shm(options: Sequence[str]) -> tuple[bool, int | None]:
+    """(whether /dev/shm is the host's, bytes of its own: None where that is not told)."""
+    for flag, value in pairs(options):
+        if flag == "--tmpfs" and value.partition(":")[0] == _SHM:
+            size = dict(part.partition("=")[::2] for part in value.partition(":")[2].split(",")).get("size")
+            return False, None if size is None else size_bytes(size)
+    place = outside(options, _SHM)
+    if place is not None or any(inside == _SHM for _, inside in _mounts(options)):
+        return place == _SHM, None
+    found = dict(pairs(options))
+    ipc, size = found.get("--ipc", ""), found.get("--shm-size")
+    if ipc == "host":
+        return True, None
+    if "$" in ipc or ipc.startswith(("container:", "service:")):
+        return False, None
+    return False, DOCKER_SHM if size is None else size_bytes(size)
 
 
 def host_network(options: Sequence[str]) -> bool:
@@ -66,21 +97,24 @@ def on_loopback(value: str) -> str:
 def outside(options: Sequence[str], path: str) -> str | None:
     """Where a path in the container is on this machine, by its mounts; None: in none of them."""
     best: tuple[str, str] | None = None
-    for flag, value in pairs(options):
-        if flag in ("-v", "--volume"):
-            parts = value.split(":")
-            host, inside = (parts[0], parts[1]) if len(parts) > 1 else ("", "")
-        elif flag == "--mount":
-            given = dict(part.partition("=")[::2] for part in value.split(","))
-            host = given.get("source") or given.get("src") or ""
-            inside = given.get("target") or given.get("destination") or given.get("dst") or ""
-        else:
-            continue
-        inside = inside.rstrip("/")
+    for host, inside in _mounts(options):
         within = path == inside or path.startswith(f"{inside}/")
         if host.startswith(("/", "~")) and inside and within and (best is None or len(inside) > len(best[1])):
             best = host, inside
     return None if best is None else best[0].rstrip("/") + path[len(best[1]) :]
+
+
+def _mounts(options: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(folder of this machine, or name of a volume; place in the container)."""
+    for flag, value in pairs(options):
+        if flag in ("-v", "--volume"):
+            parts = value.split(":")
+            if len(parts) > 1:
+                yield parts[0], parts[1].rstrip("/")
+        elif flag == "--mount":
+            given = dict(part.partition("=")[::2] for part in value.split(","))
+            inside = given.get("target") or given.get("destination") or given.get("dst") or ""
+            yield given.get("source") or given.get("src") or "", inside.rstrip("/")
 
 
 def size_bytes(text: str) -> int | None:

@@ -18,12 +18,13 @@ from kvtop.profiles.check.rules.service import local_paths
 from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, LastStart, Listener, Server
 from kvtop.profiles.check.sizes import ranks
 from kvtop.profiles.flags import Flags
-from kvtop.profiles.launch import Launch, environment, launch, secrets_of, venv_command
+from kvtop.profiles.launch import Launch, environment, launch, secrets_of, venv_command, whole_path
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import asking, logs, ready, record
 from kvtop.profiles.running.order import missing_secrets
 from kvtop.profiles.running.record import Start
 from kvtop.profiles.secret import masked_value, masked_words
+from kvtop.profiles.yaml_text import NoYaml, loaded
 from kvtop.readings import HostReading
 from kvtop.sources.host import HostSource
 from kvtop.sources.limits import memory_limit
@@ -66,6 +67,7 @@ def gather(
         env = {name: value for name, value in {**os.environ, **run.set}.items() if name not in run.unset}
         here = installed(venv_command(profile), run.cwd, env, ask=ask_vllm, asking=tell)
     host = HostSource().read()
+    missing = missing_secrets(run, os.environ)
     facts = Facts(
         name=entry.name,
         profile=profile,
@@ -73,9 +75,9 @@ def gather(
             masked_words(run.serve), yaml=_yaml(run, profile), known=here.known if here is not None else None
         ),
         launch=run,
-        env=_env(profile, run),
+        env=_env(profile, missing),
         absent=needs.absent(profile, run),
-        secrets_missing=missing_secrets(run, os.environ),
+        secrets_missing=missing,
         installed=here,
         version=version_of(here.version) if here is not None else containers.version_of(_image(profile)),
         shm_total_bytes=host.shm_total_bytes,
@@ -108,7 +110,7 @@ def _yaml(run: Launch, profile: Profile) -> str | None:
     return config_file.config_text(name, Path(run.cwd) if run.cwd else None)
 
 
-def _env(profile: Profile, run: Launch) -> dict[str, str]:
+def _env(profile: Profile, missing: Mapping[str, str]) -> dict[str, str]:
     """What vLLM's environment will hold, less what no rule asks for; secrets that can be read are there, but not their
     values."""
     env: dict[str, str] = {}
@@ -116,7 +118,6 @@ def _env(profile: Profile, run: Launch) -> dict[str, str]:
         env = {name: value for name, value in os.environ.items() if _ENV.match(name)}
         env = {name: value for name, value in env.items() if name not in profile.env.unset}
     env |= environment(profile)
-    missing = missing_secrets(run, os.environ)
     env = {name: value for name, value in env.items() if name not in missing}
     env |= dict.fromkeys((name for name in secrets_of(profile) if name not in missing), MASK)
     return {name: str(masked_value(name, value)) for name, value in env.items()}
@@ -126,10 +127,14 @@ def _container(facts: Facts) -> Container | None:
     profile = facts.profile
     if not facts.contained:
         return None
-    if profile.runner != "compose" or profile.docker.options:
-        return containers.of_options(profile.docker.options)
+    told = containers.of_options(profile.docker.options)
+    if profile.runner != "compose" or containers.tells_shm(profile.docker.options):
+        return told
     service = _service(profile)
-    return containers.of_service(service) if service is not None else Container(readable=False)
+    if service is None:
+        return Container(readable=False)
+    found = containers.of_service(service)
+    return found if told.memory_bytes is None else replace(found, memory_bytes=told.memory_bytes)
 
 
 def _image(profile: Profile) -> str:
@@ -142,14 +147,12 @@ def _image(profile: Profile) -> str:
 
 def _service(profile: Profile) -> Mapping[str, Any] | None:
     """The service of its compose files, the later over the earlier; None where they cannot be read."""
-    import yaml
-
     found: dict[str, Any] = {}
     for name in profile.compose.files:
-        text = config_file.config_text(str(Path(name).expanduser()))
+        text = config_file.config_text(whole_path(name))
         try:
-            document = yaml.safe_load(text) if text is not None else None
-        except (yaml.YAMLError, ValueError, RecursionError):
+            document = loaded(text) if text is not None else None
+        except NoYaml:
             return None
         services = document.get("services") if isinstance(document, dict) else None
         service = services.get(profile.compose.service) if isinstance(services, dict) else None
@@ -259,12 +262,14 @@ def _health(facts: Facts, run: Launch) -> tuple[bool, Answer | None]:
 def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
     """Which paths of the command line are there; less those that vLLM sees on another file system."""
     found = {}
-    for _, path in local_paths(facts):
-        place = containers.outside(facts.profile.docker.options, path) if facts.contained else path
+    # what rules are told may look like a secret and be masked: a folder hf_… for instance
+    plain = replace(facts, flags=Flags.read(run.serve, yaml=_yaml(run, facts.profile)))
+    for (_, path), (_, real) in zip(local_paths(facts), local_paths(plain), strict=False):
+        place = containers.outside(facts.profile.docker.options, real) if facts.contained else real
         if place is not None:
             try:
-                found[path] = Path(run.cwd or ".", place).expanduser().exists()
-            except (OSError, ValueError, RuntimeError):
+                found[path] = Path(run.cwd or ".", whole_path(place)).exists()
+            except (OSError, ValueError):
                 found[path] = False
     return found
 
@@ -276,7 +281,7 @@ def _last(facts: Facts) -> LastStart | None:
     known = _recorded(good, ranks(facts)) if good is not None and _is_same(good, facts) else None
     if facts.profile.runner == "venv" and (known is None or known.kv_cache_bytes is None or known.hybrid is None):
         given = facts.profile.log.file
-        log = Path(given).expanduser() if given else logs.default(facts.name)
+        log = Path(whole_path(given)) if given else logs.default(facts.name)
         known = _filled(known, last.read(log, ranks(facts), facts.flags.model))
     asked = facts.flags.number("kv-cache-memory-bytes")
     if known is None or known.kv_cache_bytes is not None or asked is None or not 0 < asked < _MOST_BYTES:

@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from kvtop import paths
 from kvtop.errors import UsageError
 from kvtop.files import read_start
 from kvtop.profiles.check.seen import Installed, Version
+from kvtop.profiles.running import tools
 from kvtop.profiles.vocabulary import Vocabulary
 from kvtop.sources.processes import role
 
@@ -107,20 +107,10 @@ def _help(words: list[str], cwd: str | None, env: Mapping[str, str]) -> str:
     """Its flags as rows; empty where it did not tell them."""
     quiet = {"COLUMNS": "200", "VLLM_LOGGING_LEVEL": "ERROR", "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
     try:
-        done = subprocess.run(
-            [*words, "--help=all"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=cwd,
-            env={**env, **quiet},
-            timeout=HELP_TIMEOUT_S,
-            check=False,
-            start_new_session=True,
-        )
-    except (OSError, ValueError, subprocess.SubprocessError):
+        done = tools.run([*words, "--help=all"], cwd=cwd, env={**env, **quiet}, timeout_s=HELP_TIMEOUT_S)
+    except tools.Failed:
         return ""
-    found = Vocabulary.from_help(done.stdout[:_MOST_BYTES].decode("utf-8", "replace"))
+    found = Vocabulary.from_help(done.out)
     return found.rows() if found is not None else ""
 
 

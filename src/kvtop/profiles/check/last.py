@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from kvtop.files import read_end
 from kvtop.profiles.check.seen import LastStart
 from kvtop.profiles.running.progress import BLOCK, KV_ROOM, KV_SIZE, MAMBA, UNIT
 
 _MOST_BYTES = 64_000_000
-_FIRST = (b"non-default args: ", b"API server version ")
+_FIRST = re.compile(rb"non-default args: |API server version ")
 """One of them stands at the head of each start."""
 _POOL, _MEMORY, _BLOCK, _MAMBA, _UNIT = (
     re.compile(one.pattern.encode()) for one in (KV_SIZE, KV_ROOM, BLOCK, MAMBA, UNIT)
@@ -23,8 +24,7 @@ def of_log(log: bytes, ranks: int, model: str | None = None) -> LastStart | None
     `ranks`: GPUs of one engine, each with memory of its own.
     """
     end = len(log)
-    while end > 0:
-        begin = max(0, *(log.rfind(first, 0, end) for first in _FIRST))
+    for begin in reversed([0, *(first.start() for first in _FIRST.finditer(log))]):
         found = _of_start(log[begin:end], ranks)
         named = _MODEL.search(log, begin, end)
         other = model is not None and named is not None and named[1] != model.encode("utf-8", "replace")
@@ -52,9 +52,6 @@ def _of_start(text: bytes, ranks: int) -> LastStart | None:
 def read(file: Path, ranks: int, model: str | None = None) -> LastStart | None:
     """Of a log on disk, its last 64 MB; None where it cannot be read, or tells nothing."""
     try:
-        with file.open("rb") as log:
-            size = log.seek(0, 2)
-            log.seek(max(0, size - _MOST_BYTES))
-            return of_log(log.read(_MOST_BYTES), ranks, model)
+        return of_log(read_end(file, _MOST_BYTES), ranks, model)
     except (OSError, ValueError):
         return None

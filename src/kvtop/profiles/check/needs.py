@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kvtop.profiles.check.seen import Absent
-from kvtop.profiles.launch import Launch, venv_command
+from kvtop.profiles.flags import Flags
+from kvtop.profiles.launch import Launch, venv_command, whole_path
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import tools
 
@@ -43,6 +44,9 @@ def _of_venv(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[
         program = venv_command(profile)[0]
         if _lacks(program, run.cwd, env):
             yield Absent("venv.command", program, "program")
+        config = Flags.read(run.serve).config
+        if config is not None and (Path(config).is_absolute() or profile.venv.cwd):
+            yield from _file("serve.config", str(Path(run.cwd or "/", config)))
 
 
 def _of_docker(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[Absent]:
@@ -96,8 +100,8 @@ def _lacks(program: str, cwd: str | None, env: Mapping[str, str]) -> bool:
 
 def _file(key: str, name: str) -> Iterator[Absent]:
     try:
-        there = Path(name).expanduser().is_file()
-    except (OSError, ValueError, RuntimeError):
+        there = Path(whole_path(name)).is_file()
+    except (OSError, ValueError):
         there = False
     if not there:
         yield Absent(key, name, "file")

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kvtop.profiles.flags import Flags
-from kvtop.profiles.launch import Launch
+from kvtop.profiles.launch import Launch, port_is_told
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.vocabulary import Vocabulary
 from kvtop.readings import OffloadFile
 
+NO_LINE = "the command line: [serve] of this profile is empty"
+"""What `Lacks` says where the runner's own file holds it."""
+NO_ENV = "the environment: it stands in a file of its own, and not in [env]"
 Level = Literal["error", "warning", "note"]
 Version = tuple[int, int]
 """Of vLLM: (0, 32)."""
@@ -129,7 +132,7 @@ class Container:
     """What a container is given."""
 
     shm_bytes: int | None = None
-    """Its own /dev/shm; None with `host_ipc`, and where it cannot be read."""
+    """Its own /dev/shm; None with `host_ipc`, and where it is not told, or cannot be read."""
     host_ipc: bool = False
     """It uses the host's /dev/shm."""
     memory_bytes: int | None = None
@@ -194,6 +197,15 @@ class Facts:
         return bool(self.flags.words) or self.profile.runner in ("venv", "docker")
 
     @property
+    def env_known(self) -> bool:
+        """Whether a variable that is not in `env` is not set: a file of variables may set it, or that of compose or
+        systemd, of which `[env] set` says what is expected."""
+        profile = self.profile
+        if profile.runner in ("compose", "systemd"):
+            return bool(profile.env.set)
+        return not profile.docker.env_files
+
+    @property
     def contained(self) -> bool:
         """Whether vLLM runs in a container: by docker, compose, or a unit that runs docker."""
         runner = self.profile.runner
@@ -201,7 +213,9 @@ class Facts:
 
     @property
     def port(self) -> int | None:
-        """Where HTTP will answer on this machine."""
+        """Where HTTP will answer on this machine; None: a file that cannot be read here tells it."""
+        if not port_is_told(self.profile, self.flags):
+            return None
         if self.launch is not None:
             return self.launch.port
         if self.profile.serve.port is not None:

@@ -102,9 +102,11 @@ def whole(facts: Facts, name: str, default: int) -> int:
 
 def block_tokens(facts: Facts) -> int | None:
     """Of one KV block: that of the last start, which knows how hybrid models are unified, or a larger one that is asked
-    for now; None: neither is known."""
+    for now; where the model is none, what is asked for. None: neither is known."""
     given = facts.flags.number("block-size")
     asked = int(given) if given is not None and 0 < given < 1_000_000 else 0
+    if asked and facts.last is not None and facts.last.hybrid is False:
+        return asked
     return max(asked, (facts.last.block_tokens if facts.last is not None else None) or 0) or None
 
 
@@ -124,11 +126,13 @@ def selectors(facts: Facts) -> list[str] | None:
 
 def cards(facts: Facts) -> tuple[Card, ...] | None:
     """The cards that it will use: the first of those that it may, as far as they are here. None: it is not known which
-    cards this machine has."""
+    cards this machine has, or which of them a file of its own names."""
     if facts.cards is None:
         return None
     here = sorted(facts.cards, key=lambda card: card.index)
     told = selectors(facts)
+    if told is None and not facts.line_known:
+        return None
     if told is not None:
         here = [card for one in told for card in here if _is(card, one)]
     return tuple(dict.fromkeys(here))[: ranks(facts) * whole(facts, "data-parallel-size", 1)]
@@ -151,8 +155,10 @@ def utilization(facts: Facts) -> float:
 
 
 def asked_bytes(facts: Facts, card: Card) -> int | None:
-    """What vLLM must find free on that card to start at all (`request_memory`)."""
-    return None if card.total_bytes is None else math.ceil(card.total_bytes * utilization(facts))
+    """What vLLM must find free on that card to start at all (`request_memory`); None: not known."""
+    if card.total_bytes is None or not facts.line_known:
+        return None
+    return math.ceil(card.total_bytes * utilization(facts))
 
 
 def freed_bytes(facts: Facts, card: Card) -> int:

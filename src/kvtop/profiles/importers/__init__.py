@@ -4,4 +4,5 @@ draft      the profile in the making            words      a command line, also 
 script     a plain shell script (shell: its words)        docker     `docker run` and `docker inspect`
 compose    a service of a compose file (interpolate)      unit       a systemd unit
 process    a running server                               pick       which of them a text is
+kinds      tables and lists in what others wrote          variables  files of variables; which of them matter
 """

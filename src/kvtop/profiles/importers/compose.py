@@ -10,11 +10,12 @@ from typing import Any
 
 from kvtop.errors import keyless
 from kvtop.files import read_start
+from kvtop.profiles.docker_options import mount
 from kvtop.profiles.importers import docker
-from kvtop.profiles.importers.draft import Draft, Refused
+from kvtop.profiles.importers.draft import Draft, Refused, read_yaml
 from kvtop.profiles.importers.interpolate import Interpolation
+from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import of_file
-from kvtop.profiles.importers.yaml_text import read_yaml
 from kvtop.profiles.launch import ALL
 
 _MAX_ENV = 256_000
@@ -40,7 +41,7 @@ def read(draft: Draft, text: str, file: Path | None, service: str = "") -> None:
     draft.put("compose", "profiles", [str(profiles[0])] if isinstance(profiles, list) and profiles else [])
     if one.get("extends"):
         draft.note("the service extends another one: what stands there is not seen here")
-    if needed := one.get("depends_on"):
+    if needed := rows(one.get("depends_on")) or list(table(one.get("depends_on"))):
         draft.note(f"docker compose starts before it: {keyless(', '.join(map(str, needed)), 100)}")
     reader.environment(one)
     _options(draft, one)
@@ -109,9 +110,9 @@ class _Reader:
                 self._draft.note(f"env_file {keyless(name, 100)} cannot be read: what stands in it is not known here")
             for variable, given in of_file(text or ""):
                 self._draft.variable(variable, self._variables.filled(given))
-        said = service.get("environment") or {}
-        rows = said.items() if isinstance(said, dict) else (_pair(str(row)) for row in said)
-        for variable, value in rows:
+        said = service.get("environment")
+        pairs = said.items() if isinstance(said, dict) else (_pair(str(row)) for row in rows(said))
+        for variable, value in pairs:
             if value is None:
                 self._passed(str(variable))
             else:
@@ -148,20 +149,21 @@ def _options(draft: Draft, one: Mapping[str, Any]) -> None:
     ):
         if one.get(key) is not None:
             options.append(f"{flag}={one[key]}")
-    deploy = one.get("deploy") if isinstance(one.get("deploy"), dict) else {}
-    resources = (deploy or {}).get("resources") or {}
-    limit = (resources.get("limits") or {}).get("memory")
+    resources = table(table(one.get("deploy")).get("resources"))
+    limit = table(resources.get("limits")).get("memory")
     if limit and "mem_limit" not in one:
         options.append(f"--memory={limit}")
-    for row in one.get("volumes") or []:
-        options += ["-v", str(row)] if isinstance(row, str) else []
-    for row in one.get("ports") or []:
+    for row in rows(one.get("volumes")):
+        options += ["--mount", mount(row)] if isinstance(row, dict) else ["-v", str(row)]
+    tmpfs = one.get("tmpfs")
+    for row in rows(tmpfs) or [tmpfs] if tmpfs else []:
+        options += ["--tmpfs", str(row)]
+    for row in rows(one.get("ports")):
         options += ["-p", _port(row)]
     draft.put("docker", "image", str(one.get("image") or ""))
     draft.put("docker", "options", options)
-    for device in (resources.get("reservations") or {}).get("devices") or []:
-        ids = device.get("device_ids")
-        if isinstance(ids, list) and ids:
+    for device in tables(table(resources.get("reservations")).get("devices")):
+        if ids := rows(device.get("device_ids")):
             draft.raw["gpus"] = [str(card) for card in ids]
         elif str(device.get("count", "all")) == "all":
             draft.raw["gpus"] = list(ALL)
@@ -204,10 +206,7 @@ def _words(value: object) -> list[str]:
 
 
 def _start(draft: Draft, one: Mapping[str, Any]) -> None:
-    health = one.get("healthcheck")
-    if not isinstance(health, dict):
-        return
-    seconds = _seconds(str(health.get("start_period") or ""))
+    seconds = _seconds(str(table(one.get("healthcheck")).get("start_period") or ""))
     if seconds and seconds > 1800:
         draft.put("start", "timeout_s", min(seconds, 86_400.0))
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvtop.errors import keyless
-from kvtop.profiles.importers.draft import Draft, Refused, Word
+from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text
+from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import matters
 from kvtop.profiles.importers.words import shell_text
 from kvtop.profiles.launch import ALL, Secret
@@ -29,13 +30,13 @@ def run(draft: Draft, words: Sequence[str]) -> None:
     """`docker run …`. Raises Refused for another command of docker."""
     at = next((i for i, word in enumerate(words) if word == "run"), None)
     if at is None or at > 4:
-        raise Refused(f"`{keyless(' '.join(words[:3]), 60)}` starts no container", "give the words of docker run")
+        raise Refused(f"`{command_text(words[:3], 60)}` starts no container", "give the words of docker run")
     if not draft.keeps_own:
         draft.raw["runner"] = "docker"
         if words[0] != "docker":
             draft.put("docker", "program", str(words[0]))
         if at > 1 and words[1:at] != ["container"]:
-            draft.note(f"`{keyless(' '.join(words[1:at]), 60)}` of docker itself: left out")
+            draft.note(f"`{command_text(words[1:at], 60)}` of docker itself: left out")
     draft.refuse_unknown(words[: at + 1])
     rest = _options(draft, list(words[at + 1 :]))
     if not rest:
@@ -166,27 +167,26 @@ def inspect(draft: Draft, text: str) -> None:
     """What `docker inspect NAME` printed."""
     draft.raw["runner"] = "docker"
     box = _container(text)
-    config, host = box.get("Config") or {}, box.get("HostConfig") or {}
+    config, host = table(box.get("Config")), table(box.get("HostConfig"))
     draft.put("docker", "name", str(box.get("Name") or "").lstrip("/"))
     draft.put("docker", "image", str(config.get("Image") or ""))
     draft.add("docker", "options", host_options(host, config))
-    for request in host.get("DeviceRequests") or []:
-        if request.get("DeviceIDs"):
-            draft.raw["gpus"] = [str(one) for one in request["DeviceIDs"]]
+    for request in tables(host.get("DeviceRequests")):
+        if ids := rows(request.get("DeviceIDs")):
+            draft.raw["gpus"] = [str(one) for one in ids]
         elif request.get("Count") == -1:
             draft.raw["gpus"] = list(ALL)
         elif request.get("Count"):
             draft.add("docker", "options", ["--gpus", str(request["Count"])])
-    for row in config.get("Env") or []:
+    for row in rows(config.get("Env")):
         name, _, value = str(row).partition("=")
         if matters(name):
             draft.variable(name, value)
-    labels = config.get("Labels") or {}
-    if project := labels.get("com.docker.compose.project"):
+    if project := table(config.get("Labels")).get("com.docker.compose.project"):
         draft.note(f"docker compose made this container (project {keyless(str(project), 60)}): import its file instead")
-    entrypoint = [str(word) for word in config.get("Entrypoint") or []]
+    entrypoint = [str(word) for word in rows(config.get("Entrypoint"))]
     draft.note("the entrypoint is written out: docker inspect does not tell the image's own from one that was given")
-    inside(draft, entrypoint, [str(word) for word in config.get("Cmd") or []])
+    inside(draft, entrypoint, [str(word) for word in rows(config.get("Cmd"))])
 
 
 def _container(text: str) -> dict[str, Any]:
@@ -194,8 +194,7 @@ def _container(text: str) -> dict[str, Any]:
         found = json.loads(text)
     except (ValueError, RecursionError):
         raise Refused("not JSON", "save what `docker inspect NAME` prints") from None
-    rows = found if isinstance(found, list) else [found]
-    boxes = [row for row in rows if isinstance(row, dict) and isinstance(row.get("Config"), dict)]
+    boxes = [box for box in tables(found if isinstance(found, list) else [found]) if table(box.get("Config"))]
     if len(boxes) != 1:
         what = "no container is in it" if not boxes else f"{len(boxes)} containers are in it"
         raise Refused(what, "save what `docker inspect NAME` prints of one container")
@@ -212,22 +211,24 @@ def host_options(host: Mapping[str, Any], config: Mapping[str, Any]) -> list[str
     say("--ipc", [mode for mode in [host.get("IpcMode")] if mode not in (None, "", "private", "shareable")])
     say("--shm-size", [size for size in [host.get("ShmSize")] if size not in (None, 0, 64 << 20)])
     say("--memory", [size for size in [host.get("Memory")] if size])
-    say("--memory-swap", [size for size in [host.get("MemorySwap")] if size and size != 2 * host.get("Memory", 0)])
+    # docker's own, where none is given: twice the memory
+    memory, swap = host.get("Memory"), host.get("MemorySwap")
+    say("--memory-swap", [swap] if swap and not (isinstance(memory, int) and swap == 2 * memory) else [])
     say("--cpuset-cpus", [cpus for cpus in [host.get("CpusetCpus")] if cpus])
     say("--runtime", [name for name in [host.get("Runtime")] if name not in (None, "", "runc")])
     say("--network", [name for name in [host.get("NetworkMode")] if name not in (None, "", "default", "bridge")])
-    policy = host.get("RestartPolicy") or {}
+    policy = table(host.get("RestartPolicy"))
     say("--restart", [policy["Name"]] if policy.get("Name") not in (None, "", "no") else [])
-    say("-v", host.get("Binds") or [])
-    say("--mount", [_mount(one) for one in host.get("Mounts") or [] if isinstance(one, dict)])
-    for inner, rows in (host.get("PortBindings") or {}).items():
-        for row in rows or []:
+    say("-v", rows(host.get("Binds")))
+    say("--mount", map(_mount, tables(host.get("Mounts"))))
+    for inner, bindings in table(host.get("PortBindings")).items():
+        for row in tables(bindings):
             address = f"{row['HostIp']}:" if row.get("HostIp") else ""
             say("-p", [f"{address}{row.get('HostPort', '')}:{str(inner).removesuffix('/tcp')}"])
-    for limit in host.get("Ulimits") or []:
+    for limit in tables(host.get("Ulimits")):
         say("--ulimit", [f"{limit.get('Name')}={limit.get('Soft')}:{limit.get('Hard')}"])
-    say("--cap-add", host.get("CapAdd") or [])
-    say("--security-opt", host.get("SecurityOpt") or [])
+    say("--cap-add", rows(host.get("CapAdd")))
+    say("--security-opt", rows(host.get("SecurityOpt")))
     say("--workdir", [folder for folder in [config.get("WorkingDir")] if folder])
     say("--user", [user for user in [config.get("User")] if user])
     if host.get("Privileged"):

@@ -14,9 +14,10 @@ from kvtop.errors import UsageError, keyless
 from kvtop.profiles.differences import flag_values
 from kvtop.profiles.launch import VISIBLE, Secret, serve_words
 from kvtop.profiles.profile import Profile
-from kvtop.profiles.secret import holds_secret, is_secret
+from kvtop.profiles.secret import holds_secret, is_secret, masked_words, shown
 from kvtop.profiles.spelling import Group, groups, is_switch
-from kvtop.profiles.valid import VARIABLE
+from kvtop.profiles.valid import DEEPEST_JSON, VARIABLE
+from kvtop.profiles.yaml_text import NoYaml, loaded
 from kvtop.sources.masking import MASK
 
 BY_HAND = "write the profile by hand: docs/profiles.md has an example"
@@ -24,6 +25,9 @@ _CARDS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-
 _SECRET_FLAGS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
 """Flags whose value vLLM takes from a variable too."""
 _MOST = 2**63
+MOST_CHARACTERS = 100_000
+MOST_WORDS = 10_000
+"""Of one value. A few lines that double a variable make more than fits into memory."""
 
 
 class Refused(UsageError):
@@ -33,6 +37,14 @@ class Refused(UsageError):
         super().__init__(f"line {line}: {what}" if line else what, fix)
 
 
+def read_yaml(text: str, as_typed: bool = False) -> Any:
+    """See `yaml_text.loaded`. Raises Refused."""
+    try:
+        return loaded(text, as_typed)
+    except NoYaml as error:
+        raise Refused(error.what, "mend the file", error.line) from None
+
+
 def unknown(place: Secret | None, line: int | None) -> Refused:
     """For a value from elsewhere, where only a written one can stand."""
     if place is not None and place.kind == "env":
@@ -40,6 +52,17 @@ def unknown(place: Secret | None, line: int | None) -> Refused:
         return Refused(f"${place.where} is not set there", fix, line)
     where = keyless(place.where, 200) if place is not None else "a file"
     return Refused(f"what is in {where} is known only when it runs", line=line)
+
+
+def too_long(line: int | None = None) -> Refused:
+    """For a value that grows beyond what a command line holds."""
+    return Refused("a value that is too long for a command line", line=line)
+
+
+def command_text(words: Iterable[str] | str, limit: int) -> str:
+    """A command of the source as a message or a comment of the profile may hold it."""
+    text = words if isinstance(words, str) else " ".join(masked_words(list(words)))
+    return keyless(shown(text, 10_000), limit)
 
 
 class Word(str):
@@ -222,6 +245,8 @@ class Draft:
     def made(self) -> Imported:
         """The profile. Raises Refused where what was found makes none."""
         raw = {key: _plain(value) for key, value in self.raw.items() if value not in ({}, [])}
+        if not _keeps(raw, -3):  # the table of a JSON flag is the fourth
+            raise Refused("a word with a NUL, or one that is not UTF-8: no file of TOML holds it")
         try:
             profile = msgspec.convert(raw, Profile)
         except msgspec.ValidationError as error:
@@ -289,12 +314,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _keeps(value: Any) -> bool:
-    """TOML knows no null and whole numbers of 64 bits."""
+def _keeps(value: Any, depth: int = 0) -> bool:
+    """TOML knows no null and whole numbers of 64 bits; a profile, texts of UTF-8 without NUL."""
+    if depth > DEEPEST_JSON:
+        return False
     if isinstance(value, dict):
-        return all(_keeps(key) and _keeps(one) for key, one in value.items())
+        return all(_keeps(key) and _keeps(one, depth + 1) for key, one in value.items())
     if isinstance(value, list):
-        return all(_keeps(one) for one in value)
+        return all(_keeps(one, depth + 1) for one in value)
     if isinstance(value, str):
         return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
     if isinstance(value, float):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvtop.errors import keyless
-from kvtop.profiles.importers.draft import Refused, Word, unknown
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Refused, Word, too_long, unknown
 from kvtop.profiles.importers.shell import Part, Raw
 from kvtop.profiles.launch import Secret
 
@@ -23,11 +23,7 @@ _HERE = re.compile(
 """The folder of the script itself, as scripts ask for it."""
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*|--[\w.-]+)=")
 """What a value from elsewhere may stand behind: NAME= and --flag=."""
-_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
 _MOST_DEEP = 20
-MOST_CHARACTERS = 100_000
-MOST_WORDS = 10_000
-"""Of one value. A few lines that double a variable make more than fits into memory."""
 
 
 class Scope:
@@ -181,13 +177,9 @@ class Scope:
 def _filled_in(raw: Raw) -> bool:
     """Whether a shell would look for files of that pattern, or make several words of it."""
     bare = "".join(part.text if part.kind == "text" and not part.quoted else "x" for part in raw.parts)
-    return bool(set(bare) & set("*?[")) or _BRACES.search(bare) is not None
+    braces = bare[bare.find("{") : bare.rfind("}")] if "{" in bare else ""
+    return bool(set(bare) & set("*?[")) or "," in braces or ".." in braces
 
 
 def _home(text: str) -> str:
     return str(Path.home()) + text[1:] if text == "~" or text.startswith("~/") else text
-
-
-def too_long(line: int) -> Refused:
-    """For a value that grows beyond what a command line holds."""
-    return Refused("a value that is too long for a command line", line=line)

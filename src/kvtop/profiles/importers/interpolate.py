@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvtop.errors import keyless
-from kvtop.profiles.importers.draft import Refused
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, Refused, too_long
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATOR = re.compile(r":?[-?+]|$")
@@ -27,7 +27,7 @@ class Interpolation:
         if depth > _MOST_DEEP:
             raise Refused("defaults inside of defaults, too deep")
         out: list[str] = []
-        at = 0
+        at = length = 0
         while (dollar := text.find("$", at)) >= 0:
             out.append(text[at:dollar])
             if text.startswith("$$", dollar):
@@ -46,6 +46,9 @@ class Interpolation:
             else:
                 what = f"a $ that begins no variable: {keyless(text[dollar : dollar + 30], 60)}"
                 raise Refused(what, "write $$ for a dollar")
+            length += len(out[-1])
+            if length > MOST_CHARACTERS:
+                raise too_long()
         return "".join([*out, text[at:]])
 
     def _value(self, name: str, operator: str, rest: str, depth: int) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 from kvtop.errors import keyless
 from kvtop.files import read_start
 from kvtop.profiles.importers import compose, docker, script, unit
-from kvtop.profiles.importers.draft import BY_HAND, Draft, Imported, Refused
-from kvtop.profiles.importers.yaml_text import read_yaml
+from kvtop.profiles.importers.draft import BY_HAND, Draft, Imported, Refused, read_yaml
 
 FORMATS = ("script", "compose", "systemd", "inspect", "config")
 _MAX_BYTES = 2_000_000

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kvtop.errors import keyless
 from kvtop.files import read_start
-from kvtop.profiles.importers.draft import Draft, Refused, Word
-from kvtop.profiles.importers.expand import MOST_CHARACTERS, MOST_WORDS, Scope, too_long
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, Word, command_text, too_long
+from kvtop.profiles.importers.expand import Scope
 from kvtop.profiles.importers.shell import Statement, assignment, statements
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.words import CONTAINERS, command
@@ -37,6 +38,7 @@ _NOTHING = {"echo", "printf", "true", ":", "wait", "exit", "shopt", "date", "cle
 """Commands that change nothing of what runs."""
 _LEFT_OUT = {"trap", "ulimit", "umask", "conda", "micromamba", "module", "pkill", "kill", "killall", "fuser"}
 _MAX_SOURCED = 256_000
+_EXPORT = re.compile(r"^[ \t]*export[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
 def read(draft: Draft, text: str, file: Path | None = None) -> None:
@@ -147,7 +149,7 @@ class _Script:
         elif name in ("source", "."):
             self._source(rest, one)
         elif name in _LEFT_OUT:
-            self._draft.note(f"line {one.line}: `{keyless(' '.join(words), 80)}` was left out")
+            self._draft.note(f"line {one.line}: `{command_text(words, 80)}` was left out")
         else:
             return name in _NOTHING
         return True
@@ -191,8 +193,9 @@ class _Script:
             text = data.decode("utf-8")
         except (OSError, ValueError):
             raise Refused(f"{keyless(str(rest[0]), 80)}, which it sources, cannot be read", line=one.line) from None
+        exported = set(_EXPORT.findall(text))
         for name, value in of_file(text):
-            self._assign(name, False, Word(value), export=self._all_exported or f"export {name}" in text)
+            self._assign(name, False, Word(value), export=self._all_exported or name in exported)
 
     def _starts(self, words: Sequence[Word]) -> bool:
         """Whether it starts vLLM, as it stands or through something else."""
@@ -250,7 +253,7 @@ class _Script:
     ) -> None:
         """A command that is none of vLLM's."""
         draft = self._draft
-        shown = f"line {one.line}: `{keyless(' '.join(words), 80)}`"
+        shown = f"line {one.line}: `{command_text(words, 80)}`"
         if draft.keeps_own:
             return
         if Path(words[0]).name in CONTAINERS and words[1:2] and words[1] in ("rm", "stop", "kill"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvtop.errors import keyless
 from kvtop.files import read_start
-from kvtop.profiles.importers.draft import Draft, Refused
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, command_text, too_long
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.words import command
 
@@ -17,6 +17,7 @@ _SPECIFIER = re.compile(r"%(.)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "s": " ", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _UNITS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "hr": 3600, "ms": 0.001}
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_IN_BRACES = re.compile(rf"\$\{{({_NAME})\}}")
 _MAX_ENV = 256_000
 
 
@@ -108,7 +109,7 @@ class _Unit:
         try:
             command(self._draft, words)
         except Refused as error:
-            what = keyless(" ".join(words), 100)
+            what = command_text(words, 100)
             self._draft.note(f"what ExecStart runs is not known to kvtop: {error.what}: `{what}`")
             self._draft.note("import that script too, or write [serve] by hand, where check is to know what runs")
         for key in ("command", "wrap", "cwd"):
@@ -122,9 +123,13 @@ class _Unit:
         for word in words:
             if alone := re.fullmatch(rf"\$({_NAME})", word):
                 out += self._variables.get(alone[1], "").split()
-                continue
-            filled = re.sub(rf"\$\{{({_NAME})\}}", lambda found: self._variables.get(found[1], ""), word)
-            out.append(filled.replace("$$", "$"))
+            else:
+                if sum(len(self._variables.get(name, "")) for name in _IN_BRACES.findall(word)) > MOST_CHARACTERS:
+                    raise too_long()
+                filled = _IN_BRACES.sub(lambda found: self._variables.get(found[1], ""), word)
+                out.append(filled.replace("$$", "$"))
+            if len(out) > MOST_WORDS:
+                raise too_long()
         return out
 
     def _specified(self, text: str) -> str:
@@ -150,7 +155,7 @@ class _Unit:
         """What systemd does around it: that is its own, and told."""
         for key in ("ExecStartPre", "ExecStartPost", "ExecStop", "ExecStopPost"):
             for value, _ in self._of(key):
-                self._draft.note(f"systemd runs {key}: {keyless(value, 100)}")
+                self._draft.note(f"systemd runs {key}: {command_text(value, 100)}")
         for value, _ in self._of("TimeoutStartSec"):
             seconds = _seconds(value)
             if seconds and 0 < seconds <= 86_400 and seconds != 1800:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvtop.model.words import gib
 from kvtop.profiles.check import containers, sizes
-from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
+from kvtop.profiles.check.seen import Facts, Lacks, Level, Saying, Says
 from kvtop.profiles.check.sizes import GIB, OWN_BYTES, SPARE, Tier
 
 _LESS = "a smaller tier, or more memory"
@@ -29,7 +29,7 @@ def shm_too_small(facts: Facts) -> Saying:
 def _of_container(facts: Facts, tier: Tier) -> Saying:
     size = facts.container.shm_bytes if facts.container is not None and facts.container.readable else None
     if size is None:
-        yield Lacks("the container's shm_size: its compose file cannot be read")
+        yield Lacks("the size of the container's /dev/shm")
     elif tier.bytes > size:
         whole = -(-tier.bytes // GIB) + 1
         where = "[docker] options" if facts.profile.runner == "docker" else "the unit's docker run"
@@ -108,14 +108,14 @@ def container_memory_limit(facts: Facts) -> Saying:
     if limit is None or limit >= tier.bytes + OWN_BYTES:
         return
     says = f"tier {gib(tier.bytes)} and about {gib(OWN_BYTES, 0)} for vLLM, the limit is {gib(limit)}"
-    level = "error" if limit < tier.bytes else "warning"
+    level: Level = "error" if limit < tier.bytes else "warning"
     most = sizes.room_bytes(facts)
     room = limit - OWN_BYTES if most is None else min(limit - OWN_BYTES, most)
     need = tier.bytes + OWN_BYTES
     total = facts.memory_total_bytes
     ways = [f"a limit of {-(-need // GIB)} GiB"] if total is None or need <= total else []
     ways += [tier.fix(room)] if room >= GIB else []
-    yield Says("error" if level == "error" else "warning", flag, says, ", or ".join(ways) or _LESS)
+    yield Says(level, flag, says, ", or ".join(ways) or _LESS)
 
 
 def _limit(facts: Facts) -> tuple[int | None, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvtop.model.words import gib, listed
 from kvtop.profiles.check import sizes
 from kvtop.profiles.check.obstacles import is_at, shared
-from kvtop.profiles.check.seen import Card, Facts, Holder, Lacks, Saying, Says, Server
+from kvtop.profiles.check.seen import NO_LINE, Card, Facts, Holder, Lacks, Saying, Says, Server
 
 _STOPS = "nothing: the switch stops it first"
 
@@ -15,11 +15,13 @@ def vram_held(facts: Facts) -> Saying:
     the usual reason."""
     cards = sizes.cards(facts)
     if cards is None:
-        yield Lacks("the cards of this machine")
+        yield Lacks(_no_cards(facts))
         return
     for card in cards:
         asked, free = sizes.asked_bytes(facts, card), card.free_bytes
-        if asked is None or free is None:
+        if not facts.line_known:
+            yield Lacks(NO_LINE)
+        elif asked is None or free is None:
             yield Lacks(f"the memory of GPU {card.index}")
         elif free < asked:
             yield _held(facts, card, asked, free)
@@ -55,7 +57,7 @@ def gpu_overlap(facts: Facts) -> Saying:
     """Another server runs on a card of this profile. An error where the memory that is left does not do."""
     cards = sizes.cards(facts)
     if cards is None or facts.servers is None:
-        yield Lacks("the cards of this machine" if cards is None else "the servers of this machine")
+        yield Lacks(_no_cards(facts) if cards is None else "the servers of this machine")
         return
     for server in facts.servers:
         both = shared(server, cards)
@@ -64,10 +66,14 @@ def gpu_overlap(facts: Facts) -> Saying:
         says = f"{server.name} runs on GPU {listed([str(card.index) for card in both])}"
         if facts.goes(server.pid):
             yield Says("note", "gpus", says, _STOPS)
-        elif all(_fits(facts, card) for card in both):
+        elif not facts.line_known or all(_fits(facts, card) for card in both):
             yield Says("warning", "gpus", f"{says}, which would be shared", "choose other cards, unless that is meant")
         else:
             yield Says("error", "gpus", says, _instead(server))
+
+
+def _no_cards(facts: Facts) -> str:
+    return "the cards of this machine" if facts.cards is None else NO_LINE
 
 
 def _fits(facts: Facts, card: Card) -> bool:
@@ -82,6 +88,7 @@ def _instead(server: Server) -> str:
 def port_taken(facts: Facts) -> Saying:
     """Somebody listens on the port, or is about to: vLLM would load for minutes, and then fail."""
     if facts.port is None:
+        yield Lacks("the port: another file tells it, and neither [serve] port nor [start] health_url does")
         return
     if facts.listeners is None:
         yield Lacks("who listens on which port")
@@ -117,7 +124,8 @@ def health_answered_by_other(facts: Facts) -> Saying:
         return
     serves = f", serving {facts.health.model}" if facts.health.model else ""
     says = f"{facts.health.url} answers already{serves}"
-    if facts.replacing and any(facts.goes(one.pid) and one.port == facts.port for one in facts.servers or ()):
+    port = facts.launch.port if facts.launch is not None else facts.port
+    if facts.replacing and any(facts.goes(one.pid) and one.port == port for one in facts.servers or ()):
         yield Says("note", "health_url", says, _STOPS)
     else:
         yield Says("warning", "health_url", says, "another port, or stop what answers there")

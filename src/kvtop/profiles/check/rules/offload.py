@@ -6,13 +6,15 @@ from typing import Any
 
 from kvtop.model.words import gib
 from kvtop.profiles.check import sizes
-from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
+from kvtop.profiles.check.seen import NO_ENV, Facts, Lacks, Saying, Says
 from kvtop.profiles.check.sizes import GIB, MIB, OFFLOADING, TRANSFER
 
 _LEAST_TIER = 256 * MIB
 """A smaller one is a mistake of units: GiB where bytes are meant."""
 _MOST_GIB = 16 * 1024
 """A larger number of GiB is a mistake of units: bytes or MiB where GiB are meant."""
+_NO_SIZE = 1 << 80
+"""No number of bytes or tokens; JSON holds ones that are no float."""
 _LMCACHE_CHUNK = 256
 _NO_TIER = "no tier: there is no memory for a larger one"
 
@@ -78,7 +80,8 @@ def _bytes(facts: Facts, name: str, extra: dict[str, Any]) -> Saying:
     elif value < _LEAST_TIER:
         yield _too_few(TRANSFER, value, "bytes, for all GPUs together", "cpu_bytes_to_use ", sizes.room_bytes(facts))
     elif value > _MOST_GIB * GIB:
-        says = f"cpu_bytes_to_use is bytes: this is {value / GIB:,.0f} GiB"
+        many = f"{value / GIB:,.0f} GiB" if value < _NO_SIZE else "more than any machine has"
+        says = f"cpu_bytes_to_use is bytes: this is {many}"
         yield Says("error", TRANSFER, says, "write bytes: GiB times 1073741824")
 
 
@@ -92,9 +95,10 @@ def _too_few(flag: str, value: float, unit: str, before: str, most: int | None) 
 
 
 def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
-    """A tier that holds less than the GPU's own cache rarely has what the GPU lost: the sizes of the last start."""
+    """A tier that holds less than the GPU's own cache rarely has what the GPU lost: the sizes of the last start. Not
+    one that has a larger tier behind it."""
     found = sizes.tier(facts)
-    if found is None:
+    if found is None or any(map(_is_staged, (extra for _, extra in sizes.connectors(facts)))):
         return
     held = sizes.tokens(facts, found.bytes)
     pool = facts.last.kv_cache_tokens if facts.last is not None else None
@@ -108,13 +112,22 @@ def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
         yield Says("warning", found.flag, says, f"{found.fix(need)}, twice the GPU's, or no tier" if fits else _NO_TIER)
 
 
+def _is_staged(extra: dict[str, Any]) -> bool:
+    return bool(extra.get("secondary_tiers")) or extra.get("kv_offload_backend") == "disk"
+
+
 def block_size_not_multiple(facts: Facts) -> Saying:
     """The tokens of an offload chunk must be a multiple of the GPU's block (vLLM 0.32), and those of an LMCache
     chunk too."""
     for name, extra in sizes.connectors(facts):
         lmcache = name.startswith("LMCache")
-        chunk = _chunk(facts) if lmcache else extra.get("block_size")
+        chunk = _chunk(facts, name) if lmcache else extra.get("block_size")
+        if lmcache and chunk is None:
+            yield Lacks("the size of LMCache's chunk")
         if not isinstance(chunk, int) or isinstance(chunk, bool) or (name != "OffloadingConnector" and not lmcache):
+            continue
+        if chunk > _NO_SIZE:
+            yield Says("error", TRANSFER, "block_size is more than any prompt has", "block_size in tokens")
             continue
         block = sizes.block_tokens(facts)
         if block is None:
@@ -127,11 +140,14 @@ def block_size_not_multiple(facts: Facts) -> Saying:
             yield Says("error", flag, says, fix)
 
 
-def _chunk(facts: Facts) -> int | None:
+def _chunk(facts: Facts, name: str) -> int | None:
+    """None: not known, as that of LMCache's own server (`lmcache server --chunk-size`)."""
     given = facts.env.get("LMCACHE_CHUNK_SIZE", "")
+    if name == "LMCacheMPConnector":
+        return None
     if given.isdecimal() and len(given) < 8:
         return int(given)
-    return None if "LMCACHE_CONFIG_FILE" in facts.env or given else _LMCACHE_CHUNK
+    return None if "LMCACHE_CONFIG_FILE" in facts.env or given or not facts.env_known else _LMCACHE_CHUNK
 
 
 def both_block_size_and_chunks(facts: Facts) -> Saying:
@@ -177,6 +193,8 @@ def hash_seed_unset(facts: Facts) -> Saying:
     """LMCache names its chunks by Python's hash: without PYTHONHASHSEED each process makes other names."""
     if not any(name.startswith("LMCache") for name, _ in sizes.connectors(facts)):
         return
-    if not facts.env.get("PYTHONHASHSEED", "").isdecimal():
+    if "PYTHONHASHSEED" not in facts.env and not facts.env_known:
+        yield Lacks(NO_ENV)
+    elif not facts.env.get("PYTHONHASHSEED", "").isdecimal():
         says = "without it each process of LMCache names the same tokens otherwise"
         yield Says("warning", "PYTHONHASHSEED", says, 'set = { PYTHONHASHSEED = "0" } in [env]')

@@ -66,6 +66,8 @@ def _kept(facts: Facts) -> str:
 
 def _hybrid(facts: Facts) -> bool | None:
     """Whether chunks end on whole blocks; None: it is not known."""
+    if facts.flags.on("enable-prefix-caching") is False:
+        return False  # then nothing is saved that a chunk would have to end for
     mode = facts.flags.value("mamba-cache-mode")
     if mode is not None:
         return mode == "align"

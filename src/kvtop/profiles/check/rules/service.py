@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from kvtop.errors import keyless
 from kvtop.profiles.check import containers
-from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
+from kvtop.profiles.check.seen import NO_ENV, NO_LINE, Facts, Lacks, Saying, Says
 
-_NO_LINE = "the command line: [serve] of this profile is empty"
 _LOOPBACK = ("localhost", "::1")
 _EVERYWHERE = ("0.0.0.0", "::")
 
@@ -14,10 +13,13 @@ _EVERYWHERE = ("0.0.0.0", "::")
 def exposed_without_key(facts: Facts) -> Saying:
     """Without --host vLLM listens on every interface; an API key guards /v1 alone (vLLM 0.32)."""
     if not facts.line_known:
-        yield Lacks(_NO_LINE)
+        yield Lacks(NO_LINE)
         return
     open_by = _opened(facts)
     if open_by is None or facts.flags.values("api-key") or facts.env.get("VLLM_API_KEY"):
+        return
+    if facts.profile.docker.env_files:  # for compose and systemd a warning too many is better than an open port
+        yield Lacks(NO_ENV)
         return
     flag, where, fix = open_by
     yield Says("warning", flag, f"it is reached {where}, without a key", f"{fix}, or VLLM_API_KEY from a file")
@@ -72,7 +74,7 @@ def _switch(facts: Facts, name: str, says: str) -> Saying:
     """A note where a switch that kvtop profits from is not given, and this vLLM has it."""
     known = facts.installed.known if facts.installed is not None else None
     if not facts.line_known:
-        yield Lacks(_NO_LINE)
+        yield Lacks(NO_LINE)
     elif not facts.flags.on(name) and (known is None or f"--{name}" in known):
         yield Says("note", f"--{name}", says, f"add --{name}")
 
