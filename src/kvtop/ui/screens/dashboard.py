@@ -14,10 +14,11 @@ from kvtop.config import Settings
 from kvtop.model.shown_turn import Turn, TurnKey
 from kvtop.model.view import WINDOWS, BoxView, ServerView
 from kvtop.ui import keys
-from kvtop.ui.draw import Line, cells, safe
+from kvtop.ui.draw import Line, safe
 from kvtop.ui.filter import HINTS, misread
 from kvtop.ui.keys import Keymap
 from kvtop.ui.layout import PANELS, Rect, plan
+from kvtop.ui.line_edit import edited, pasted
 from kvtop.ui.messages import OtherUrl
 from kvtop.ui.profile_page import ProfilePage
 from kvtop.ui.scene import Chooser, Scene, age, nothing_yet
@@ -37,8 +38,6 @@ from kvtop.ui.widgets.queue import QueuePanel
 from kvtop.ui.widgets.strip import Strip
 from kvtop.ui.widgets.ttft import TtftPanel
 from kvtop.ui.widgets.turns import TurnsPanel
-
-FILTER_CELLS = 60
 
 
 class Dashboard(Screen[None]):
@@ -331,18 +330,14 @@ class Dashboard(Screen[None]):
         elif event.key == "escape":
             self.action_back()
             return
-        elif event.key in ("backspace", "ctrl+h"):
-            self.words = self.words[:-1]
-        elif event.key == "ctrl+u":
-            self.words = ""
-        elif event.is_printable and event.character and cells(self.words + event.character) <= FILTER_CELLS:
-            self.words += event.character
+        else:
+            self.words = edited(self.words, event)
         self._again()
 
     def on_paste(self, event: events.Paste) -> None:
         if self.typing:
             event.stop()
-            self.words = (self.words + " ".join(event.text.split()))[:FILTER_CELLS]
+            self.words = pasted(self.words, event)
             self._again()
 
     # ---- elsewhere
