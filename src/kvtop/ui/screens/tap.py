@@ -87,10 +87,10 @@ class TapScreen(Page):
 
     async def _count(self) -> None:
         try:
-            self.rows = await self.desk.rows()
-        except KvtopError:
-            self.rows = tuple(TapRow(record) for record in self.desk.taps)
-        try:
+            try:
+                self.rows = await self.desk.rows()
+            except KvtopError:
+                self.rows = tuple(TapRow(record) for record in self.desk.taps)
             server = self.server
             look = server is not None and self.planned is None and not self._mine()
             if server is not None and look:
