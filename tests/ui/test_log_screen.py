@@ -127,3 +127,15 @@ async def test_what_was_found_in_the_end_of_it_is_found_again_when_the_rest_is_t
         await pilot.press("n")
         rows = await until(app, pilot, "line 019990")
         assert any(row.startswith("▸") and "line 019990" in row for row in rows)
+
+
+async def test_after_a_resize_the_title_tells_the_lines_that_are_seen(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_text("".join(line(i) for i in range(1_000)))
+    app = page(file)
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until(app, pilot, "line 000999")
+        await pilot.press("home")
+        await until(app, pilot, "lines 1–22 of 1,000")
+        await pilot.resize_terminal(120, 40)
+        await until(app, pilot, "lines 1–38 of 1,000")

@@ -81,6 +81,9 @@ class LogScreen(Screen[None]):
     def on_unmount(self) -> None:
         self.reader.close()
 
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._redraw)  # the title tells which lines are seen
+
     @property
     def log_lines(self) -> LogLines:
         return self.query_one(LogLines)
