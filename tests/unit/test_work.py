@@ -104,4 +104,4 @@ async def test_what_was_given_up_before_is_waited_for_but_not_for_ever() -> None
     with pytest.raises(KvtopError, match="late"):
         await beside(late, TimeoutError())
     with pytest.raises(KvtopError, match="given up"):
-        late.run(three())
+        await asyncio.to_thread(late.run, asyncio.sleep(60))

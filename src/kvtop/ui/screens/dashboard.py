@@ -71,6 +71,8 @@ class Dashboard(Screen[None]):
         self.frozen: BoxView | None = None
         self.made: Scene | None = None
         self._placed: object = None
+        self._undrawn = False
+        """Something was chosen that is not drawn yet."""
         self._chooser = Chooser()
 
     # ---- drawing
@@ -99,10 +101,14 @@ class Dashboard(Screen[None]):
 
     def look(self) -> None:
         """Take a new view, unless the picture is held, and draw it."""
+        self._take()
+        self._draw()
+
+    def _take(self) -> None:
         view = self.frozen or self.watch_box.view(self.window_key, self.selected, self.engine)
         if self.profile_page.settle(view):
             view = self.watch_box.view(self.window_key, self.selected, self.engine)
-        self.made = Scene(
+        made = Scene(
             view,
             self.settings.thresholds,
             self.shown,
@@ -111,14 +117,15 @@ class Dashboard(Screen[None]):
             frozen_at=self.frozen.at if self.frozen else None,
             notice=self.notice,
         )
-        self._draw()
+        self.made = self._chooser.choose(made)
+        if self.cursor is not None:
+            self.cursor = self.made.cursor
 
     def _draw(self) -> None:
-        if self.made is None or not self.is_mounted:
+        scene = self.made
+        if scene is None or not self.is_mounted:
             return
-        self.made = scene = self._chooser.choose(self.made)
-        if self.cursor is not None:
-            self.cursor = scene.cursor
+        self._undrawn = False
         with self.app.batch_update():
             self._place(scene)
             for panel in self.query_children(BoxPanel):
@@ -250,9 +257,16 @@ class Dashboard(Screen[None]):
 
     # ---- choosing what is shown
     def _again(self) -> None:
-        """The same box, other choices."""
+        """The same box, other choices. Of many quick keys only the last one is drawn: drawing takes most of the time,
+        and the key that leaves waits behind them."""
         if self.made is not None:
-            self.look()
+            self._take()
+            self._undrawn = True
+            self.check_idle()
+
+    def on_idle(self) -> None:
+        if self._undrawn:
+            self._draw()
 
     def action_window(self) -> None:
         names = [key for key, _, _ in WINDOWS]
