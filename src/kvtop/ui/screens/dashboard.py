@@ -254,6 +254,7 @@ class Dashboard(Screen[None]):
             self.action_turn()
         else:
             self.choose_turn(message.key)
+            self._draw()
 
     # ---- choosing what is shown
     def _again(self) -> None:
@@ -321,6 +322,7 @@ class Dashboard(Screen[None]):
         view = self.made.view if self.made else None
         again = view is not None and len(view.servers) <= 1 and view.lines[message.index].selected
         self.choose_line(-1 if again else message.index)
+        self._draw()
 
     # ---- filter
     def action_filter(self) -> None:
