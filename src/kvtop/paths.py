@@ -79,6 +79,13 @@ def child_environment() -> dict[str, str]:
     return env
 
 
+def with_tilde(path: Path | str) -> str:
+    """With ~ for the home folder, for a person to read."""
+    home = os.path.expanduser("~").rstrip(os.sep)  # noqa: PTH111  Path.home raises where there is none
+    text = str(path)
+    return f"~{text.removeprefix(home)}" if text == home or text.startswith(home + os.sep) else text
+
+
 def make_private(folder: Path) -> Path:
     """The folder, and those above it: made with mode 0700 where they did not exist. Raises OSError."""
     if not folder.exists():

@@ -743,6 +743,21 @@ async def test_the_agents_lines_are_chosen() -> None:
         assert "Point curl at it" in await settled(app, pilot)
 
 
+async def test_connections_that_cannot_be_counted_are_not_known_and_are_counted_again() -> None:
+    async with shown(w=120, h=36) as (app, pilot, box):
+        box.desk.here = [tap()]
+        count = box.desk.rows
+
+        async def fails() -> tuple[TapRow, ...]:
+            raise RuntimeError
+
+        box.desk.rows = fails  # type: ignore[method-assign]
+        screen = await opened(pilot, app)
+        assert f"process {tap().pid}" in screen and "open now" not in screen
+        box.desk.rows = count  # type: ignore[method-assign]
+        await until(pilot, lambda: "2 open now" in text(app))
+
+
 async def test_a_tap_that_runs_for_days_says_since_which() -> None:
     async with shown(w=120, h=36) as (app, pilot, box):
         box.desk.here = [changed(tap(), since="2026-11-25T12:00:00Z")]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from textual import events
 from textual.color import Color
 from textual.pilot import Pilot
 
@@ -18,12 +19,13 @@ import kvtop.ui.app
 from kvtop.config import Settings
 from kvtop.errors import Problem
 from kvtop.model.box import BySource, Cached, Finished, Latency, Quantile, Window
-from kvtop.model.shown_turn import Turn
+from kvtop.model.shown_turn import Turn, TurnKey
 from kvtop.model.view import BoxView, EngineLine, Sentence, TapView
 from kvtop.readings import Discovery, GpuReading, Model, State
 from kvtop.ui.app import KvtopApp
 from kvtop.ui.layout import PANELS
 from kvtop.ui.numbers import hms
+from kvtop.ui.screens.dashboard import Dashboard
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.gpu import GpuPanel
 
@@ -433,6 +435,25 @@ async def test_bodies_that_were_not_captured_are_said_not_to_be_there() -> None:
         await pilot.press("end", "enter", "v")
         await pilot.pause()
         assert any("bodies were not captured" in note.message for note in app._notifications)
+
+
+async def test_of_many_quick_keys_only_the_last_one_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[TurnKey | None] = []
+    draw = Dashboard._draw
+
+    def counted(dashboard: Dashboard) -> None:
+        drawn.append(dashboard.cursor)
+        draw(dashboard)
+
+    async with shown(boxes.box()) as (app, pilot, _):
+        made = app.dashboard.made
+        assert made is not None
+        keys = [turn.key for turn in made.rows]
+        monkeypatch.setattr(Dashboard, "_draw", counted)
+        for _ in range(30):
+            app.post_message(events.Key("down", None))
+        await until(app, pilot, f"▸ {made.rows[30].id}")
+        assert drawn[-1] == keys[30] and len(drawn) < 10
 
 
 async def test_the_mouse_chooses_and_the_wheel_scrolls() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
+from kvtop.live.logbook import KEPT, LogBook, LogReader
 from kvtop.profiles.running.record import Record
 from kvtop.ui.keys import Keymap
 from kvtop.ui.screens.log import LogScreen
@@ -100,3 +102,40 @@ async def test_a_log_that_is_not_there_is_said(tmp_path: Path) -> None:
         await until(app, pilot, "cannot be read: No such file or directory")
         (tmp_path / "none.log").write_text("here it is\n")
         await until(app, pilot, "here it is")
+
+
+async def test_what_was_found_in_the_end_of_it_is_found_again_when_the_rest_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, read, gate = tmp_path / "a.log", LogReader.read, threading.Event()
+    file.write_text("".join(line(i) for i in range(20_000)))
+
+    def slow(reader: LogReader, most: int) -> LogBook:
+        assert most < KEPT or gate.wait(30)
+        return read(reader, most)
+
+    monkeypatch.setattr(LogReader, "read", slow)
+    app = page(file)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(app, pilot, "line 019999")
+        await pilot.press("slash", *"line 019990", "enter")
+        await until(app, pilot, "1 of 1 with “line 019990”")
+        gate.set()
+        await until(app, pilot, "of 20,000")
+        await pilot.press("home")
+        await until(app, pilot, "line 000000")
+        await pilot.press("n")
+        rows = await until(app, pilot, "line 019990")
+        assert any(row.startswith("▸") and "line 019990" in row for row in rows)
+
+
+async def test_after_a_resize_the_title_tells_the_lines_that_are_seen(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_text("".join(line(i) for i in range(1_000)))
+    app = page(file)
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until(app, pilot, "line 000999")
+        await pilot.press("home")
+        await until(app, pilot, "lines 1–22 of 1,000")
+        await pilot.resize_terminal(120, 40)
+        await until(app, pilot, "lines 1–38 of 1,000")

@@ -191,6 +191,7 @@ async def test_a_click_outside_of_the_screen() -> None:
         assert isinstance(app.screen, PaletteScreen)
         app.screen.post_message(Click(app.screen, 1, 1, 0, 0, 1, False, False, False, 1, 1))
         await until(pilot, lambda: app.screen is app.dashboard)  # as Textual has it for a click beside the list
+        await pilot.pause()  # the click goes on to the app, which has to be there still
 
 
 async def test_its_timers_and_keys_while_it_closes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,15 @@ from textual.pilot import Pilot
 
 from kvtop.errors import KvtopError
 from kvtop.live.errands import Done
-from kvtop.live.profile_view import Foreign, ProfilesView
+from kvtop.live.profile_view import Figures, Foreign, ProfilesView
 from kvtop.live.profiles import Checked
+from kvtop.profiles.check.report import Report
+from kvtop.profiles.standing import Standing
 from kvtop.ui.keys import Keymap
+from kvtop.ui.profiles.editor import editor
 from kvtop.ui.profiles.layout import plan
-from kvtop.ui.screens.profiles import ProfilesScreen, editor
+from kvtop.ui.screens.profiles import ProfilesScreen
+from kvtop.ui.widgets.line_input import LineInput
 
 from .page_app import PageApp, shown
 from .profile_box import (
@@ -381,3 +386,93 @@ async def test_the_list_scrolls_around_the_cursor() -> None:
 def test_a_view_knows_what_was_used_last() -> None:
     assert view(stopped(), starting(), BROKEN).last_used == starting()
     assert ProfilesView().last_used is None and view(CHOSEN).starting is None
+
+
+async def test_a_question_that_comes_late_takes_no_place_of_another() -> None:
+    held = Held(view(running(), CHOSEN), report(WARNING))
+    gate = asyncio.Event()
+
+    async def later(row: Standing, *, replacing: Standing | None) -> Report:
+        await gate.wait()
+        return report(WARNING)
+
+    held.report = later  # type: ignore[method-assign]
+    page = Page(held, "qwen27-2x3090")
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("R", "x")
+        await pilot.pause()
+        asked = "stop qwen27-2x3090 (pid 41233, 2 requests running)?"
+        assert shown(page.app)[-1].startswith(asked)
+        gate.set()
+        await page.app.workers.wait_for_complete()
+        await pilot.pause()
+        rows = shown(page.app)
+        assert rows[-1].startswith(asked)
+        assert "not asked, since another question stood here: stop qwen27-2x3090" in rows[0]
+        await page.press(pilot, "y")
+        assert held.done == [["profile", "stop", "qwen27-2x3090", "--yes"]]
+
+
+async def test_a_path_is_typed_to_its_end_before_a_question_is_answered() -> None:
+    held = Held(view(stopped(), CHOSEN), report(WARNING))
+    gate = asyncio.Event()
+
+    async def later(row: Standing, *, replacing: Standing | None) -> Report:
+        await gate.wait()
+        return report(WARNING)
+
+    held.report = later  # type: ignore[method-assign]
+    page = Page(held, "qwen27-dflash2")
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("enter", "i", "y")
+        gate.set()
+        await page.app.workers.wait_for_complete()
+        await pilot.press("y")
+        await pilot.pause()
+        assert shown(page.app)[-1].startswith("enter import it") and held.done == []
+        assert page.screen.query_one(LineInput).value == "yy"
+        rows = await page.press(pilot, "escape")
+        assert rows[-1].startswith("start qwen27-dflash2 in spite of 1 warning")
+        await page.press(pilot, "y")
+        assert held.done == [["profile", "start", "qwen27-dflash2", "--yes", "--detach"]]
+
+
+async def test_a_key_whose_work_fails_is_told_and_the_page_goes_on() -> None:
+    page = Page(Held(view(stopped(), CHOSEN)), "qwen27-dflash2")
+
+    def fails(words: object) -> Done:
+        raise RuntimeError
+
+    page.held.answer = fails
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("enter")
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if page.app._notifications:
+                break
+        told = [note.message for note in page.app._notifications]
+        assert told == ["kvtop's own profile failed (RuntimeError); kvtop --debug tells more"]
+        assert "▸○ qwen27-dflash2" in page.text()
+
+
+async def test_the_check_of_a_file_that_is_gone_says_so() -> None:
+    held = Held(view(stopped(), CHOSEN))
+    findings(held)
+    page = Page(held, "qwen27-dflash2")
+    async with page.app.run_test(size=(80, 24)) as pilot:
+        await page.press(pilot, "c")
+        held.view = view(stopped())
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if "gone" in page.text():
+                break
+        assert shown(page.app)[0] == " CHECK  qwen27-dflash2: its file is gone."
+
+
+async def test_requests_that_nobody_counted_are_not_none() -> None:
+    held = Held(view(stopped(), CHOSEN, figures={CHOSEN.name: Figures(NOW, 0.5, None, None)}))
+    page = Page(held, CHOSEN.name)
+    async with page.app.run_test(size=(200, 50)) as pilot:
+        await pilot.pause()
+        row = next(row for row in shown(page.app) if row.startswith("▸"))
+        assert row.split("50 %")[1].split()[:2] == ["–", "–"]

@@ -248,3 +248,127 @@ def test_the_stages_of_a_first_start_and_of_a_later_one() -> None:
     first_words, rest = later.wordings[0]
     assert first_words == "weights, 1 of 4 shards,"
     assert rest.replace("\xa0", " ").startswith("stage 2 of 4, 30 s so far, about ")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("ours"), TimeoutError()])
+async def test_a_look_that_fails_is_told_and_the_next_one_comes(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Loop(monkeypatch) as loop:
+        sound = loop.looks.look
+
+        def fails(*_: object) -> ProfilesView:
+            raise error
+
+        loop.looks.look = fails  # type: ignore[method-assign]
+        await loop.time.go(4)
+        view = loop.profiles.view
+        assert "what is shown is old" in view.error and [row.name for row in view.rows] == ["a", "b"]
+        assert view.at == 1.0, "the time of the last look that was one"
+        loop.looks.look = sound  # type: ignore[method-assign]
+        await loop.time.go(4)
+        assert loop.profiles.view.error == "" and not loop.task.done()
+
+
+async def test_a_look_that_is_asked_for_during_another_one_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Loop(monkeypatch) as loop:
+        sound = loop.looks.look
+
+        def look(chosen: str | None, processes: Sequence[VllmProcess]) -> ProfilesView:
+            loop.looks.look = sound  # type: ignore[method-assign]
+            loop.profiles.look_soon()
+            return sound(chosen, processes)
+
+        loop.looks.look = look  # type: ignore[method-assign]
+        before = len(loop.looks.asked)
+        await loop.time.go(3.5)
+        assert len(loop.looks.asked) == before + 2
+
+
+async def test_a_check_that_fails_says_so_and_the_next_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Loop(monkeypatch) as loop:
+        sound = check.report
+
+        def fails(*_: object, **__: object) -> Report:
+            raise RuntimeError
+
+        monkeypatch.setattr(check, "report", fails)
+        loop.profiles.choose("a")
+        await loop.time.go(2)
+        checked = loop.profiles.checked
+        assert checked is not None and not checked.working
+        assert checked.error == "kvtop's own check failed (RuntimeError); kvtop --debug tells more"
+        monkeypatch.setattr(check, "report", sound)
+        loop.profiles.check_again()
+        await loop.time.go(2)
+        assert loop.profiles.checked is not None and loop.profiles.checked.report is not None
+
+
+class Gated:
+    """A worker whose calls wait for a test."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+
+    def __call__(self, name: str) -> Gated:
+        return self
+
+    async def call(self, read: Callable[[], object], timeout_s: float) -> object:
+        await self.gate.wait()
+        return read()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (errands.Done(0, "", ()), []),
+        (errands.Done(1, "", (), "port 8000 is taken"), ["port 8000 is taken"]),
+        (OSError(28, "No space left on device"), ["No space left on device"]),
+    ],
+)
+async def test_an_errand_goes_on_when_its_page_is_left_and_its_failure_is_told(
+    answer: errands.Done | OSError, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, missed = Gated(), []
+
+    def run(words: Sequence[str]) -> errands.Done:
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(errands, "run", run)
+    profiles = Profiles(Looks, worker, Time().clock, Time().sleep, missed=missed.append)  # type: ignore[arg-type]
+    page = asyncio.create_task(profiles.do(["profile", "start", "a"], "starts a"))
+    await asyncio.sleep(0)
+    page.cancel()
+    await asyncio.gather(page, return_exceptions=True)
+    assert profiles.doing == "starts a", "one at a time, whoever looks"
+    worker.gate.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert profiles.doing == "" and missed == told
+
+
+async def test_an_errand_that_cannot_be_begun_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(words: Sequence[str]) -> errands.Done:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(errands, "run", run)
+    profiles = Profiles(Looks, Inline, Time().clock, Time().sleep)  # type: ignore[arg-type]
+    with pytest.raises(errands.KvtopError, match=r"^No space left on device$"):
+        await profiles.do(["profile", "start", "a"], "starts a")
+
+
+def test_figures_that_cannot_be_kept_are_shown_all_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KVTOP_HOME", str(tmp_path))
+    (tmp_path / "state").write_text("no folder")
+    look = ProfileLook()
+    look.keep({"a": Figures(5.0, 0.5, 2, 1.5)})
+    assert look.look(None, ()).figures == {"a": Figures(5.0, 0.5, 2, 1.5)}
+
+
+def test_figures_that_are_kept_first_take_no_place_of_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KVTOP_HOME", str(tmp_path))
+    ProfileLook().keep({"a": Figures(5.0, 0.5, 2, 1.5)})
+    ProfileLook().keep({"b": Figures(6.0, 0.25, None, None)})
+    assert set(ProfileLook().look(None, ()).figures or {}) == {"a", "b"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.live.logbook import FIRST, LogBook, LogReader
+from kvtop.profiles.running import logs, tools
 from kvtop.profiles.running.record import Record
 
 
@@ -73,3 +76,32 @@ def test_the_end_of_a_large_log_is_read_and_what_comes_follows(tmp_path: Path) -
 def test_a_log_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         LogReader(Record(name="x", log=str(tmp_path / "none.log"))).read(FIRST)
+
+
+def test_letters_beyond_a_to_z_are_found_as_they_are_written() -> None:
+    book = LogBook("ÄRGER im Kern\nkein ärger\n".encode())
+    assert list(book.matches("Ärger")) == [0]
+    assert list(book.matches("KERN")) == [0]
+
+
+def test_what_is_begun_while_it_is_closed_is_ended_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    begun: list[logs.CommandTail] = []
+
+    def follow(words: Sequence[str]) -> logs.CommandTail:
+        begun.append(CommandTail(words))
+        return begun[-1]
+
+    CommandTail = logs.CommandTail
+    monkeypatch.setattr(logs, "CommandTail", follow)
+    reader = LogReader(Record(name="x", log=str(tmp_path / "none.log")))
+    reader._words, reader._follow = ["true"], ["sleep", "600"]
+
+    def run(words: list[str], timeout_s: float) -> tools.Done:
+        reader.close()
+        return ran(words)
+
+    ran = tools.run
+    monkeypatch.setattr(tools, "run", run)
+    reader.read(FIRST)
+    assert [tail.child.returncode for tail in begun] == [-signal.SIGKILL]
+    assert reader.more() == b""

@@ -47,3 +47,19 @@ def test_no_home_at_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             "kvtop: no home folder: HOME is not set to one",
             "  set HOME, or KVTOP_HOME=/a/folder",
         ]
+
+
+@pytest.mark.parametrize(
+    ("home", "path", "shown"),
+    [
+        ("/home/me", "/home/me/a", "~/a"),
+        ("/home/me/", "/home/me", "~"),
+        ("/home/me", "/home/men/a", "/home/men/a"),
+        ("/", "/srv/a", "~/srv/a"),
+    ],
+)
+def test_a_path_is_shown_from_the_home_folder_on(
+    home: str, path: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", home)
+    assert paths.with_tilde(Path(path)) == shown

@@ -12,7 +12,7 @@ from kvtop.config import Poll
 from kvtop.config import Server as Configured
 from kvtop.errors import UsageError
 from kvtop.live import endpoint
-from kvtop.live.watch import SELDOM_S
+from kvtop.live.lookout import SELDOM_S
 from kvtop.readings import (
     Discovery,
     Found,
@@ -94,7 +94,7 @@ async def test_a_source_that_hangs_is_cancelled_and_the_other_goes_on() -> None:
     bench = Bench(A, B)
     bench.server(A).hangs = True
     async with bench.running() as time:
-        hung = bench.watch._endpoints[0]
+        hung = bench.watch._servers.all[0]
         await asyncio.wait_for(hung.tried.wait(), 5)
         await time.go(3)
         first, second = bench.watch.view("5m").servers
@@ -111,9 +111,9 @@ async def test_a_slow_first_look_says_what_it_waits_for(monkeypatch: pytest.Monk
         for doing in ("/metrics has not answered yet", "reading 14 MB of /metrics"):
             bench.server(A).doing = doing
             while not bench.watch.view("5m").sentence.text.endswith(f": {doing}"):
-                assert not bench.watch._endpoints[0].tried.is_set(), bench.watch.view("5m").sentence.text
+                assert not bench.watch._servers.all[0].tried.is_set(), bench.watch.view("5m").sentence.text
                 await asyncio.sleep(0.01)
-        await asyncio.wait_for(bench.watch._endpoints[0].tried.wait(), 5)
+        await asyncio.wait_for(bench.watch._servers.all[0].tried.wait(), 5)
         assert bench.watch.view("5m").servers[0].waits_for == ""
 
 
@@ -483,7 +483,7 @@ async def test_a_fault_of_our_own_is_raised_not_hidden() -> None:
 
 async def test_a_slow_server_is_not_asked_more_than_half_of_the_time() -> None:
     bench = Bench(A, poll=Poll(metrics_s=1.0))
-    endpoint = bench.watch._endpoints[0]
+    endpoint = bench.watch._servers.all[0]
     assert endpoint.pause(0.1) == pytest.approx(0.9)
     assert endpoint.pause(1.5) == 1.5
 

@@ -14,7 +14,8 @@ from kvtop.live.factories import StoreLike
 from kvtop.live.replaying import Replaying
 from kvtop.live.taps import Taps
 from kvtop.live.verdicts import Verdicts
-from kvtop.worker import Caller, Hangs
+from kvtop.live.work import called
+from kvtop.worker import Caller
 
 if TYPE_CHECKING:
     from kvtop.capture.api.answer_text import Piece
@@ -120,7 +121,7 @@ class Desk:
             finally:
                 store.close()
 
-        return await _called(worker, look, READ_S, "the store of captured turns does not answer")
+        return await called(worker, look, READ_S, "the store of captured turns does not answer")
 
     # -- taps
 
@@ -145,7 +146,7 @@ class Desk:
                 for record in self._taps.here
             )
 
-        return await _called(self._looker, look, READ_S, "the list of connections does not come")
+        return await called(self._looker, look, READ_S, "the list of connections does not come")
 
     async def planned(self, url: str) -> Leg:
         """The way that `start` would open: a free port of this machine, to the server with this base URL."""
@@ -163,7 +164,7 @@ class Desk:
 
             return free_leg(url, here)
 
-        return await _called(worker, plan, timeout_s, "looking for a free port takes too long")
+        return await called(worker, plan, timeout_s, "looking for a free port takes too long")
 
     async def start(self, way: Leg) -> str:
         """Start a detached tap. What is said of it."""
@@ -177,7 +178,7 @@ class Desk:
             told = f"it listens on http://{made.mappings[0].listen} (process {made.pid})"
             return f"{told}; {made.problem}" if made.problem else told
 
-        said = await _called(self._starter, begin, START_S, "the tap did not start in time")
+        said = await called(self._starter, begin, START_S, "the tap did not start in time")
         self._taps.look_soon()
         return said
 
@@ -198,15 +199,6 @@ class Desk:
                 return f"{name} ended"
             return f"{name} ended: {ending.cut or 'no'} open connection{'' if ending.cut == 1 else 's'} cut"
 
-        said = await _called(self._stopper, end, STOP_S, "the tap has not ended yet")
+        said = await called(self._stopper, end, STOP_S, "the tap has not ended yet")
         self._taps.look_soon()
         return said
-
-
-async def _called(worker: Caller, work: Callable[[], T], timeout_s: float, late: str) -> T:
-    try:
-        return await worker.call(work, timeout_s)
-    except (TimeoutError, Hangs):
-        raise KvtopError(late) from None
-    except OSError as error:
-        raise KvtopError(f"{error.filename or late}: {error.strerror or error}") from None

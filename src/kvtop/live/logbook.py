@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -76,9 +77,9 @@ class LogBook:
         return clean(bytes(self._data[begin : min(end, begin + LONGEST)]).rstrip(b"\r\n"))
 
     def matches(self, text: str) -> Sequence[int]:
-        """The lines that have this text, whatever its case, by number."""
+        """The lines that have this text, whatever the case of its letters from a to z, by number."""
         found = array("Q")
-        data, want = bytes(self._data).lower(), text.lower().encode()
+        data, want = bytes(self._data).lower(), text.encode().lower()
         at = data.find(want) if want else -1
         while at >= 0:
             line = bisect_right(self._begins, at) - 1
@@ -97,6 +98,8 @@ class LogReader:
         self._follow = runner_of(state).log_command(0, True)
         self._path = Path(state.log)
         self._tail: logs.Tail | None = None
+        self._lock = threading.Lock()
+        self._closed = False
 
     @property
     def where(self) -> str:
@@ -104,24 +107,35 @@ class LogReader:
 
     def read(self, most: int) -> LogBook:
         """Its last `most` bytes, from now on followed by `more`. Raises OSError, `tools.Failed`."""
-        self.close()
+        self._turn_to(None)
         if self._words is not None:
             said = tools.log(self._words, most)
-            self._tail = logs.CommandTail(self._follow) if self._follow is not None else None
+            self._turn_to(logs.CommandTail(self._follow) if self._follow is not None else None)
             return LogBook(said)
         with self._path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             begin = max(0, size - most)
             file.seek(begin)
             data = file.read(size - begin)
-        self._tail = logs.FileTail(self._path, begin + len(data))
+        self._turn_to(logs.FileTail(self._path, begin + len(data)))
         return LogBook(data, begin)
 
     def more(self) -> bytes:
         """What came since."""
-        return self._tail.read() if self._tail is not None else b""
+        tail = self._tail
+        return tail.read() if tail is not None else b""
 
     def close(self) -> None:
-        if self._tail is not None:
-            self._tail.close()
-            self._tail = None
+        """Also while another thread is in `read`: what that begins to follow is ended with it."""
+        with self._lock:
+            self._closed = True
+        self._turn_to(None)
+
+    def _turn_to(self, tail: logs.Tail | None) -> None:
+        with self._lock:
+            if self._closed and tail is not None:
+                left: logs.Tail | None = tail
+            else:
+                left, self._tail = self._tail, tail
+        if left is not None:
+            left.close()

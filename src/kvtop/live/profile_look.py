@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,6 +24,8 @@ from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.text import clean
 from kvtop.profiles.standing import Known, Standing, known, standing
 from kvtop.readings import VllmProcess
+
+LOG = logging.getLogger("kvtop.live")
 
 TAIL_LINES = 60
 """Of a log, for the panel."""
@@ -77,16 +80,21 @@ class ProfileLook:
         return self._entries.get(name)
 
     def keep(self, figures: dict[str, Figures]) -> None:
-        known_ones = {**(self._figures or {}), **figures}
+        if self._figures is None:
+            self._figures = _kept()
+        known_ones = {**self._figures, **figures}
         if known_ones == self._figures:
             return
         self._figures = known_ones
-        file = _figures_file()
-        paths.make_private(file.parent)
-        part = file.with_name(f".{file.name}.part")
-        part.touch(mode=0o600)
-        part.write_bytes(msgspec.json.encode(known_ones))
-        part.replace(file)
+        try:
+            file = _figures_file()
+            paths.make_private(file.parent)
+            part = file.with_name(f".{file.name}.part")
+            part.touch(mode=0o600)
+            part.write_bytes(msgspec.json.encode(known_ones))
+            part.replace(file)
+        except (OSError, KvtopError) as error:  # the next kvtop does not know them then, and nothing else is amiss
+            LOG.info("the figures of profiles are not kept: %s", error)
 
     def _read_folder(self, where: Path) -> None:
         try:
@@ -175,9 +183,7 @@ def _lines(state: Record, words: list[str] | None) -> tuple[str, ...]:
 
 
 def _short(path: Path) -> str:
-    """With ~ for the home folder."""
-    text, home = str(path), str(Path.home())
-    return printable(f"~{text.removeprefix(home)}" if text.startswith(f"{home}/") else text, 300)
+    return printable(paths.with_tilde(path), 300)
 
 
 def _figures_file() -> Path:

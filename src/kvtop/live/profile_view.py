@@ -23,7 +23,7 @@ class Figures(msgspec.Struct, frozen=True):
     """Unix time."""
     share: float | None = None
     """Of the prompt tokens in a window, those from a cache."""
-    requests: int = 0
+    requests: int | None = None
     ttft_p50_s: float | None = None
 
 

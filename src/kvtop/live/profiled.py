@@ -108,7 +108,7 @@ class Profiled:
                 continue
             ttft = window.latency.ttft
             p50 = ttft.p50.value_s if ttft.p50 is not None else None
-            found[row.name] = Figures(round(now), window.cached.share, ttft.n or 0, p50)
+            found[row.name] = Figures(round(now), window.cached.share, ttft.n, p50)
         return found
 
 

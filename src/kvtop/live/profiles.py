@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kvtop.clock import Clock
 from kvtop.errors import KvtopError
 from kvtop.live import errands
-from kvtop.live.endpoint import Sleep
+from kvtop.live.endpoint import Sleep, rest
 from kvtop.live.errands import Done
 from kvtop.live.profile_view import Figures, Looking, ProfilesView
+from kvtop.live.work import called
 from kvtop.readings import VllmProcess
-from kvtop.worker import Caller, Hangs
+from kvtop.worker import Caller
 
 if TYPE_CHECKING:
     from kvtop.profiles.check.report import Report
     from kvtop.profiles.folder import Entry
     from kvtop.profiles.standing import Standing
+
+LOG = logging.getLogger("kvtop.live")
 
 BUSY_S, SEEN_S, IDLE_S = 0.5, 1.0, 3.0
 """Between two looks: while a server starts or stops, while the page is open, else."""
@@ -66,10 +70,12 @@ class Profiles:
         processes: Callable[[], Sequence[VllmProcess]] = tuple,
         machine: Callable[[], object] = lambda: None,
         figures: Callable[[], Mapping[str, Figures]] = dict,
+        missed: Callable[[str], None] = lambda words: None,
     ) -> None:
         """`made` makes what looks, in its thread. `processes`: the vLLM processes of this machine as of the last look
         at it; `machine`: what a check hangs on besides the profile, equal as long as nothing of it changed; `figures`:
-        what is seen of profiles' servers now."""
+        what is seen of profiles' servers now; `missed` is told what went wrong with an errand that nobody waits for any
+        more."""
         self.view = ProfilesView()
         self.checked: Checked | None = None
         """Of the profile that is looked at, or was last."""
@@ -77,7 +83,8 @@ class Profiles:
         """The last one of each profile whose file has not changed since."""
         self._doing: list[str] = []
         self._made, self._clock, self._sleep = made, clock, sleep
-        self._processes, self._machine, self._figures = processes, machine, figures
+        self._processes, self._machine, self._figures, self._missed = processes, machine, figures, missed
+        self._errands: set[asyncio.Task[Done]] = set()
         self._looker, self._checker = worker("profiles"), worker("profile-check")
         self._asked = worker("profile-check-asked")
         """For what a key asks, which waits for no check that goes on by itself."""
@@ -104,22 +111,12 @@ class Profiles:
             while True:
                 await self._look()
                 busy = any(row.state in ("starting", "stopping") for row in self.view.rows) or self.doing
-                await self._rest(BUSY_S if busy else SEEN_S if self._chosen is not None else IDLE_S)
+                await rest(self._sleep, BUSY_S if busy else SEEN_S if self._chosen is not None else IDLE_S, self._wake)
+                self._wake.clear()  # not before: a look that was asked for during the last one is still to come
         finally:
             self._running = False
             checks.cancel()
             await asyncio.gather(checks, return_exceptions=True)
-
-    async def _rest(self, seconds: float) -> None:
-        self._wake.clear()
-        resting = asyncio.ensure_future(self._sleep(seconds))
-        waking = asyncio.ensure_future(self._wake.wait())
-        try:
-            await asyncio.wait((resting, waking), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            resting.cancel()
-            waking.cancel()
-            await asyncio.gather(resting, waking, return_exceptions=True)
 
     async def fresh(self) -> None:
         """Wait for a look that begins now, but not for ever; while nobody runs it, for none."""
@@ -154,11 +151,12 @@ class Profiles:
             return self._looking.look(chosen, processes)
 
         try:
-            view = await self._looker.call(look, LOOK_S)
-        except (TimeoutError, Hangs):
-            return
-        except (KvtopError, OSError) as error:
-            view = ProfilesView(self._clock.wall(), error=str(error).partition("\n")[0])
+            view = await called(self._looker, look, LOOK_S, f"no answer for {LOOK_S:g} s; what is shown is old")
+        except KvtopError as error:
+            view = replace(self.view, error=error.what)
+        except Exception as error:
+            LOG.exception("looking at the profiles failed")
+            view = replace(self.view, error=f"kvtop itself failed at it: {type(error).__name__}; what is shown is old")
         if keep:
             self._kept_at = self._clock.mono()
         before, self.view = self.view, view
@@ -219,6 +217,10 @@ class Profiles:
                 self.reports[row.name] = made
             except KvtopError as error:
                 self.checked = Checked(row.name, None, error.what, of=basis, restart=mine)
+            except Exception as error:
+                LOG.exception("checking %s failed", row.name)
+                what = f"kvtop's own check failed ({type(error).__name__}); kvtop --debug tells more"
+                self.checked = Checked(row.name, None, what, of=basis, restart=mine)
             self._changed()
 
     async def report(self, row: Standing, *, replacing: Standing | None) -> Report:
@@ -242,14 +244,8 @@ class Profiles:
                 raise KvtopError(f"{name}: its file is gone")
             return report(entry, replacing=going, ask_vllm=ask_vllm)
 
-        try:
-            return await worker.call(work, CHECK_S)
-        except Hangs:
-            raise KvtopError("another check is still under way") from None
-        except TimeoutError:
-            raise KvtopError(f"check has not answered for {CHECK_S:g} s") from None
-        except OSError as error:
-            raise KvtopError(f"{error.filename or name}: {error.strerror or error}") from None
+        late = f"check has not answered for {CHECK_S:g} s"
+        return await called(worker, work, CHECK_S, late, "another check is still under way")
 
     def entry(self, name: str) -> Entry | None:
         """As it was read last."""
@@ -262,21 +258,44 @@ class Profiles:
         return self._doing[-1] if self._doing else ""
 
     async def do(self, words: Sequence[str], meanwhile: str, *, beside: bool = False) -> Done:
-        """A command of kvtop, to its end; it goes on when kvtop is closed. One at a time, but for one that goes
-        `beside` another: a stop of what is being started. Raises KvtopError."""
+        """A command of kvtop, to its end; it goes on when whoever waits for it is gone, and when kvtop is closed. One
+        at a time, but for one that goes `beside` another: a stop of what is being started. Raises KvtopError."""
         if self._doing and (not beside or meanwhile in self._doing):
             raise KvtopError(f"kvtop {self.doing} just now")
         self._doing.append(meanwhile)
         self._wake.set()
         self._changed()
+        errand = asyncio.create_task(self._errand(words, meanwhile))
+        self._errands.add(errand)
+        errand.add_done_callback(self._errands.discard)
         try:
-            done = await self._worker("errand").call(lambda: errands.run(words), errands.LONGEST_S)
+            return await asyncio.shield(errand)
+        except asyncio.CancelledError:
+            errand.add_done_callback(self._unheard)
+            raise
+
+    async def _errand(self, words: Sequence[str], meanwhile: str) -> Done:
+        try:
+            late = f"kvtop {words[0]} has not ended in a day"
+            done = await called(self._worker("errand"), lambda: errands.run(words), errands.LONGEST_S, late)
             await self.fresh()  # what is said of it and what is shown agree
             return done
         finally:
             self._doing.remove(meanwhile)
             self._wake.set()
             self._changed()
+
+    def _unheard(self, errand: asyncio.Task[Done]) -> None:
+        """The page that asked for it was left before it ended."""
+        if errand.cancelled():
+            return
+        error = errand.exception()
+        if error is None:
+            wrong = errand.result().what
+        else:
+            wrong = error.what if isinstance(error, KvtopError) else f"kvtop itself failed ({type(error).__name__})"
+        if wrong:
+            self._missed(wrong)
 
 
 def _without_time(view: ProfilesView) -> object:

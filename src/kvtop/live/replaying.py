@@ -13,7 +13,7 @@ from kvtop.live.captures import Captures
 from kvtop.live.casebooks import Place
 from kvtop.live.patience import Gate
 from kvtop.live.work import Work
-from kvtop.worker import Caller, Hangs
+from kvtop.worker import Caller
 
 if TYPE_CHECKING:
     from kvtop.triage.kinds import Kind
@@ -28,9 +28,7 @@ PLAN_S = 120.0
 """Working out what would be sent."""
 SEND_S = 4 * 3_600.0
 """All of its requests together: a slow card reads a long prompt for many minutes."""
-LEAVES_TICKS = 25
-TICK_S = 0.2
-"""So often, and so far apart, it is looked whether what was given up has ended."""
+BUSY, LATE = "another replay is still at work", "it takes too long"
 
 
 class Pairs(Protocol):
@@ -95,19 +93,7 @@ class Replaying:
         return self._replay.so_far() if self._replay is not None else None
 
     async def _call(self, work: Callable[[], T], held: Work, timeout_s: float) -> T:
-        try:
-            for _ in range(LEAVES_TICKS):
-                try:
-                    return await self._worker.call(work, timeout_s)
-                except Hangs:  # the one before it was given up, and is on its way out
-                    await asyncio.sleep(TICK_S)
-            raise KvtopError("another replay is still at work", "look again in a moment")
-        except TimeoutError:
-            held.give_up()
-            raise KvtopError("it takes too long") from None
-        except asyncio.CancelledError:
-            held.give_up()
-            raise
+        return await held.beside(self._worker, work, timeout_s, busy=BUSY, late=LATE, sleep=asyncio.sleep)
 
     async def _planned(self, pair: Pair, place: Place) -> Plan:
         from kvtop.triage.replay import Replay

@@ -4,7 +4,6 @@ one whose page is open."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections import OrderedDict, deque
@@ -33,8 +32,6 @@ LOG = logging.getLogger("kvtop.live")
 LOOK_S = 1.0
 TICK_S = 0.2
 """Between two looks whether the server is busy, while one turn is worked out."""
-LEAVES_TICKS = 25
-"""So often it is looked whether what was given up has ended."""
 SETTLED_S = 2.0
 """The counters tell of a turn up to so long after its end: before that it is not worked out unasked."""
 PAST_S = 3_600.0
@@ -50,6 +47,7 @@ WORK_S = ALL_S + 30.0
 """A thread that takes longer is left alone."""
 NEWS = 8
 LATE = "working it out takes too long"
+ANOTHER = "another diff is still being worked out"
 
 Key = tuple[int, float]
 """Turn, by number and begin: of another store the numbers begin anew."""
@@ -177,18 +175,7 @@ class Verdicts:
         place = self._upstreams.place(turn.upstream) if turn is not None else None
         gate = Gate(hurry=True)
         work = partial(self._judge.sheet, id, place, gate)
-        try:
-            for _ in range(LEAVES_TICKS):
-                with contextlib.suppress(Hangs):  # the one before it was given up, and is on its way out
-                    return await self._beside.call(work, WORK_S)
-                await self._sleep(TICK_S)
-            raise KvtopError("another diff is still being worked out", "look again in a moment")
-        except TimeoutError:
-            gate.work.give_up()
-            raise KvtopError(LATE) from None
-        except asyncio.CancelledError:  # nobody looks at it any more
-            gate.work.give_up()
-            raise
+        return await gate.work.beside(self._beside, work, WORK_S, busy=ANOTHER, late=LATE, sleep=self._sleep)
 
     # -- which one
 

@@ -7,59 +7,44 @@ verdicts. A source that dies, hangs or raises becomes a state with an age; the o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING
 
 from kvtop.clock import Clock, SystemClock
 from kvtop.config import Settings
-from kvtop.errors import UsageError
 from kvtop.live.captures import Captures
 from kvtop.live.casebooks import Casebooks
 from kvtop.live.desk import Desk
-from kvtop.live.endpoint import Endpoint, Sleep, Surroundings
-from kvtop.live.factories import Factories, FinderLike, ServerLike, real
+from kvtop.live.endpoint import Sleep, Surroundings
+from kvtop.live.factories import Factories, ServerLike, real
 from kvtop.live.hook import Hook
 from kvtop.live.joined import Joined
 from kvtop.live.kv_watch import KvWatch
+from kvtop.live.lookout import Lookout
 from kvtop.live.machine import GpuWatch, HostWatch, held
 from kvtop.live.named import Named
 from kvtop.live.profiled import Profiled
 from kvtop.live.profiles import Profiles
 from kvtop.live.replaying import Replaying
 from kvtop.live.replays import Replays
+from kvtop.live.servers import Servers
 from kvtop.live.taps import Taps
 from kvtop.live.upstreams import Upstreams
 from kvtop.live.verdicts import News, Verdicts
 from kvtop.model import fleet, sentence
 from kvtop.model.downs import Around
 from kvtop.model.here import server_of
-from kvtop.model.history import ServerHistory
 from kvtop.model.judge import Thresholds
 from kvtop.model.shown_turn import TurnKey
-from kvtop.model.turns import TurnTracker
 from kvtop.model.view import BoxView, ServerView
-from kvtop.readings import Discovery, SourceDown, State
-from kvtop.sources.url import normalise, same_place
+from kvtop.readings import SourceDown
 
 if TYPE_CHECKING:
     from kvtop.live.profile_view import Looking
 
 HEAD_START_S = 0.5
 """The machine's sources and their imports wait for the first answer of a server, but not longer."""
-
-HOST_FIRST_S = 2.0
-"""The first look for servers waits this long for the processes of this machine."""
-
-LOOK_S = 10.0
-"""A look for servers that takes longer is given up."""
-
-BAD_FOR_S = 5.0
-"""A found server that has not answered for so long may have moved: others are looked for, too."""
-
-SELDOM_S = 30.0
-"""Between two looks for servers while all that were found answer. A look costs about 10 ms, beside the loop."""
 
 
 class Watch:
@@ -85,11 +70,6 @@ class Watch:
         self._factories = factories or real(settings, self._clock)
         self._sleep = sleep
         self._changed: Callable[[], None] = lambda: None
-        self._endpoints: list[Endpoint] = []
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
-        """Loops of servers that were dropped; each closes its connection first."""
-        self._running = False
         self._fault: asyncio.Future[None] | None = None
         self._named = Named(settings.server)
         poll, worker = settings.poll, self._factories.worker
@@ -98,11 +78,14 @@ class Watch:
         self._captures = Captures(self._factories.captures, worker("captures"), sleep)
         self._taps = Taps(self._factories.taps, worker("taps"), sleep)
         self._replays = Replays(self._factories.replays, worker("replays"), sleep)
+        self._servers = Servers(settings, self._named, self._taps, self._made, self._surroundings())
+        self._lookout: Lookout | None = None
+        """None where servers were named."""
         limits = settings.thresholds
         judged = Thresholds(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s)
         self._kv = KvWatch(self._factories.kv_places, self._named, self._clock)
         upstreams = Upstreams(
-            lambda: self._endpoints, self._named, self._taps, self._captures,
+            lambda: self._servers.all, self._named, self._taps, self._captures,
             factories=self._factories, clock=self._clock, kv=self._kv, host=lambda: self._host.reading,
         )  # fmt: skip
         self._hook = Hook("" if demo else settings.on_slow, worker("on_slow"), self._failed)
@@ -122,17 +105,14 @@ class Watch:
             self._follow_profiles(self._factories.profiles)
         self._begun: dict[str, int] = {}
         """Server -> the newest turn that was seen to begin at a tap to it."""
-        self._finder_worker = worker("import-finder")
-        self._discovery: Discovery | None = None
-        self._looks = 0
-        self._looked_at = 0.0
-        """Monotonic time of the last look for servers."""
-        self._no_servers: set[str] = set()
-        """Found, and no vLLM."""
         self._opened: frozenset[tuple[str, TurnKey]] = frozenset()
         for url in urls or self._named.urls:
             self.add_url(url)
-        self._discovers = not self._endpoints
+        if not self._servers.all:
+            self._lookout = Lookout(
+                self._servers, self._factories.finder, worker("import-finder"), self._host,
+                clock=self._clock, sleep=sleep, every_s=poll.discovery_s,
+            )  # fmt: skip
 
     def _follow_profiles(self, made: Callable[[], Looking]) -> None:
         self.profiles = Profiles(
@@ -140,14 +120,18 @@ class Watch:
             processes=lambda: self._host.reading.processes if self._host.reading is not None else (),
             machine=lambda: held(self._host.reading, self._gpu.reading),
             figures=lambda: self._profiled.figures(self._clock.wall()) if self._profiled is not None else {},
+            missed=self._failed,
         )  # fmt: skip
         self._profiled = Profiled(
-            self.profiles, lambda: self._endpoints, lambda url: self._add(url, found=True), self._forget
+            self.profiles,
+            lambda: self._servers.all,
+            lambda url: self._servers.add(url, found=True),
+            self._servers.forget,
         )
 
     def _profiles_changed(self) -> None:
         if self._profiled is not None:
-            self._profiled.follow(self._discovers)
+            self._profiled.follow(self._lookout is not None)
         self._changed()
 
     def watch_profile(self, name: str) -> None:
@@ -159,62 +143,22 @@ class Watch:
 
     def add_url(self, url: str) -> None:
         """Watch one more server, from now on. The same one twice is once. Raises UsageError for nonsense."""
-        self._add(url, found=False)
+        self._servers.add(url, found=False)
 
     def drop_url(self, url: str) -> None:
         """Watch the server of this shown URL no more. One that is not watched is no error."""
-        for endpoint in [e for e in self._endpoints if e.history.url == url]:
-            self._forget(endpoint)
+        self._servers.drop(url)
         self._tell()
 
     def opened(self, url: str, turn: TurnKey) -> None:
         """The user has looked at this slow turn: the sentence speaks of it no more."""
         self._opened |= {(url, turn)}
 
-    def _add(self, given: str, *, found: bool) -> None:
-        url = normalise(given)
-        known = next((e for e in self._endpoints if same_place(e.history.url) == same_place(url)), None)
-        if known is not None:
-            known.found = known.found and found
-            return
-        self._named.add(url, given)
-        limits = self._settings.thresholds
-        history = ServerHistory(
-            url, self._named.label(url), pool_full=limits.kv_pool_full,
-            tracker=lambda: TurnTracker(limits.slow_factor, limits.slow_extra_s, limits.slow_ttft_s),
-        )  # fmt: skip
-        endpoint = Endpoint(history, lambda: self._made(url), self._surroundings(), found=found)
-        self._endpoints.append(endpoint)
-        if self._running:
-            self._start(endpoint)
-            asyncio.get_running_loop().call_soon(self._past_taps)
-
-    def _past_taps(self) -> None:
-        """A server that was given by its tap's URL is asked itself: what is shown outlives the tap, and no poll stands
-        among the connections that the tap holds for agents."""
-        for endpoint in list(self._endpoints):
-            given = endpoint.history.url
-            url = self._taps.behind(given)
-            with contextlib.suppress(UsageError):
-                url = normalise(url)
-                if url != given:
-                    self._move(endpoint, given, url)
-
-    def _move(self, endpoint: Endpoint, given: str, url: str) -> None:
-        if any(same_place(other.history.url) == same_place(url) for other in self._endpoints if other is not endpoint):
-            self._forget(endpoint)  # it is watched already
-            return
-        self._named.moved(given, url)
-        endpoint.history.moved(url, self._named.label(url))
-        endpoint.turn_to(lambda: self._made(url))
-        if (task := self._tasks.pop(given, None)) is not None:
-            self._tasks[url] = task
-
     def _surroundings(self) -> Surroundings:
         return Surroundings(self._settings.poll, self._clock, self._sleep, self._tell, self._explained)
 
     def _tell(self) -> None:
-        self._kv.follow(self._endpoints, self._host.reading)
+        self._kv.follow(self._servers.all, self._host.reading)
         self._changed()
 
     def _made(self, url: str) -> ServerLike:
@@ -222,9 +166,6 @@ class Watch:
 
     def _explained(self, down: SourceDown, url: str, served: int | None) -> SourceDown:
         return self._factories.explain(down, url, self._host.reading, served)
-
-    def _start(self, endpoint: Endpoint) -> None:
-        self._tasks[endpoint.history.url] = self._task(endpoint.run())
 
     def _task(self, loop: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(loop)
@@ -237,23 +178,13 @@ class Watch:
         if error is not None and self._fault is not None and not self._fault.done():
             self._fault.set_exception(error)
 
-    def _forget(self, endpoint: Endpoint) -> None:
-        self._endpoints.remove(endpoint)
-        task = self._tasks.pop(endpoint.history.url, None)
-        if task is not None:
-            task.cancel()
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
-
     # -- running
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Until cancelled. `changed` is called on this loop, each time something new is there."""
         self._changed = changed
-        self._running = True
         self._fault = asyncio.get_running_loop().create_future()
-        for endpoint in self._endpoints:
-            self._start(endpoint)
+        self._servers.start(self._task)
         loops = (
             self._later(self._gpu.run, self._tell),
             self._later(self._host.run, self._host_changed),
@@ -263,23 +194,21 @@ class Watch:
             self._verdicts.run(self._tell),
             self._hook.run(),
             self._kv.run(),
-            self._discover(),
+            *((self._lookout.run(changed),) if self._lookout is not None else ()),
             *((self._later(self.profiles.run, self._profiles_changed),) if self.profiles is not None else ()),
         )
         others = [self._task(loop) for loop in loops]
         try:
             await self._fault
         finally:
-            self._running = False
-            mine = [*others, *self._tasks.values(), *self._leaving]
+            mine = [*others, *self._servers.stop()]
             for task in mine:
                 task.cancel()
             await asyncio.gather(*mine, return_exceptions=True)
-            self._tasks.clear()
 
     async def _head_start(self) -> None:
         """Let the first answer of a server come before the imports of everything else."""
-        waits = [asyncio.create_task(e.tried.wait()) for e in self._endpoints]
+        waits = [asyncio.create_task(e.tried.wait()) for e in self._servers.all]
         if not waits:
             return
         _, late = await asyncio.wait(waits, timeout=HEAD_START_S, return_when=asyncio.FIRST_COMPLETED)
@@ -302,7 +231,7 @@ class Watch:
 
     def _captures_changed(self) -> None:
         """A server that is asked seldom is asked at once when a turn begins at its tap."""
-        for endpoint in self._endpoints:
+        for endpoint in self._servers.all:
             url = endpoint.history.url
             begun = self._captures.begun(self._taps.behind(url))
             if begun > self._begun.get(url, 0):
@@ -312,113 +241,54 @@ class Watch:
         self._changed()
 
     def _taps_changed(self) -> None:
-        self._past_taps()
+        self._servers.past_taps()
         self._changed()
 
     def _host_changed(self) -> None:
         host = self._host.reading
-        for endpoint in self._endpoints:
+        for endpoint in self._servers.all:
             process = server_of(endpoint.history.url, host, (socket.gethostname(),)) if endpoint.good else None
             if process is not None and process.ports:  # one that listens nowhere yet answers nobody
                 endpoint.history.served_by(process.pid)
         self._changed()
 
-    # -- looking for servers
-
-    async def _discover(self) -> None:
-        if not self._discovers:
-            return
-        finder: FinderLike | None = None
-        poll = self._settings.poll
-        with contextlib.suppress(TimeoutError):  # the processes say most; without them the ports are looked at
-            async with asyncio.timeout(HOST_FIRST_S):
-                await self._host.tried.wait()
-        while True:
-            if self._looking:
-                try:
-                    if finder is None:
-                        finder = await self._finder_worker.call(self._factories.finder, LOOK_S)
-                    async with asyncio.timeout(LOOK_S):
-                        found = await finder.read(self._host.reading)
-                    self._apply(found)
-                except Exception as error:  # noqa: BLE001  a look that failed is a line of what was looked at
-                    why = "took too long" if isinstance(error, TimeoutError) else f"failed: {type(error).__name__}"
-                    self._discovery = Discovery(looked=(("this box", why),), at=self._clock.wall())
-                self._looks += 1
-                self._looked_at = self._clock.mono()
-                self._changed()
-            await self._sleep(poll.discovery_s)
-
-    @property
-    def _looking(self) -> bool:
-        """No server is known, or those that are were all found and one of them does not answer, or it is long since.
-        One that is given by its URL is what the user wants to see."""
-        if not all(e.found and e.tried.is_set() for e in self._endpoints):
-            return False
-        if not any(e.good for e in self._endpoints):
-            return True
-        now = self._clock.mono()
-        bad = any(e.bad_since is not None and now - e.bad_since >= BAD_FOR_S for e in self._endpoints)
-        return bad or now - self._looked_at >= SELDOM_S
-
-    def _apply(self, discovery: Discovery) -> None:
-        self._discovery = discovery
-        there = set()
-        watched = {e.history.url for e in self._endpoints}
-        for found in discovery.found:
-            try:
-                url = normalise(found.url)
-            except UsageError:
-                continue
-            there.add(url)
-            if url not in self._no_servers:
-                self._add(url, found=True)
-        new = {e.history.url for e in self._endpoints} - watched
-        for endpoint in list(self._endpoints):
-            if not endpoint.found or not endpoint.tried.is_set():
-                continue
-            if endpoint.history.state is State.NOT_VLLM:
-                self._no_servers.add(endpoint.history.url)
-                self._forget(endpoint)
-            elif new and endpoint.history.url not in there and not endpoint.good:
-                # it is gone, and another one has come: one that was there before takes nobody's place
-                self._forget(endpoint)
-
     # -- showing
 
     def series(self, name: str, span_s: float, columns: int, selected: int = 0) -> tuple[float | None, ...]:
         """What the history page draws of the selected server, all its engines: see `ServerHistory.series`."""
-        if not self._endpoints:
+        watched = self._servers.all
+        if not watched:
             return (None,) * columns
-        selected = max(0, min(selected, len(self._endpoints) - 1))
-        return self._endpoints[selected].history.series(name, span_s, columns, self._clock.wall())
+        chosen = watched[max(0, min(selected, len(watched) - 1))]
+        return chosen.history.series(name, span_s, columns, self._clock.wall())
 
     def view(self, window_key: str, selected: int = 0, engine: str | None = None) -> BoxView:
         """Everything at this moment. Cheap: what did not change since the last call is not worked out again."""
         now = self._clock.wall()
-        selected = max(0, min(selected, len(self._endpoints) - 1))
+        selected = max(0, min(selected, len(self._servers.all) - 1))
         servers = tuple(
             self._marked(self._joined.view(e.history.view(now, window_key, engine if i == selected else None), now))
-            for i, e in enumerate(self._endpoints)
+            for i, e in enumerate(self._servers.all)
         )
-        host = self._host.reading
+        host, lookout = self._host.reading, self._lookout
+        discovery = lookout.discovery if lookout is not None else None
         settings = self._settings
         limits = settings.thresholds
         timeout_s = settings.poll.metrics_timeout_s
         around = Around(now, host, timeout_s, limits.kv_pool_full, limits.share_poor, limits.slow_ttft_s, self._opened)
         return BoxView(
             at=now,
-            sentence=sentence.make(servers, selected, around, self._discovery),
+            sentence=sentence.make(servers, selected, around, discovery),
             servers=servers,
             selected=selected,
             lines=fleet.lines(servers, selected, now),
             warning=fleet.warning(servers, selected, limits.share_poor),
             gpu=self._gpu.reading,
             host=host,
-            discovery=self._discovery if not servers else None,
+            discovery=discovery if not servers else None,
             demo=self._demo,
             window_key=window_key,
-            looks=self._looks,
+            looks=lookout.looks if lookout is not None else 0,
         )
 
     def _marked(self, server: ServerView) -> ServerView:

@@ -15,14 +15,14 @@ from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import Monochrome, NoColor
-from textual.worker import Worker, WorkerError, WorkerState
+from textual.worker import Worker, WorkerError
 
 from kvtop import config
 from kvtop.config import Settings
 from kvtop.errors import KvtopError, Problem, printable
 from kvtop.model.view import BoxView
 from kvtop.sources.url import normalise
-from kvtop.ui import keys
+from kvtop.ui import faults, keys
 from kvtop.ui import themes as theme_files
 from kvtop.ui.messages import Changed, OtherUrl
 from kvtop.ui.screens.dashboard import Dashboard
@@ -53,6 +53,7 @@ EXPORT_S = 10.0
 STILL_WRITING = "the last export is still being written: nothing was exported now"
 QUIT_S = 2.0
 """So long an export that is being written holds the end up."""
+COLLECTOR = "collector"
 DEMO = "demo"
 """What the app returns where its user wants the simulated box instead."""
 LOG = logging.getLogger("kvtop.ui")
@@ -127,7 +128,7 @@ class KvtopApp(App[str]):
             self.call_after_refresh(self._say_problems)
         else:
             self.run_worker(self._check_and_say(self.check), name="look at files", exit_on_error=False)
-        self.run_worker(self.watch_box.run(self._changed), name="collector", exit_on_error=False)
+        self.run_worker(self.watch_box.run(self._changed), name=COLLECTOR, exit_on_error=False)
         self.set_interval(1.0, self._second)
 
     async def _check_and_say(self, check: Callable[[], Sequence[Problem]]) -> None:
@@ -242,11 +243,10 @@ class KvtopApp(App[str]):
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """A collector that fails is a state on the screen; kvtop goes on with what it knows."""
-        if event.state is WorkerState.ERROR:
-            error = event.worker.error
-            LOG.error("%s failed", event.worker.name, exc_info=error)
-            what = f"kvtop's own {event.worker.name} failed ({type(error).__name__})"
-            self.dashboard.notice = f"{what}: what is shown is old; --debug tells more"
+        if event.worker.name != COLLECTOR:
+            faults.say(self, event)
+        elif wrong := faults.failed(event):
+            self.dashboard.notice = f"{wrong}: what is shown is old; --debug tells more"
             self.dashboard.look()
 
     def _handle_exception(self, error: Exception) -> None:

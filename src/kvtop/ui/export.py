@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kvtop import __version__
+from kvtop import __version__, paths
 from kvtop.clock import iso
 from kvtop.config import located
 from kvtop.errors import KvtopError, Problem, printable
@@ -148,7 +148,7 @@ def said(made: tuple[Path, ...]) -> str:
     names = " and ".join([f"saved {first.name}", *(path.suffix for path in more)])
     if first.parent in (Path(), _here()):
         return names
-    return f"{names}\nin {_with_tilde(printable(str(first.parent)))}"
+    return f"{names}\nin {paths.with_tilde(printable(str(first.parent)))}"
 
 
 def _here() -> Path | None:
@@ -156,8 +156,3 @@ def _here() -> Path | None:
         return Path.cwd()
     except OSError:
         return None
-
-
-def _with_tilde(folder: str) -> str:
-    home = os.path.expanduser("~")  # noqa: PTH111  unlike Path.home it does not raise where there is none
-    return "~" + folder.removeprefix(home) if folder == home or folder.startswith(home + os.sep) else folder

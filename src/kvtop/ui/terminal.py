@@ -13,7 +13,7 @@ import threading
 import time
 import tty
 from codecs import getincrementaldecoder
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -63,6 +63,8 @@ class Terminal(LinuxDriver):
         self._leaving = False
         self._on_screen = False
         """Between a start and the stop that belongs to it."""
+        self._lent = False
+        """Another program has the terminal, and the app goes on."""
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
 
@@ -110,6 +112,23 @@ class Terminal(LinuxDriver):
         os.kill(0, signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self._sigtstp_application)
         self._loop.call_soon(self._go_on_if_away)  # after what SIGCONT has asked for
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Within a suspension in which another program has the terminal and the app goes on: what it would draw is
+        drawn afterwards, and the keys that interrupt are meant for that program."""
+        before = {signum: signal.signal(signum, _nothing) for signum in (signal.SIGINT, signal.SIGQUIT)}
+        self._lent = True
+        try:
+            yield
+        finally:
+            self._lent = False
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+    def write(self, data: str) -> None:
+        if not self._lent:
+            super().write(data)
 
     def _go_on_if_away(self) -> None:
         if not self._on_screen:
@@ -241,6 +260,10 @@ class _Writer:
             os.dup2(nowhere, self._file.fileno())
             os.close(nowhere)
             self._gone()
+
+
+def _nothing(*_: object) -> None:
+    """A handler, where SIG_IGN would be handed on to what is started."""
 
 
 def _put(fd: int, text: bytes) -> None:

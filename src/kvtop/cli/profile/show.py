@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from kvtop import paths
 from kvtop.cli.args import Parser
 from kvtop.errors import UsageError, printable
 from kvtop.profiles import folder
@@ -58,7 +58,7 @@ def _masked(entry: Entry) -> dict[str, Any]:
 def _lines(entry: Entry) -> Iterator[str]:
     from kvtop.profiles.text import bare, tables, value_text
 
-    yield f"# {entry.name}: {_home(entry.file)}" + "".join(f", extends {base}" for base in entry.bases)
+    yield f"# {entry.name}: {paths.with_tilde(entry.file)}" + "".join(f", extends {base}" for base in entry.bases)
     if _is_default(entry, "runner"):
         yield 'runner = "venv"  # default'
     for path, heading, values in tables(_masked(entry)):
@@ -125,10 +125,3 @@ def _above(origins: Mapping[str, Origin], where: str) -> Origin | None:
         if where in origins:
             return origins[where]
     return None
-
-
-def _home(file: Path) -> str:
-    try:
-        return f"~/{file.relative_to(Path.home())}"
-    except (ValueError, RuntimeError):
-        return str(file)

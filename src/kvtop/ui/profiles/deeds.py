@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvtop import paths
 from kvtop.errors import KvtopError
 from kvtop.model.starting import LIVE
 from kvtop.profiles.check.report import Report
@@ -145,7 +144,8 @@ class Deeds:
     # ---- import
     async def take_in(self, path: str) -> str:
         """Make a profile of that file; its name, empty where that did not work."""
-        file = _whole(path)
+        # kvtop's command may run elsewhere.
+        file = str(paths.from_home(path.strip()).absolute())
         done = await self._do(["profile", "import", file, "--json"], f"imports {file}")
         if done is None:
             return ""
@@ -217,11 +217,6 @@ def _warned(report: Report) -> list[str]:
     n = f" in spite of {len(asks)} warning{'' if len(asks) == 1 else 's'}"
     names = ", ".join(dict.fromkeys(one.rule for one in asks))
     return [f"{n} ({names})", n]
-
-
-def _whole(path: str) -> str:
-    """What was typed, from the root; kvtop's command may run elsewhere."""
-    return str(Path(os.path.expanduser(path.strip())).absolute())  # noqa: PTH111  Path's own raises without a home
 
 
 def _name(row: Standing) -> str:

@@ -120,10 +120,10 @@ def _cell(row: Standing, name: str, w: int, shown: Shown) -> Line:
 
 
 def _none(view: ProfilesView, w: int, key: str) -> list[Line]:
-    if view.at is None:
-        return [[(" reads them", "d")]]
     if view.error:
         return [[(" ", "t"), *line] for line in wrap([("× ", "bad"), (safe(view.error), "bright")], w - 2, 2)]
+    if view.at is None:
+        return [[(" reads them", "d")]]
     said = (
         f"None in {safe(view.where)}. {key} makes one of what starts your server today: a script, a compose file, a "
         "unit, a YAML file. kvtop profile import makes one of a command line or of a running process."

@@ -142,10 +142,10 @@ def gpus(row: Standing) -> str:
 def sentence(view: ProfilesView, now: float) -> tuple[str, str, str]:
     """(tone, first clause, the rest)."""
     rows = view.rows
-    if view.at is None:
-        return "dim", "Reads the folder of profiles.", ""
     if view.error:
         return "bad", "The folder of profiles cannot be read:", safe(view.error)
+    if view.at is None:
+        return "dim", "Reads the folder of profiles.", ""
     live = [row for row in rows if row.state in LIVE]
     tone, first = "dim", "no server of a profile runs;"
     if live:

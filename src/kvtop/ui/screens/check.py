@@ -29,15 +29,28 @@ class CheckScreen(Page):
     def __init__(self, keymap: Keymap, profiles: Profiles, name: str, now: Callable[[], float]) -> None:
         super().__init__(keymap, now)
         self.profiles, self.name_of = profiles, name
+        self._drawn_of: object = None
 
     def on_mount(self) -> None:
         self.profiles.choose(self.name_of)
         self.profiles.check_again()
         super().on_mount()
-        self.set_interval(0.25, self.redraw)
+        self.set_interval(0.25, self._look_again)
+
+    def _look_again(self) -> None:
+        made_of = (self.profiles.checked, self._is_gone())
+        if made_of != self._drawn_of:
+            self._drawn_of = made_of
+            self.redraw()
+
+    def _is_gone(self) -> bool:
+        view = self.profiles.view
+        return view.at is not None and view.row(self.name_of) is None
 
     def head(self, w: int) -> list[Line]:
         checked, name = self.profiles.checked, safe(self.name_of)
+        if self._is_gone():
+            return headline(Sentence("CHECK", "bad", f"{name}:", "its file is gone."), [], w)
         if checked is None or checked.profile != self.name_of or checked.working:
             rest = "the first time vLLM is asked for its flags, which takes it up to a minute"
             return headline(Sentence("CHECK", "dim", f"{name} is being looked at;", rest), [], w)

@@ -14,10 +14,11 @@ from kvtop.config import Settings
 from kvtop.model.shown_turn import Turn, TurnKey
 from kvtop.model.view import WINDOWS, BoxView, ServerView
 from kvtop.ui import keys
-from kvtop.ui.draw import Line, cells, safe
+from kvtop.ui.draw import Line, safe
 from kvtop.ui.filter import HINTS, misread
 from kvtop.ui.keys import Keymap
 from kvtop.ui.layout import PANELS, Rect, plan
+from kvtop.ui.line_edit import edited, pasted
 from kvtop.ui.messages import OtherUrl
 from kvtop.ui.profile_page import ProfilePage
 from kvtop.ui.scene import Chooser, Scene, age, nothing_yet
@@ -37,8 +38,6 @@ from kvtop.ui.widgets.queue import QueuePanel
 from kvtop.ui.widgets.strip import Strip
 from kvtop.ui.widgets.ttft import TtftPanel
 from kvtop.ui.widgets.turns import TurnsPanel
-
-FILTER_CELLS = 60
 
 
 class Dashboard(Screen[None]):
@@ -72,6 +71,8 @@ class Dashboard(Screen[None]):
         self.frozen: BoxView | None = None
         self.made: Scene | None = None
         self._placed: object = None
+        self._undrawn = False
+        """Something was chosen that is not drawn yet."""
         self._chooser = Chooser()
 
     # ---- drawing
@@ -100,10 +101,14 @@ class Dashboard(Screen[None]):
 
     def look(self) -> None:
         """Take a new view, unless the picture is held, and draw it."""
+        self._take()
+        self._draw()
+
+    def _take(self) -> None:
         view = self.frozen or self.watch_box.view(self.window_key, self.selected, self.engine)
         if self.profile_page.settle(view):
             view = self.watch_box.view(self.window_key, self.selected, self.engine)
-        self.made = Scene(
+        made = Scene(
             view,
             self.settings.thresholds,
             self.shown,
@@ -112,14 +117,15 @@ class Dashboard(Screen[None]):
             frozen_at=self.frozen.at if self.frozen else None,
             notice=self.notice,
         )
-        self._draw()
+        self.made = self._chooser.choose(made)
+        if self.cursor is not None:
+            self.cursor = self.made.cursor
 
     def _draw(self) -> None:
-        if self.made is None or not self.is_mounted:
+        scene = self.made
+        if scene is None or not self.is_mounted:
             return
-        self.made = scene = self._chooser.choose(self.made)
-        if self.cursor is not None:
-            self.cursor = scene.cursor
+        self._undrawn = False
         with self.app.batch_update():
             self._place(scene)
             for panel in self.query_children(BoxPanel):
@@ -248,12 +254,20 @@ class Dashboard(Screen[None]):
             self.action_turn()
         else:
             self.choose_turn(message.key)
+            self._draw()
 
     # ---- choosing what is shown
     def _again(self) -> None:
-        """The same box, other choices."""
+        """The same box, other choices. Of many quick keys only the last one is drawn: drawing takes most of the time,
+        and the key that leaves waits behind them."""
         if self.made is not None:
-            self.look()
+            self._take()
+            self._undrawn = True
+            self.check_idle()
+
+    def on_idle(self) -> None:
+        if self._undrawn:
+            self._draw()
 
     def action_window(self) -> None:
         names = [key for key, _, _ in WINDOWS]
@@ -308,6 +322,7 @@ class Dashboard(Screen[None]):
         view = self.made.view if self.made else None
         again = view is not None and len(view.servers) <= 1 and view.lines[message.index].selected
         self.choose_line(-1 if again else message.index)
+        self._draw()
 
     # ---- filter
     def action_filter(self) -> None:
@@ -331,18 +346,14 @@ class Dashboard(Screen[None]):
         elif event.key == "escape":
             self.action_back()
             return
-        elif event.key in ("backspace", "ctrl+h"):
-            self.words = self.words[:-1]
-        elif event.key == "ctrl+u":
-            self.words = ""
-        elif event.is_printable and event.character and cells(self.words + event.character) <= FILTER_CELLS:
-            self.words += event.character
+        else:
+            self.words = edited(self.words, event)
         self._again()
 
     def on_paste(self, event: events.Paste) -> None:
         if self.typing:
             event.stop()
-            self.words = (self.words + " ".join(event.text.split()))[:FILTER_CELLS]
+            self.words = pasted(self.words, event)
             self._again()
 
     # ---- elsewhere

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from textual.worker import Worker, WorkerState
+from textual.worker import Worker
 
 from kvtop.model.charts import mean_of
-from kvtop.ui import keys
+from kvtop.ui import faults, keys
 from kvtop.ui.draw import Line, cells, fit, nice, peak, pick, pick_line, safe, spread, width
 from kvtop.ui.keys import Keymap
 from kvtop.ui.numbers import DASH, hm, pct, per_second, rate, secs, span
@@ -251,8 +251,9 @@ class HistoryScreen(Page):
         self.redraw()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """A chart that cannot be drawn says so and leaves the rest of kvtop alone."""
-        if event.state is WorkerState.ERROR:
+        """A chart that cannot be drawn says so in its place, as often as that is tried, and leaves the rest alone."""
+        event.prevent_default()
+        if faults.failed(event):
             self._problem = f"the chart could not be drawn: {type(event.worker.error).__name__}"
             self.redraw()
 

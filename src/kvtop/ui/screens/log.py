@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import Screen
+from textual.worker import Worker
 
 from kvtop.errors import KvtopError
 from kvtop.live.logbook import FIRST, KEPT, LogBook, LogReader
 from kvtop.profiles.running import tools
-from kvtop.ui import keys
+from kvtop.ui import faults, keys
 from kvtop.ui.draw import Line, cells, clip, pick, safe
 from kvtop.ui.keys import Keymap
+from kvtop.ui.line_edit import edited, pasted
 from kvtop.ui.numbers import exact, traffic
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.log_lines import HEAD_CELLS, SIDE_STEP, LogLines
 from kvtop.ui.widgets.panel import Panel, rule
-from kvtop.worker import Hangs, Worker
+from kvtop.worker import Hangs
+from kvtop.worker import Worker as Beside
 
 if TYPE_CHECKING:
     from kvtop.profiles.running.record import Record
 
 MORE_S = 0.25
 READ_S = 60.0
-SEARCH_CELLS = 60
 
 
 class Title(Panel):
@@ -63,7 +66,7 @@ class LogScreen(Screen[None]):
         self.matches: Sequence[int] = ()
         self.said = "is read"
         """In place of what is known of the log; empty: it is there."""
-        self._worker = Worker("log")
+        self._worker = Beside("log")
 
     def compose(self) -> ComposeResult:
         yield Title(id="title")
@@ -77,6 +80,9 @@ class LogScreen(Screen[None]):
 
     def on_unmount(self) -> None:
         self.reader.close()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._redraw)  # the title tells which lines are seen
 
     @property
     def log_lines(self) -> LogLines:
@@ -94,6 +100,8 @@ class LogScreen(Screen[None]):
                     break
                 lines = self.log_lines
                 lines.show(book, max(0, len(book) - len(lines.book)) if lines.book.size else 0)
+                if lines.found:  # its lines have other numbers now
+                    await self._search(lines.found, go=False)
                 self._redraw()
                 if not book.skipped:
                     break
@@ -192,34 +200,39 @@ class LogScreen(Screen[None]):
         event.prevent_default()
         if event.key == "enter":
             self.typing = False
-            self.run_worker(self._search(self.words), name="search", group="search", exclusive=True)
+            search = self._search(self.words)
+            self.run_worker(search, name="search", group="search", exclusive=True, exit_on_error=False)
         elif event.key == "escape":
             self.typing, self.words, self.matches = False, "", ()
             self._mark("")
-        elif event.key in ("backspace", "ctrl+h"):
-            self.words = self.words[:-1]
-        elif event.key == "ctrl+u":
-            self.words = ""
-        elif event.is_printable and event.character and cells(self.words + event.character) <= SEARCH_CELLS:
-            self.words += event.character
+        else:
+            self.words = edited(self.words, event)
         self._show_foot()
 
     def on_paste(self, event: events.Paste) -> None:
         if self.typing:
             event.stop()
-            self.words = (self.words + " ".join(event.text.split()))[:SEARCH_CELLS]
+            self.words = pasted(self.words, event)
             self._show_foot()
 
-    async def _search(self, text: str) -> None:
-        book = self.log_lines.book
-        try:
-            found = await Worker("search").call(lambda: book.matches(text), READ_S)
-        except TimeoutError:
-            found = ()
+    async def _search(self, text: str, *, go: bool = True) -> None:
+        """Find it, and `go` to where it stands."""
+        lines = self.log_lines
+        searched: LogBook | None = None
+        while searched is not lines.book:  # more of the log may come meanwhile
+            searched = lines.book
+            try:
+                found = await Beside("search").call(partial(searched.matches, text), READ_S)
+            except TimeoutError:
+                self.words, self.matches = "", ()
+                self._mark("")
+                self.app.notify(f"The search took longer than {READ_S:g} s.", severity="warning", markup=False)
+                self._redraw()
+                return
         self.matches = found
-        self._mark(text)
-        if found:
-            lines = self.log_lines
+        if go:
+            self._mark(text)
+        if found and go:
             # What stands on the screen or below it, else the last one above.
             at = bisect_left(found, lines.top)
             self._to(at if at < len(found) else len(found) - 1)
@@ -243,6 +256,9 @@ class LogScreen(Screen[None]):
     def action_previous_match(self) -> None:
         here = self.log_lines.at if self.log_lines.at is not None else self.log_lines.top
         self._to(bisect_left(self.matches, here) - 1)
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        faults.say(self.app, event)
 
     # ---- painting
     def title_line(self, w: int) -> Line:

@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import ClassVar, cast
+from typing import cast
 
 from textual import events
 from textual.app import App, ComposeResult
-from textual.binding import BindingType
 from textual.widgets import Input
 
 from kvtop.errors import UsageError
@@ -30,22 +29,17 @@ from kvtop.ui.scene import nothing_yet
 from kvtop.ui.screens.page import Body, Page
 from kvtop.ui.widgets import gpu
 from kvtop.ui.widgets.foot import Foot
+from kvtop.ui.widgets.line_input import LineInput
 from kvtop.ui.widgets.panel import rule
 
 NARROW = 60
 """On fewer cells names have no column of their own."""
 
 
-class UrlInput(Input):
+class UrlInput(LineInput):
     """The line that a URL is typed into."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape", "close", "close"), ("ctrl+u", "clear", "clear")]
-    DEFAULT_CSS = """
-    UrlInput { display: none; height: 1; border: none; padding: 0 1; background: $shade-cursor; color: $text; }
-    UrlInput:focus { border: none; background: $shade-cursor; }
-    UrlInput.open { display: block; }
-    UrlInput.offered, UrlInput.offered:focus { color: $dim; }
-    """
+    DEFAULT_CSS = "UrlInput.offered, UrlInput.offered:focus { color: $dim; }"
 
     def offer(self, url: str) -> None:
         """Put a URL in: what is typed or pasted first takes its place, while a key that moves or deletes edits it."""
@@ -65,15 +59,6 @@ class UrlInput(Input):
     def _take_its_place(self) -> None:
         if self.has_class("offered"):
             self.offer("")
-
-    def action_clear(self) -> None:
-        """Empty the line."""
-        self.value = ""
-
-    def action_close(self) -> None:
-        """Put it away, and what was asked with it."""
-        if isinstance(self.screen, NoServerScreen):
-            self.screen.close_input()
 
 
 class NoServerScreen(Page):
@@ -113,8 +98,8 @@ class NoServerScreen(Page):
     def on_mount(self) -> None:
         super().on_mount()
         if self.url:
-            self.query_one(UrlInput).offer(self.url)
             self.action_give_url()
+            self.query_one(UrlInput).offer(self.url)
 
     def tick(self) -> None:
         super().tick()
@@ -124,8 +109,7 @@ class NoServerScreen(Page):
     # ---- a URL
     def action_give_url(self) -> None:
         for box in self.query(UrlInput):
-            box.add_class("open")
-            box.focus()
+            box.open_line()
         self._say("")
         self.tick()
 
@@ -140,12 +124,8 @@ class NoServerScreen(Page):
     def action_demo(self) -> None:
         self.on_demo()
 
-    def close_input(self) -> None:
+    def on_line_input_closed(self) -> None:
         """Back to the page, and from there to what is watched, if anything is."""
-        for box in self.query(UrlInput):
-            box.remove_class("open")
-            box.value = ""
-        self.set_focus(None)
         self.asked = None
         self._say("")
         self.tick()
@@ -154,7 +134,7 @@ class NoServerScreen(Page):
     @property
     def typing(self) -> bool:
         """The line for a URL is open."""
-        return any(box.has_class("open") for box in self.query(UrlInput))
+        return any(box.is_open for box in self.query(UrlInput))
 
     def prompt(self) -> list[Line]:
         """What the keys do while a URL is typed; all others are text."""
@@ -192,7 +172,8 @@ class NoServerScreen(Page):
                 f"{url} is not this box: kvtop would read it over the network. enter again watches it, esc leaves it"
             )
             return
-        self.close_input()
+        for box in self.query(UrlInput):
+            box.action_close()
         self.on_url(url)
 
     def _say(self, text: str) -> None:

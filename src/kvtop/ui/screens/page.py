@@ -9,7 +9,9 @@ from typing import ClassVar
 from textual import events
 from textual.app import ComposeResult
 from textual.screen import Screen
+from textual.worker import Worker
 
+from kvtop.ui import faults
 from kvtop.ui.draw import Line
 from kvtop.ui.keys import Keymap
 from kvtop.ui.widgets.foot import Foot
@@ -153,3 +155,6 @@ class Page(Screen[None]):
 
     def on_resize(self, event: events.Resize) -> None:
         self.redraw()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        faults.say(self.app, event)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import shutil
-import subprocess
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import events
@@ -23,13 +20,12 @@ from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.profiles import findings, log, start, table, words
 from kvtop.ui.profiles.deeds import Deeds, Question
+from kvtop.ui.profiles.editor import edit, editor
 from kvtop.ui.profiles.layout import plan
 from kvtop.ui.screens.page import Body, Page
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.line_input import LineInput
 
-EDITORS = ("vi", "nano")
-"""Where neither $VISUAL nor $EDITOR is set: the first that is there."""
 NARROW = 76
 """On fewer cells the head has three rows."""
 
@@ -209,16 +205,17 @@ class ProfilesScreen(Page):
         if command is None:
             self._say("there is no editor: set EDITOR to one", "warn")
             return
+        self.run_worker(self._edit(command, row.known.file), name="editor", exit_on_error=False)
+
+    async def _edit(self, command: list[str], file: Path) -> None:
         try:
-            with self.app.suspend():
-                subprocess.run([*command, str(row.known.file)], check=False)
+            await edit(self.app, command, file)
             self._say("", "t")
         except SuspendNotSupported:
             self._say("this terminal cannot be given to an editor", "warn")
         except (OSError, ValueError) as error:
-            self._say(
-                f"{safe(command[0])} cannot be run: {safe(getattr(error, 'strerror', None) or str(error))}", "bad"
-            )
+            why = getattr(error, "strerror", None) or str(error)
+            self._say(f"{safe(command[0])} cannot be run: {safe(why)}", "bad")
         self.profiles.look_soon()
 
     def action_import_profile(self) -> None:
@@ -250,12 +247,17 @@ class ProfilesScreen(Page):
 
     # ---- questions
     def _ask(self, question: Question) -> None:
+        """What came while another one stood here is not asked: nobody may say yes to what he did not read."""
+        if self.question is not None:
+            self._say(f"not asked, since another question stood here: {question.wordings[0]}", "warn")
+            return
         self.question = question
         self.set_foot()
 
     def on_key(self, event: events.Key) -> None:
-        """While something is asked, y and n answer, and other keys do nothing but lead out."""
-        if self.question is None or event.key in ("ctrl+c", "ctrl+q", "ctrl+z"):
+        """While something is asked, y and n answer, and other keys do nothing but lead out. A path that is typed is
+        typed to its end first."""
+        if self.question is None or self.typing or event.key in ("ctrl+c", "ctrl+q", "ctrl+z"):
             return
         event.stop()
         event.prevent_default()
@@ -270,14 +272,14 @@ class ProfilesScreen(Page):
 
     def prompt(self) -> list[Line]:
         """The question; what the keys do while a path is typed."""
+        if self.typing:
+            return [[("enter", "t bold"), (" import it", "d"), ("  esc", "t bold"), (" close", "d")]]
         if self.question is not None:
             return [
                 [(f"{text}?", "warn bold"), *((part, style) for part, style in keys_)]
                 for text in self.question.wordings
                 for keys_ in (_YES_NO, _YES_NO_SHORT)
             ]
-        if self.typing:
-            return [[("enter", "t bold"), (" import it", "d"), ("  esc", "t bold"), (" close", "d")]]
         return []
 
     def _say(self, text: str, tone: str) -> None:
@@ -327,14 +329,3 @@ _YES_NO_SHORT: Line = [("  y/n", "t bold")]
 
 async def _done(question: Question) -> None:
     await question.yes()
-
-
-def editor() -> list[str] | None:
-    """The command of the user's editor; None: there is none."""
-    for variable in ("VISUAL", "EDITOR"):
-        try:
-            if wanted := shlex.split(os.environ.get(variable, "")):
-                return wanted
-        except ValueError:
-            continue
-    return next(([name] for name in EDITORS if shutil.which(name)), None)

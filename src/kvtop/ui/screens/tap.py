@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
@@ -25,6 +26,8 @@ from kvtop.ui.widgets.panel import rule
 if TYPE_CHECKING:
     from kvtop.capture.control.plan import Leg
     from kvtop.capture.control.running import Running
+
+LOG = logging.getLogger("kvtop.ui")
 
 WHAT = (
     "A tap is a port in front of the server: agents connect to it instead, every byte is passed on as it is, and each "
@@ -87,10 +90,12 @@ class TapScreen(Page):
 
     async def _count(self) -> None:
         try:
-            self.rows = await self.desk.rows()
-        except KvtopError:
-            self.rows = tuple(TapRow(record) for record in self.desk.taps)
-        try:
+            try:
+                self.rows = await self.desk.rows()
+            except Exception as error:  # whatever it is: how many connections there are is not known
+                if not isinstance(error, KvtopError):
+                    LOG.exception("counting the connections of taps failed")
+                self.rows = tuple(TapRow(record) for record in self.desk.taps)
             server = self.server
             look = server is not None and self.planned is None and not self._mine()
             if server is not None and look:
