@@ -35,6 +35,8 @@ class Box:
     """A request that fails was prefilled."""
     pool: int = 10_000
     down: bool = False
+    usage: dict[str, Any] = field(default_factory=dict)
+    """Told in place of what is true."""
     url: str = "http://127.0.0.1:8000"
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)
@@ -85,6 +87,7 @@ class Box:
         usage: dict[str, Any] = {"prompt_tokens": len(prompt), "completion_tokens": 1}
         if self.details:
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
+        usage |= self.usage
         return Answer(self.status, {"content-type": "application/json"}, json.dumps({"usage": usage}).encode())
 
     def failed(self, path: str, answer: Answer) -> KvtopError:

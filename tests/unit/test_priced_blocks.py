@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from triage_prompts import pairs
-from triage_server import WordServer, sent, system_first, tools_first
+from triage_server import WORD, WordServer, sent, system_first, tools_first
 
 from kvtop.triage.apart import two_conversations
 from kvtop.triage.differ import Cache, Divergence, diverge
@@ -68,6 +68,41 @@ async def test_a_short_new_prompt_does_not_pay_for_a_long_old_one() -> None:
     clock = next(cause for cause in found.causes if cause.kind is Kind.VOLATILE_TEXT)
     assert found.tokens.new is not None and 0 < (clock.told_tokens or 0) < found.tokens.new
     assert clock.told_tokens == found.tokens.reread
+
+
+def tokens(*texts: str) -> int:
+    """Of the stand-in server, without what its template puts around each."""
+    return sum(len(WORD.findall(text)) for text in texts)
+
+
+async def test_what_a_change_took_away_was_not_read_again() -> None:
+    """A tool output that is cleared: what stands behind it is read again, and not the room that it had."""
+    long = "a line of output " * 200
+    before = prompt("09:00:00", *TALK[:3], long, *TALK[4:])
+    found = (await diff(before, prompt("09:00:00", *TALK[:3], "[cleared]", *TALK[4:], "done", "go on"))).diff
+    behind = tokens(*TALK[4:])
+    assert sum(cause.lost_tokens or 0 for cause in found.causes) > tokens(long) + behind
+    assert behind <= (found.tokens.reread or 0) < behind + 60
+    assert sum(cause.told_tokens or 0 for cause in found.causes) == found.tokens.reread
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+async def test_a_summary_was_never_read_before(kept: int) -> None:
+    """Of a compacted history only the messages that stand behind the summary as they were are read again."""
+    summary = "This session is being continued from a previous conversation. Summary: " + "what was done " * 150
+    tail = TALK[len(TALK) - kept :]
+    found = (await diff(prompt("09:00:00", *TALK), prompt("09:00:00", summary, *tail))).diff
+    assert [cause.kind for cause in found.causes] == [Kind.COMPACTION]
+    assert (found.tokens.new or 0) - (found.tokens.common or 0) > tokens(summary)
+    assert tokens(*tail) <= (found.tokens.reread or 0) <= tokens(*tail) + 2 * UNIT
+    assert found.causes[0].told_tokens == found.tokens.reread
+
+
+async def test_what_was_put_in_was_not_read_before() -> None:
+    more = "a note that was put in " * 60
+    found = (await diff(prompt("09:00:00", *TALK), prompt("09:00:00", TALK[0], more, *TALK[1:], "done"))).diff
+    assert found.tokens.old is not None and found.tokens.reusable is not None
+    assert found.tokens.reread == found.tokens.old // UNIT * UNIT - found.tokens.reusable
 
 
 async def test_what_is_not_said_again_costs_nothing() -> None:

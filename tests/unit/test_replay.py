@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -316,3 +317,20 @@ def test_the_repaired_pair_is_told_behind_the_verdict() -> None:
         "(95 % of its own 2,000)"
     )
     assert judged(runs(0, 1984, 512, 64, 1900), Live(), unit_tokens=16, fix="x")[0] is Verdict.UNKNOWN
+
+
+async def test_numbers_that_cannot_be_true_are_not_told() -> None:
+    """The counters tell them, as they do for a turn."""
+    found = await replay(Box(usage={"prompt_tokens": -5, "prompt_tokens_details": {"cached_tokens": 99_999_999}})).run()
+    assert all((run.prompt_tokens or 0) > 0 for run in found.runs)
+    assert all(0 <= (run.share or 0) <= 1 for run in found.runs)
+    assert (found.runs[1].cached_tokens or 0) > 0 and found.verdict is Verdict.NO_FAULT
+
+
+def test_a_new_prompt_that_is_shorter_gets_no_more_than_itself() -> None:
+    cold, warm, new = runs(0, 10_112, 3_968)
+    verdict, says = judged([cold, warm, replace(new, prompt_tokens=5_881)], Live(3_968), unit_tokens=128)
+    assert verdict is Verdict.PROMPT_DIVERGED
+    assert "gets 3,968 of its own 5,881 tokens" in says and "10,112" not in says
+    all_of_it = [cold, warm, replace(new, prompt_tokens=5_881, cached_tokens=5_760)]
+    assert judged(all_of_it, Live(5_760), unit_tokens=128)[0] is Verdict.NO_FAULT

@@ -211,3 +211,10 @@ class Captured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         if not self.prompt_tokens or self.cached_tokens is None:
             return None
         return self.cached_tokens / self.prompt_tokens
+
+
+def possible(cached_tokens: int | None, prompt_tokens: int | None) -> int | None:
+    """The cached tokens that a server told; None also for a number that cannot be true."""
+    if cached_tokens is None or cached_tokens < 0:
+        return None
+    return None if prompt_tokens is not None and cached_tokens > prompt_tokens else cached_tokens

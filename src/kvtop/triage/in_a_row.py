@@ -9,7 +9,7 @@ from kvtop.capture.turn import Captured
 from kvtop.errors import printable
 from kvtop.model.finding import Finding
 from kvtop.model.words import exact, listed, nb, secs, tok
-from kvtop.triage.kinds import Because, Kind, Reason, Verdict, Who
+from kvtop.triage.kinds import SAYS_ANEW, Because, Kind, Reason, Verdict, Who
 from kvtop.triage.result import Cause, Diff, Why
 from kvtop.triage.split import too_few
 from kvtop.triage.words import NOTHING_TO_MEND, cause, place, section
@@ -113,6 +113,8 @@ def _diverged(why: Why, turn: Captured) -> _Said:
     about = "~" if why.split.guessed else ""
     again = f", {about}{tok(why.reread_tokens)} re-read" if why.reread_tokens is not None else ""
     first = _first(why)
+    if first is not None and first.kind in SAYS_ANEW and (why.split.new or 0) > (why.reread_tokens or 0):
+        again = f", {about}{tok(why.split.new)} new"
     if first is not None and first.kind in _OTHER:
         other = _OTHER[first.kind]
         short = (f"another {other}{again}", f"another {other}", f"another {other.split()[-1]}")

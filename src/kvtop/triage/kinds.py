@@ -133,3 +133,5 @@ KEYS = (Kind.MODEL_CHANGED, Kind.CACHE_SALT_CHANGED, Kind.PROMPT_LOGPROBS_SET)
 """Causes that are no tokens: nothing of the same tokens can be reused."""
 NOT_SENT_AGAIN = (Kind.ROLLED_BACK, Kind.OTHER_CONVERSATION)
 """What stands behind these in the old prompt is no part of the new one, which loses nothing by it."""
+SAYS_ANEW = (Kind.COMPACTION,)
+"""What these put in the place of the old text was never read before, and was to be read anyway."""

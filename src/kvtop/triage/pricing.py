@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kvtop.triage.causes.template import HANDFUL
 from kvtop.triage.changes import Comparison
 from kvtop.triage.ids import common, count
-from kvtop.triage.kinds import KEYS, NOT_SENT_AGAIN
+from kvtop.triage.kinds import KEYS, NOT_SENT_AGAIN, SAYS_ANEW
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.result import Cause, Tokens
 
@@ -47,29 +47,30 @@ async def price(comparison: Comparison, causes: Sequence[Cause], old: bytes, new
     priced: list[Cause] = []
     waiting = list(causes)
 
-    async def reach(changes: set[int]) -> int:
+    async def put_back(changes: set[int]) -> bytes:
         nonlocal calls
         calls += 1
-        return common(old, await ask(comparison.restored(changes)))
+        return await ask(comparison.restored(changes))
 
+    before = new
     while waiting and at < size and calls < MOST_CALLS:
         for cause in waiting:
-            moved = await reach(restored | cause.changes)
-            if moved > at:
-                priced.append(replace(cause, lost_tokens=moved - at))
+            made = await put_back(restored | cause.changes)
+            if (moved := common(old, made)) > at:
+                priced.append(_with(cause, at, moved, before, made))
                 restored |= cause.changes
                 waiting.remove(cause)
-                at = moved
+                at, before = moved, made
                 break
             if calls >= MOST_CALLS:
                 break
         else:
             # Two changes within one token move nothing one by one.
-            moved = await reach(restored.union(*(cause.changes for cause in waiting))) if len(waiting) > 1 else at
-            if moved > at:
+            made = await put_back(restored.union(*(cause.changes for cause in waiting))) if len(waiting) > 1 else before
+            if (moved := common(old, made)) > at:
                 first, *rest = waiting
-                priced.append(replace(first, lost_tokens=moved - at))
-                priced += [replace(cause, lost_tokens=0) for cause in rest]
+                priced.append(_with(first, at, moved, before, made))
+                priced += [replace(cause, lost_tokens=0, reread_tokens=0) for cause in rest]
                 waiting, at = [], moved
             break
     spent = at < size and calls >= MOST_CALLS
@@ -77,19 +78,33 @@ async def price(comparison: Comparison, causes: Sequence[Cause], old: bytes, new
     return Priced(tuple(priced), tuple(unseen), tuple(unasked), start, at, 0 if spent else size - at, calls)
 
 
+def _with(cause: Cause, at: int, moved: int, before: bytes, made: bytes) -> Cause:
+    """With its price: `made` is `before` with the cause put back, and `moved` the tokens that it has in common with the
+    old prompt, instead of `at`."""
+    lost = moved - at
+    if cause.kind in SAYS_ANEW:
+        kept = common(before[::-1], made[::-1])  # what ends both: what was kept, and what is behind the old prompt
+        again = kept - (count(made) - moved)
+    else:
+        # So many tokens fewer are read with it. What a change took away was not read, what it put in was never before.
+        again = (count(before) - at) - (count(made) - moved)
+    return replace(cause, lost_tokens=lost, reread_tokens=max(0, min(lost, again)))
+
+
 def in_blocks(causes: Sequence[Cause], tokens: Tokens, unit: int | None, rest: int) -> tuple[list[Cause], Tokens]:
     """Each with what it made the server read again, and the counts of the pair with their sum. `causes` in the order of
     the prompt, those of another key behind the others. `rest`: tokens at the end of the old prompt that no cause
     explains; a few of them are the last cause's."""
     old, new, at = tokens.old, tokens.new, tokens.common
-    if not unit or old is None or new is None or at is None or tokens.reread is None:
+    if not unit or old is None or new is None or at is None or tokens.reusable is None:
         return list(causes), tokens
 
     def blocks(token: int) -> int:
         return max(0, min(token, old, new - 1)) // unit * unit
 
     out: list[Cause] = []
-    start, again = at, tokens.reread
+    start = end = at
+    """Where a cause moved the common prefix from; where what was read again for it begins, were it all in one piece."""
     costly = [n for n, cause in enumerate(causes) if cause.lost_tokens and cause.kind not in KEYS]
     key = True
     for n, cause in enumerate(causes):
@@ -99,13 +114,15 @@ def in_blocks(causes: Sequence[Cause], tokens: Tokens, unit: int | None, rest: i
         elif cause.lost_tokens is None:
             out.append(cause)
         else:
-            end = old if costly[-1:] == [n] and rest <= HANDFUL else start + cause.lost_tokens
-            share = blocks(end) - blocks(start)
+            again = cause.told_tokens or 0
+            if costly[-1:] == [n] and rest <= HANDFUL:
+                again, rest = again + rest, 0
             if cause.kind in NOT_SENT_AGAIN:
-                share, again = 0, again - share
+                again = 0
+            share = blocks(end + again) - blocks(end)
             out.append(replace(cause, at_token=start, reread_tokens=share))
-            start = end
-    return out, replace(tokens, reread=max(0, again))
+            start, end = start + cause.lost_tokens, end + again
+    return out, replace(tokens, reread=max(0, blocks(end + rest) - tokens.reusable))
 
 
 def charged(causes: Sequence[Cause], tokens: int) -> tuple[Cause, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvtop.errors import printable
 from kvtop.model.words import exact, secs
 from kvtop.triage.broken import blamed, reread
-from kvtop.triage.kinds import KEYS, Because, Kind, Verdict, Who
+from kvtop.triage.kinds import KEYS, SAYS_ANEW, Because, Kind, Verdict, Who
 from kvtop.triage.pricing import charged
 from kvtop.triage.result import Cause, Why
 from kvtop.triage.seen import Seen
@@ -27,14 +27,15 @@ def prompt(seen: Seen) -> Why | None:
     """It left the prompt that it goes on from, and what stands behind was read anew."""
     broken = blamed(seen)
     anew = reread(seen, broken)
-    if anew is None or not seen.counts(anew):
-        return None
     first = _first(seen, broken)
-    cost_s = seen.cost_s(anew)
+    if anew is None or not (seen.counts(anew) or _says_anew(seen, first)):
+        return None
+    told, how = (anew, "tokens were read again") if seen.counts(anew) else (seen.turn.new_tokens or 0, "new tokens")
+    cost_s = seen.cost_s(told)
     about = "~" if seen.diff is not None and seen.diff.method == "text" else ""
     cost = f", {about}{secs(cost_s)}" if cost_s is not None else ""
     name, at = f"{named(seen)} {waited(seen)}", _where(seen, first)
-    again = f"{about}{exact(anew)} tokens were read again{cost}{rest(seen, anew, seen.lost)}"
+    again = f"{about}{exact(told)} {how}{cost}{rest(seen, told, seen.lost)}"
     if first is not None and first.kind in KEYS:
         sentence = f"{name}: {ANOTHER_KEY[first.kind]}; {again}"
     elif first is not None and first.who is Who.NOBODY:
@@ -43,11 +44,11 @@ def prompt(seen: Seen) -> Why | None:
         kind = f" ({cause(first)})" if first is not None else ""
         sentence = f"{name}: the prefix broke{at}{kind}; {again}"
     lines = [printable(one.says) for one in broken]
-    told = {id(one): cost.told_tokens for one, cost in zip(broken, charged(broken, anew), strict=True)}
-    behind = sum(told[id(one)] or 0 for one in broken if one is not first)
-    if first is not None and told.get(id(first)) is not None and behind:
+    costs = {id(one): cost.told_tokens for one, cost in zip(broken, charged(broken, anew), strict=True)}
+    behind = sum(costs[id(one)] or 0 for one in broken if one is not first)
+    if first is not None and costs.get(id(first)) is not None and behind:
         lines.append(
-            f"to mend the first of them brings back {exact(told[id(first)])} tokens; "
+            f"to mend the first of them brings back {exact(costs[id(first)])} tokens; "
             f"{exact(behind)} more stand behind the others"
         )
     if first is not None and first.kind not in KEYS and _is_cheaper(first, broken):
@@ -76,6 +77,11 @@ def beside(seen: Seen, tokens: int) -> str:
     else:
         how = f"the prefix broke{_where(seen, first)}{f' ({cause(first)})' if first is not None else ''}"
     return f"{how}: {exact(tokens)} tokens were read again for that"
+
+
+def _says_anew(seen: Seen, first: Cause | None) -> bool:
+    """What it says in the place of the old prompt is worth a word, though nothing was read again."""
+    return first is not None and first.kind in SAYS_ANEW and seen.counts(seen.turn.new_tokens or 0)
 
 
 def _is_cheaper(first: Cause, broken: Sequence[Cause]) -> bool:

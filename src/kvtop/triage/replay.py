@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from kvtop.capture.api.answers import Answered, read_answer
 from kvtop.capture.api.canonical import decode
-from kvtop.capture.turn import Route
+from kvtop.capture.turn import Route, possible
 from kvtop.errors import KvtopError
 from kvtop.model.own import OwnRequest
 from kvtop.model.window import between, since_start
@@ -219,7 +219,8 @@ class Replay:
         if answer.status != 200 and counted.prompt_tokens is None:
             raise self._server.failed(path, answer)
         prompt = said.prompt_tokens if counted.prompt_tokens is None else counted.prompt_tokens
-        cached = counted.cached_tokens if said.cached_tokens is None else said.cached_tokens
+        told = possible(said.cached_tokens, prompt)
+        cached = counted.cached_tokens if told is None else told
         if (prompt, cached) != (said.prompt_tokens, said.cached_tokens):
             self._noted(replace(note, prompt_tokens=prompt, cached_tokens=cached))
         return Run(step.name, prompt, cached, took, counted.alone is False)

@@ -157,17 +157,21 @@ def judged(
     unit = unit_tokens or 1
     if not warm:
         return Verdict.UNKNOWN, _nothing_kept(by_name[Name.COLD], unit_tokens, pool_tokens)
-    verdict, said = _of_pair(warm, new, live, unit)
+    verdict, said = _of_pair(warm, new, by_name[Name.NEW].prompt_tokens, live, unit)
     if fix is not None:
         said += f". With {fix} {_of_fixed(by_name[Name.OLD_FIXED], by_name[Name.NEW_FIXED])}"
     return verdict, said
 
 
-def _of_pair(warm: int, new: int, live: Live, unit: int) -> tuple[Verdict, str]:
+def _of_pair(warm: int, new: int, prompt: int | None, live: Live, unit: int) -> tuple[Verdict, str]:
+    """`warm`: tokens that the old turn gets of its own; `new`: that the new one gets of them, which has `prompt`."""
     # The old prompt ends with what asks for the answer, which the new one need not hold: that may cost one unit.
     diverged = warm - new > unit
     was = live.cached_tokens
     shares = f"right behind the old turn the new one gets {new:,} of {warm:,} tokens that could be reused"
+    if prompt is not None and prompt < warm:
+        shares = f"right behind the old turn, which is longer, the new one gets {new:,} of its own {prompt:,} tokens"
+        diverged = (prompt - 1) // unit * unit - new > unit
     if was is not None and new - was >= unit:
         both = (
             "the cache was evicted or lost in between; the prompts part as well"

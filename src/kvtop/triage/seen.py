@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kvtop.capture.api.answers import tells_cached
 from kvtop.capture.slow import LOST_TOKENS, UNIT_TOKENS, expected_s
-from kvtop.capture.turn import Captured
+from kvtop.capture.turn import Captured, possible
 from kvtop.model.judge import Thresholds
 from kvtop.model.own import OwnRequest
 from kvtop.model.shown_turn import CONTINUES
@@ -103,10 +103,7 @@ class Seen:
     @property
     def cached(self) -> int | None:
         """As the server told it; None also for a number that cannot be true."""
-        told, prompt = self.turn.cached_tokens, self.turn.prompt_tokens
-        if told is None or told < 0 or (prompt is not None and told > prompt):
-            return None
-        return told
+        return possible(self.turn.cached_tokens, self.turn.prompt_tokens)
 
     @property
     def untrue(self) -> bool:

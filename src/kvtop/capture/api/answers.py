@@ -14,7 +14,7 @@ import msgspec
 from kvtop.capture.api import redact
 from kvtop.capture.api.canonical import crowded, decode, members, object_of
 from kvtop.capture.api.sse import line_ends
-from kvtop.capture.turn import Route
+from kvtop.capture.turn import Route, possible
 from kvtop.errors import printable
 
 MAX_ERROR = 300
@@ -169,9 +169,7 @@ def _tokens(route: Route, usage: dict[str, object]) -> tuple[int | None, int | N
     out = object_of(usage.get("completion_tokens_details")) or object_of(usage.get("output_tokens_details"))
     prompt = _first_count(usage, "prompt_tokens", "input_tokens")
     completion = None if route is Route.EMBEDDINGS else _first_count(usage, "completion_tokens", "output_tokens")
-    cached = _count(details.get("cached_tokens"))
-    if cached is not None and prompt is not None and cached > prompt:
-        cached = None
+    cached = possible(_count(details.get("cached_tokens")), prompt)
     return prompt, cached, completion, _count(out.get("reasoning_tokens"))
 
 
