@@ -11,7 +11,7 @@ from triage_prompts import pairs
 from triage_server import WORD, WordServer, sent, system_first, tools_first
 
 from kvtop.triage.apart import two_conversations
-from kvtop.triage.differ import Cache, Divergence, diverge
+from kvtop.triage.differ import Cache, Divergence, Sent, diverge
 from kvtop.triage.kinds import KEYS, Kind, Varies, Who
 from kvtop.triage.pricing import charged
 from kvtop.triage.prompt import Prompt, from_chat
@@ -151,3 +151,16 @@ def test_what_another_prompt_left_is_not_charged() -> None:
     assert [cause.told_tokens for cause in some] == [992, 108]
     assert [cause.told_tokens for cause in charged((behind, made), 500)] == [500, 0]
     assert [cause.lost_tokens for cause in charged((behind, made), 0)] == [1_000, 300]
+
+
+async def test_without_a_server_what_is_new_is_guessed_from_sizes() -> None:
+    def told(made: Prompt, n: int) -> Sent:
+        return sent(made, str(n), prompt_tokens=sum(map(tokens, map(str, (*made.messages, *made.tools)))))
+
+    old, long = prompt("09:00:00", *TALK), "what was done " * 150
+    grown = prompt("09:07:31", *TALK, "done", long)
+    summary = prompt("09:00:00", f"This session is being continued from a previous conversation. Summary: {long}")
+    for new, said in ((grown, tokens("done", long)), (summary, tokens(long)), (old, 0)):
+        found = (await diverge(told(old, 1), told(new, 2), None)).diff
+        assert found.method == "text" and found.tokens.fresh == pytest.approx(said, rel=0.25)
+    assert (await diverge(sent(old), sent(grown), None)).diff.tokens.fresh is None

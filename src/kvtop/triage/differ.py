@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,10 +11,10 @@ from typing import Protocol
 from kvtop.capture.turn import Route
 from kvtop.errors import KvtopError
 from kvtop.triage.causes.template import HANDFUL, Leftover, explain, not_printed
-from kvtop.triage.changes import Comparison, compare
+from kvtop.triage.changes import Comparison, What, compare
 from kvtop.triage.ids import common, count
 from kvtop.triage.judge import causes_of, first_difference
-from kvtop.triage.kinds import KEYS, Kind, Who
+from kvtop.triage.kinds import KEYS, SAYS_ANEW, Kind, Who
 from kvtop.triage.pricing import dearest_first, in_blocks, price
 from kvtop.triage.prompt import Prompt, in_words
 from kvtop.triage.render import AROUND
@@ -124,7 +125,9 @@ async def diverge(
         notes=tuple(dict.fromkeys([*old.prompt.notes, *new.prompt.notes])),
     )
     if server is None:
-        return Divergence(replace(made, first=first_difference(comparison, causes)), comparison, (old, new))
+        tokens = replace(made.tokens, fresh=_fresh(comparison, causes, new.prompt_tokens))
+        made = replace(made, tokens=tokens, first=first_difference(comparison, causes))
+        return Divergence(made, comparison, (old, new))
     one, other = await server.counted(old), await server.counted(new)
     if one.ids == other.ids and _says_else(old.prompt, new.prompt):
         raise KvtopError(
@@ -149,6 +152,19 @@ async def diverge(
         notes=tuple(dict.fromkeys([*made.notes, *one.notes, *other.notes, *notes])),
     )
     return Divergence(made, comparison, (old, new), (one, other), calls)
+
+
+def _fresh(comparison: Comparison, causes: Sequence[Cause], tokens: int | None) -> int | None:
+    """As `Tokens.fresh`, of a new prompt of so many tokens."""
+    if tokens is None:
+        return None
+    instead = frozenset[int]().union(*(one.changes for one in causes if one.kind in SAYS_ANEW))
+    put_in = {one.message for one in comparison.of(What.MESSAGE_INSERTED) if one.id in instead}
+    prompt = comparison.new
+    sizes = [len(json.dumps(one, ensure_ascii=False)) for one in prompt.messages]
+    fresh = sum(sizes[n] for n in {*comparison.appended, *put_in} if n is not None)
+    whole = sum(sizes) + sum(len(json.dumps(one, ensure_ascii=False)) for one in prompt.tools)
+    return round(tokens * fresh / whole) if whole else None
 
 
 def _says_else(old: Prompt, new: Prompt) -> bool:

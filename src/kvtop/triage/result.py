@@ -79,6 +79,9 @@ class Tokens:
     reread: int | None = None
     """What would have been reusable had nothing changed, less what was: whole units. Of what the new prompt does not
     say again nothing."""
+    fresh: int | None = None
+    """Of the new prompt, what no earlier one said: what was appended, or stands in the place of a history that was
+    compacted. Guessed from sizes; None where a server counted."""
 
 
 @dataclass(frozen=True, slots=True)

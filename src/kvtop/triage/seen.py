@@ -14,7 +14,7 @@ from kvtop.model.shown_turn import CONTINUES
 from kvtop.model.timing import waited_s
 from kvtop.triage.cost import cost_s
 from kvtop.triage.engine import Layers
-from kvtop.triage.result import Diff
+from kvtop.triage.result import Diff, Tokens
 from kvtop.triage.reuse import Expected
 
 
@@ -151,10 +151,12 @@ class Seen:
     @property
     def most(self) -> int | None:
         """What it could have had of the prompt that it is compared with, in whole units where they are known."""
-        told, old = self.diff.tokens.old if self.diff is not None else None, self.baseline
-        before = told if told is not None or old is None else old.prompt_tokens
+        told, old = self.diff.tokens if self.diff is not None else Tokens(), self.baseline
+        before = told.old if told.old is not None or old is None else old.prompt_tokens
         prompt, unit = self.turn.prompt_tokens, self.server.unit or 1
-        return None if before is None or prompt is None else max(0, min(before, prompt - 1)) // unit * unit
+        if before is None or prompt is None:
+            return None
+        return max(0, min(before, prompt - 1, prompt - (told.fresh or 0))) // unit * unit
 
     @property
     def should_s(self) -> float | None:
