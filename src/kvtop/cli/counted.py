@@ -91,5 +91,5 @@ def _cells(row: Turn) -> tuple[str, ...]:
         secs(row.decode_s),
         "~" + secs(row.ttft_s) if row.ttft_s is not None else DASH,
         row.finish_reason or DASH,
-        ("slow: " if row.slow else "") + VERDICTS.get(row.verdict or "", DASH),
+        ("slow: " if row.waited else "") + VERDICTS.get(row.verdict or "", DASH),
     )

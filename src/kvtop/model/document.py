@@ -138,7 +138,7 @@ def turn(t: Turn) -> dict[str, Any]:
         "inter_token_p50_s": None,
         "request_bytes": None,
         "response_bytes": None,
-        "slow": t.slow,
+        "slow": t.waited,
         "verdict": t.verdict,
         "source": "metrics",
         "record": "complete",
