@@ -9,6 +9,7 @@ from kvtop.capture.turn import Captured
 from kvtop.errors import printable
 from kvtop.model.finding import Finding
 from kvtop.model.words import exact, listed, nb, secs, tok
+from kvtop.triage.cost import reading_s
 from kvtop.triage.kinds import Because, Kind, Reason, Verdict, Who
 from kvtop.triage.result import Cause, Diff, Why
 from kvtop.triage.split import too_few
@@ -191,6 +192,8 @@ def _slow_decode(why: Why, turn: Captured) -> _Said:
 def _unknown(why: Why, turn: Captured) -> _Said:
     """Without anything that fits nothing is said that its row does not say."""
     fits = [_LOST[reason][1] for reason in why.candidates]
+    if not fits and why.reread_tokens is None and why.how:
+        return _read_slowly(why, turn)
     if not fits and why.reread_tokens is None:
         return _Said(tone="unsure")
     alone = f"perhaps {fits[0]}" if fits else "not known how"
@@ -199,6 +202,14 @@ def _unknown(why: Why, turn: Captured) -> _Said:
     cells = [f"{less}: {told}", *([told] if fits else []), less, "cause not certain"]
     clauses = [f"it got {less}: {printable(why.how)}"] if why.how else []
     return _Said(tuple(cells), (*clauses, f"it got {less}: {told}", f"it got {less}"), "unsure")
+
+
+def _read_slowly(why: Why, turn: Captured) -> _Said:
+    """What it read it had to read, and the server took longer than usual."""
+    took = reading_s(turn, None)
+    at = f" at {exact(turn.new_tokens / took)} tok/s" if turn.new_tokens and took else ""
+    clauses = (printable(why.how), f"read{at}: the server was slower than usual")
+    return _Said((f"read{at}: slower than usual", "slow prefill"), clauses, "unsure")
 
 
 def _as_it_ended(why: Why, turn: Captured) -> _Said:
