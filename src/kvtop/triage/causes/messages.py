@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from kvtop.capture.api.canonical import decode
+from kvtop.capture.api.tags import blocks
 from kvtop.triage.causes.board import Board
 from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Who
-from kvtop.triage.tags import blocks
 from kvtop.triage.tree import ABSENT
 from kvtop.triage.values import is_text, key_of, key_sorted, role, text_of
 from kvtop.triage.windows import common_head
