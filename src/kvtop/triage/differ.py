@@ -146,9 +146,15 @@ async def diverge(
         causes=dearest_first(found),
         first=await pair.first(found),
         append_only=not found and (tokens.lost or 0) <= HANDFUL,
-        notes=tuple(dict.fromkeys([*made.notes, *one.notes, *other.notes, *notes])),
+        notes=tuple(dict.fromkeys([*made.notes, *_of(old, one.notes), *_of(new, other.notes), *notes])),
     )
     return Divergence(made, comparison, (old, new), (one, other), calls)
+
+
+def _of(sent: Sent, notes: Sequence[str]) -> list[str]:
+    """Notes on the tokens of one of the two, which say of which one."""
+    name = f"turn {sent.name}" if sent.name.isdigit() else sent.name
+    return [f"{name}: {note}" for note in notes if note not in sent.prompt.notes]
 
 
 def _says_else(old: Prompt, new: Prompt) -> bool:
