@@ -367,6 +367,17 @@ def test_what_was_read_meanwhile_is_evidence() -> None:
     assert "turn 12 was being read at the same time: 120,000 new tokens" in found.evidence
 
 
+def test_tools_that_came_back_are_told() -> None:
+    """Turn 14 goes on from 13 with the tools of the turn that it is compared with, which is an earlier one."""
+    base = scene().baseline
+    assert base is not None
+    back = with_(WELL, parent=base.id + 1, changed=["tools"])
+    line = f"its tools are those of turn {base.id} again, and other ones than in turn {base.id + 1}"
+    assert line in why(scene(turn=back, diff=diff())).evidence
+    assert line not in why(scene(turn=back, diff=diff(KEY_ORDER))).evidence
+    assert line not in why(scene(turn=with_(back, parent=base.id), diff=diff())).evidence
+
+
 def test_more_than_expected_is_no_negative_loss() -> None:
     found = why(scene(turn=with_(WELL, cached_tokens=20_992)))
     assert found.verdict is Verdict.NO_FAULT

@@ -87,9 +87,11 @@ def finding(why: Why, turn: Captured) -> Finding:
 
 def _tools(why: Why, turn: Captured) -> str:
     """As `Finding.tools`."""
-    if why.diff is None or why.diff.old != str(turn.parent):
+    if why.diff is None:
         return ""
     kinds = {one.kind for one in why.diff.causes if one.pointer.startswith("/tools")}
+    if why.diff.old != str(turn.parent):
+        return "" if kinds else f"tools of turn {why.diff.old} again"
     return _SAME_TOOLS.get(kinds.pop(), "") if len(kinds) == 1 else ""
 
 
@@ -130,7 +132,8 @@ def _diverged(why: Why, turn: Captured) -> _Said:
     cells = [f"prefix broke{at}{into}: {kind}"] if kind else []
     cells += [f"{kind}{into}"] if kind and where else [f"broke{at}: {kind}"] if kind else []
     cells += [f"broke at {token}, {where}"] if where and token and not kind else []
-    cells += [f"broke{into}" if where else f"broke{at}", *([kind] if kind else []), "broke"]
+    alone = [f"broke{into}" if where else f"broke{at}", *([kind] if kind else [])]
+    cells += [*sorted(alone, key=len, reverse=True), "broke"]
     at = f" at {nb(f'token {token}')}" if token else ""
     of = f" ({kind})" if kind else ""
     clauses = [f"prefix broke{at}{into}{of}{again}", f"prefix broke{into}{of}{again}", f"prefix broke{into}{again}"]

@@ -314,10 +314,20 @@ def _because(seen: Seen) -> tuple[Because, ...]:
     return seen.expected.because
 
 
+def _tools_again(seen: Seen) -> list[str]:
+    """The turn before it stepped aside with other tools, and it has those from before that."""
+    turn, old, diff = seen.turn, seen.baseline, seen.diff
+    if old is None or diff is None or turn.parent in (None, old.id) or "tools" not in turn.changed:
+        return []
+    if any(one.pointer.startswith("/tools") for one in diff.causes):
+        return []
+    return [f"its tools are those of turn {old.id} again, and other ones than in turn {turn.parent}"]
+
+
 def _common_evidence(seen: Seen) -> tuple[str, ...]:
-    expected, found = seen.expected, []
+    expected, found = seen.expected, _tools_again(seen)
     if expected is None:
-        return ()
+        return tuple(found)
     if _because(seen):
         why_ = because(_because(seen))
         found.append(f"{exact(expected.tokens)} tokens were expected of this prompt as it is: {why_}")
