@@ -278,7 +278,7 @@ def test_what_broke_it_comes_before_where_while_it_fits() -> None:
 
 def test_a_clock_in_a_state_is_named() -> None:
     clock = dataclasses.replace(cause(Kind.LIVE_STATUS), values=(Varies.DATE_TIME,))
-    assert words_of(clock) == "a state with a clock, rewritten"
+    assert words_of(clock) == "a state with a clock"
 
 
 def test_nothing_to_mend_is_no_alarm() -> None:

@@ -343,7 +343,7 @@ def test_a_server_that_read_slower_than_usual_is_told_with_both_rates(timed: dic
     assert found.evidence == ("at the usual 1,000 tokens a second they take 1.0 s, and took 22 s",)
     assert found.split.new == 1_016 and "do not explain" not in found.sentence
     row = finding(found, slow)
-    assert row.cells[0] == "read at 46 tok/s: slower than usual"
+    assert row.cells[0] == "slow prefill: 46 tok/s"
     assert row.clauses[1] == "read at 46 tok/s: the server was slower than usual"
 
 

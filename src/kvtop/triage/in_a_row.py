@@ -132,7 +132,7 @@ def _diverged(why: Why, turn: Captured) -> _Said:
     cells = [f"prefix broke{at}{into}: {kind}"] if kind else []
     cells += [f"{kind}{into}"] if kind and where else [f"broke{at}: {kind}"] if kind else []
     cells += [f"broke at {token}, {where}"] if where and token and not kind else []
-    alone = [f"broke{into}" if where else f"broke{at}", *([kind] if kind else [])]
+    alone = [*([kind] if kind else []), f"broke{into}" if where else f"broke{at}"]
     cells += [*sorted(alone, key=len, reverse=True), "broke"]
     at = f" at {nb(f'token {token}')}" if token else ""
     of = f" ({kind})" if kind else ""
@@ -209,10 +209,11 @@ def _unknown(why: Why, turn: Captured) -> _Said:
 
 def _read_slowly(why: Why, turn: Captured) -> _Said:
     """What it read it had to read, and the server took longer than usual."""
-    took = reading_s(turn, None)
-    at = f" at {exact(turn.new_tokens / took)} tok/s" if turn.new_tokens and took else ""
-    clauses = (printable(why.how), f"read{at}: the server was slower than usual")
-    return _Said((f"read{at}: slower than usual", "slow prefill"), clauses, "unsure")
+    took, slower = reading_s(turn, None), "the server was slower than usual"
+    if not turn.new_tokens or not took:
+        return _Said(("slow prefill",), (slower,), "unsure")
+    rate = f"{exact(turn.new_tokens / took)} tok/s"
+    return _Said((f"slow prefill: {rate}", "slow prefill"), (printable(why.how), f"read at {rate}: {slower}"), "unsure")
 
 
 def _as_it_ended(why: Why, turn: Captured) -> _Said:

@@ -151,7 +151,7 @@ def cause(one: Cause) -> str:
     if one.called:
         return one.called
     if one.kind is Kind.LIVE_STATUS and len(one.values) == 1:
-        return f"a state with {_VARIES[one.values[0]]}, rewritten"
+        return f"a state with {_VARIES[one.values[0]]}"
     if one.kind is Kind.VOLATILE_TEXT and len(one.values) == 1:
         return _VARIES[one.values[0]]
     return _CAUSES[one.kind]
