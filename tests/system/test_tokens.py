@@ -66,7 +66,7 @@ async def test_the_render_route_is_asked_first_with_the_request_as_it_was() -> N
         expected = server.prompt({"messages": TALK, "reasoning_effort": "high"})
         assert found.ids == packed.pack(list(expected))
         assert (found.method, found.exact) == ("server_tokens", True)
-        assert found.notes == ("not checked: the turn's usage is not known",)
+        assert found.notes == ("tokens not checked, its usage is not known",)
         checked = await tokenizer.ids(Route.CHAT, chat(reasoning_effort="high"), usage_tokens=len(expected))
         assert (checked.exact, checked.notes) == (True, ())
         assert (box.paths, tokenizer.calls) == ([CHAT], 1)

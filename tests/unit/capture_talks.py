@@ -20,12 +20,15 @@ def part(kind: str, word: str, *, role: str = "", name: str = "", size: int = 0)
 
 
 def message(word: str) -> Part:
-    """`u look`: a user's message. `u summary=…`: one that is marked as a summary; `u 9000:env`: one of 9,000 bytes."""
+    """`u look`: a user's message. `u summary=…`: one that is marked as a summary; `u 9000:env`: one of 9,000 bytes;
+    `u look#env`: one that says `look`, and holds a block `env`."""
     role, _, text = word.partition(" ")
     name, found, _ = text.partition("=")
     size, sized, _ = text.partition(":")
     marked = name if found and name in ("summary", "suggestion") else ""
-    return part("message", text, role=ROLES[role], name=marked, size=int(size) if sized and size.isdigit() else 0)
+    made = part("message", text, role=ROLES[role], name=marked, size=int(size) if sized and size.isdigit() else 0)
+    bare = text.partition(":")[2] or text
+    return msgspec.structs.replace(made, bare=bare.partition("#")[0] if role == "u" else "")
 
 
 class Where(NamedTuple):

@@ -21,6 +21,7 @@ from kvtop.triage.plain import _shown
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.result import Cause
 from kvtop.triage.spans import skeleton, varying
+from kvtop.triage.words import cause as words_of
 from triage_score import compare_bodies
 
 
@@ -353,6 +354,20 @@ def test_a_placeholder_in_any_language(left: str, kind: Kind) -> None:
     before = [*ASKED, assistant(None, tool_calls=[CALL]), RESULT | {"content": "line\n" * 300}, assistant("done")]
     after = [*before[:3], RESULT | {"content": left}, assistant("done"), user("next")]
     assert kinds(talk(before, after)) == [kind]
+
+
+@pytest.mark.parametrize(
+    ("left", "says", "called"),
+    [
+        ("line of text\n" * 30 + "... [truncated]", "1 earlier tool output was shortened", "a tool output shortened"),
+        ("[Old output cleared]", "1 earlier tool output was replaced by a placeholder", "a tool output cleared"),
+    ],
+)
+def test_an_output_that_keeps_its_beginning_was_shortened(left: str, says: str, called: str) -> None:
+    result = RESULT | {"content": "line of text\n" * 300}
+    before = [*ASKED, assistant(None, tool_calls=[CALL]), result, assistant("done")]
+    (found,) = talk(before, [*before[:3], RESULT | {"content": left}, assistant("done"), user("next")])
+    assert (found.kind, found.says, words_of(found)) == (Kind.TOOL_OUTPUT_CLEARED, says, called)
 
 
 # In bounded time: each of these took from many seconds to minutes.

@@ -73,15 +73,31 @@ def test_unknown_is_null() -> None:
 
 
 def test_a_turn_that_found_its_cache_lost_is_slow(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
-    """At 1,000 tokens a second it read anew the 11,000 that the turn before it had left."""
+    """At 2,000 tokens a second it read anew the 11,000 that the turn before it had left."""
     at = FULL.started_at
-    base = replace(FULL, sent_at=at, parent=None, relation="first", first_token_at=at + 11, prefill_s=11.0)
+    base = replace(FULL, sent_at=at, parent=None, relation="first", first_token_at=at + 5.5, prefill_s=5.5)
     base = replace(base, prompt_tokens=11_000, cached_tokens=0)
-    later = replace(base, prompt_tokens=11_500, first_token_at=at + 11.5, prefill_s=11.5, parent=1, relation="next")
+    later = replace(base, prompt_tokens=11_500, first_token_at=at + 6, prefill_s=5.75, parent=1, relation="next")
     assert fill(base, later, replace(later, relation="side")) == [1, 2, 3]
     rows = json.loads(run(capsys, "--json")[1])
     assert [(row["id"], row["slow"]) for row in rows] == [(3, False), (2, True), (1, False)]
     assert [row["id"] for row in json.loads(run(capsys, "--json", "--slow")[1])] == [2]
+
+
+def test_a_past_turn_stays_as_slow_as_it_was(fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was read at a tenth of the usual rate; those that come after it are no better, and change nothing of it."""
+    at = FULL.started_at
+
+    def one(i: int, prefill_s: float) -> Captured:
+        ends = at + 100 * i + prefill_s
+        times = {"started_at": at + 100 * i, "sent_at": at + 100 * i, "first_token_at": ends, "ended_at": ends}
+        return replace(FULL, **times, prefill_s=prefill_s, queue_s=0.0, prompt_tokens=1_600, cached_tokens=0)
+
+    fill(*(one(i, 0.8) for i in range(3)), one(3, 8.0))
+    assert [row["slow"] for row in json.loads(run(capsys, "--json")[1])] == [True, False, False, False]
+    fill(*(one(i, 8.0) for i in range(4, 120)))
+    rows = {row["id"]: row["slow"] for row in json.loads(run(capsys, "--json")[1])}
+    assert [rows[id] for id in (1, 2, 3, 4)] == [False, False, False, True]
 
 
 def test_what_was_asked_for_is_all_that_is_read(

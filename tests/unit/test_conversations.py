@@ -176,6 +176,15 @@ def test_a_reminder_that_moves_with_the_newest_message_splits_nothing() -> None:
     assert box.turn("4", ["u look", "a x", "t x", "a y", "t y", "a z", "t z env"], hints=hints).parent == "3"
 
 
+def test_a_long_reminder_that_leaves_the_first_message_splits_nothing_without_a_session() -> None:
+    box = Recorder()
+    box.turn("1", ["u 900:look#env"])
+    assert box.turn("2", ["u 500:look", "a x", "t x and env"]) == Where("1", "1", "next")
+    other = Recorder()
+    other.turn("1", ["u 900:look#env"])
+    assert other.turn("2", ["u 500:write#env", "a x", "t x"]).relation == "first"
+
+
 def test_qwen_the_date_reminder_leaves_the_first_message_on_continue() -> None:
     box = Recorder()
     prompts = steps(["u date and look"], ["x", "y"])

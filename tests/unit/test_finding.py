@@ -20,6 +20,7 @@ from kvtop.readings import State
 from kvtop.triage.in_a_row import finding
 from kvtop.triage.kinds import Because, Kind, Reason, Varies, Verdict, Who
 from kvtop.triage.result import Cause, Diff, FirstDifference, Phases, Split, Tokens, Why
+from kvtop.triage.words import cause as words_of
 from kvtop.ui.draw import pick
 from kvtop.ui.verdicts import verdict
 
@@ -264,7 +265,20 @@ def test_tools_that_are_the_same_in_another_form_are_not_called_other_tools(kind
     both = row(found, relation="next", changed=("system", "tools"))
     assert both.changes == f"another system prompt and {told}"
     elsewhere = finding(why(Verdict.NO_FAULT, diff=diff(*map(cause, kinds))), changed(turn, parent=799))
-    assert row(elsewhere, changed=("tools",)).changes == "other tools", "it was compared with another turn"
+    again = "other tools" if kinds else f"tools of turn {BROKE.diff.old} again"
+    assert row(elsewhere, changed=("tools",)).changes == again, "it was compared with another turn"
+
+
+def test_what_broke_it_comes_before_where_while_it_fits() -> None:
+    turned = dataclasses.replace(BROKE, diff=diff(cause(Kind.TOOLS_REORDERED)), reason="tools_reordered")
+    assert finding(turned, TURN).cells[1:] == (
+        "tools in another order in tools[4]", "tools in another order", "broke in tools[4]", "broke",
+    )  # fmt: skip
+
+
+def test_a_clock_in_a_state_is_named() -> None:
+    clock = dataclasses.replace(cause(Kind.LIVE_STATUS), values=(Varies.DATE_TIME,))
+    assert words_of(clock) == "a state with a clock"
 
 
 def test_nothing_to_mend_is_no_alarm() -> None:

@@ -48,6 +48,16 @@ def test_what_lies_in_the_window_is_taken_out_of_tokens_and_of_n() -> None:
     assert said(made) == "51 % cached (n=15 in 5 min): 58,061 of 119,021 prompt tokens read anew"
 
 
+def test_the_share_since_start_is_that_of_others_too() -> None:
+    whole = view().window.all.cached
+    lifetime = replace(whole, lifetime_share=whole.share)
+    life = Window(State.UP, at=NOW, all=EngineWindow(cached=lifetime))
+    made = of_others(view(life=life, started_at=NOW - 900), LOW)
+    assert made.life.all.cached.lifetime_share == made.life.all.cached.share == 60_960 / 119_021
+    before = of_others(view(life=life, started_at=NOW - 100), LOW)
+    assert before.life == life, "the server that they asked was another process"
+
+
 def test_what_lies_at_an_edge_is_told_and_not_taken_out() -> None:
     for began, ended in ((699.0, 702.0), (995.0, 999.5), (699.5, 699.8)):
         made = of_others(view(), [OwnRequest("a", URL, began, ended, 6_000, 0)])

@@ -367,3 +367,19 @@ def test_a_message_that_marks_itself_is_named_so() -> None:
         {"messages": [user(summary), {"role": "user", "content": [{"type": "text", "text": "[SUGGESTION MODE: x"}]}]}
     )
     assert [part.name for part in asked.outline] == ["summary", "suggestion"]
+
+
+def test_a_first_message_is_known_without_its_reminders() -> None:
+    task, block = "Mend the build.", "<system-reminder>Today is Monday.</system-reminder>"
+    forms: list[object] = [
+        task,
+        f"{task}\n{block}",
+        [{"type": "text", "text": block}, {"type": "text", "text": task}],
+    ]
+    found = [read({"messages": [{"role": "user", "content": form}]}).outline[0].bare for form in forms]
+    assert found[0] and len(set(found)) == 1
+    other = [{"role": "user", "content": text} for text in ("Mend the door.", block)]
+    bare = [part.bare for part in read({"messages": other}).outline]
+    assert bare[0] not in ("", found[0]) and bare[1] == ""
+    talk = [{"role": "user", "content": task}, {"role": "assistant", "content": "x"}, {"role": "user", "content": task}]
+    assert [bool(part.bare) for part in read({"messages": talk}).outline] == [True, False, False]

@@ -314,7 +314,7 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
     (
         "DOWN",
         "bad",
-        down(State.REFUSED, pid=41233),
+        down(State.REFUSED, pid=41233, tier_files=frozenset({HOST.offload_files[0].path})),
         replace(AROUND, host=HOST),
         f"127.0.0.1:8000 refuses since {hms(NOW - 42)}: process 41233 is gone; its tier file (48 GiB) is left over",
     ),
@@ -332,7 +332,12 @@ TABLE: list[tuple[str, str, ServerView, Around, str]] = [
     (
         "DOWN",
         "bad",
-        down(State.REFUSED, last_good_at=None, loader_pid=41233),
+        down(
+            State.REFUSED,
+            last_good_at=None,
+            loader_pid=41233,
+            tier_files=frozenset({HOST.offload_files[0].path}),
+        ),
         replace(AROUND, host=HOST),
         "127.0.0.1:8000 refuses: process 41233 ended while it loaded; its tier file (48 GiB) is left over",
     ),

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from kvtop.capture.slow import is_slow, lost, prefill_rates, queued
+from kvtop.capture.slow import is_slow, lost, prefill_rates, queued, usual_rate
 from kvtop.capture.turn import Captured, Sample
 from kvtop.model.judge import Thresholds
 from kvtop.model.timing import waited_s
 
 LIMITS = Thresholds()
 TURN = Captured(upstream="u", model="m", sent_at=100.0, prompt_tokens=10_000, cached_tokens=9_000, first_token_at=101.0)
+
+
+def no_rate(turn: Captured) -> float | None:
+    return None
 
 
 def nothing_before(_: Captured) -> None:
@@ -31,6 +35,25 @@ def test_the_rate_is_that_of_an_upstream_and_a_model() -> None:
     assert prefill_rates(turns) == {("u", "m"): 1000.0, ("u", "other"): 500.0}
 
 
+def test_the_rate_is_the_usual_one_and_no_mean_of_one_slow_turn() -> None:
+    usual = [replace(TURN, prefill_s=0.5) for _ in range(12)]
+    assert prefill_rates([*usual, replace(TURN, cached_tokens=0, prefill_s=80.0)]) == {("u", "m"): 2000.0}
+
+
+def test_a_turn_is_judged_by_the_turns_that_had_ended_before_it() -> None:
+    before = [replace(TURN, started_at=0.0, ended_at=50.0, prefill_s=0.5)]
+    still = replace(TURN, started_at=0.0, ended_at=150.0, prefill_s=20.0)
+    turn = replace(TURN, started_at=100.0, prefill_s=5.0)
+    assert usual_rate(turn, [*before, still]) == 2000.0
+    assert usual_rate(turn, [still]) == 200.0, "its own"
+    assert usual_rate(replace(turn, prefill_s=None), [still]) is None
+
+
+def test_a_long_wait_that_its_input_explains_is_not_slow() -> None:
+    turn = replace(TURN, cached_tokens=0, first_token_at=112.0)
+    assert not is_slow(turn, lambda _: 1000.0, LIMITS, nothing_before)
+
+
 @pytest.mark.parametrize(
     ("ttft", "rate", "cached", "slow"),
     [
@@ -48,22 +71,21 @@ def test_slow_is_long_beside_what_its_new_tokens_take(
     ttft: float, rate: float | None, cached: int | None, slow: bool
 ) -> None:
     turn = replace(TURN, first_token_at=100.0 + ttft, cached_tokens=cached)
-    rates = {("u", "m"): rate} if rate else {}
-    assert is_slow(turn, rates, LIMITS, nothing_before) is slow
+    assert is_slow(turn, lambda _: rate, LIMITS, nothing_before) is slow
 
 
 @pytest.mark.parametrize(("before", "slow"), [(9_500, True), (5_000, False), (None, False)])
 def test_slow_is_judged_by_what_should_have_been_reused(before: int | None, slow: bool) -> None:
     """The cache was lost: 10,000 tokens at 1,000 a second took 10 s, and that is what is wrong."""
     turn = replace(TURN, first_token_at=110.0, cached_tokens=0)
-    assert is_slow(turn, {("u", "m"): 1000.0}, LIMITS, lambda _: before) is slow
+    assert is_slow(turn, lambda _: 1000.0, LIMITS, lambda _: before) is slow
 
 
 def test_an_answer_in_one_piece() -> None:
     whole = replace(TURN, first_token_at=None)
-    assert (waited_s(whole), is_slow(whole, {}, LIMITS, nothing_before)) == (None, None)
+    assert (waited_s(whole), is_slow(whole, no_rate, LIMITS, nothing_before)) == (None, None)
     told = replace(whole, queue_s=9.0, prefill_s=2.0)
-    assert (waited_s(told), is_slow(told, {}, LIMITS, nothing_before)) == (11.0, True)
+    assert (waited_s(told), is_slow(told, no_rate, LIMITS, nothing_before)) == (11.0, True)
 
 
 @pytest.mark.parametrize(

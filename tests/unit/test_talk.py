@@ -122,3 +122,29 @@ def test_nothing_is_raised(
     for i, one in enumerate(turns):
         talk.add(float(i), one)
     assert len(talk.steps) == len(turns) - 1
+
+
+def test_a_block_that_is_rewritten_is_no_edit_of_another_message() -> None:
+    """Of messages each kind is counted for itself: only of the system prompt one is told under another's name."""
+    clock = "<env>time: 2026-12-01 00:10:0{} git: main</env>\nPlease mend the build. " + LONG * 4
+    talk = Talk()
+
+    def turn(first: str, answer: str) -> list[dict[str, Any]]:
+        return [*messages(0), {"role": "user", "content": first}, {"role": "assistant", "content": answer}]
+
+    found = ()
+    for i, (second, answer) in enumerate(((1, LONG), (1, LONG + "Mended."), (2, LONG + "Mended."))):
+        found = talk.add(float(i), prompt([*turn(clock.format(second), answer), *messages(i)[1:]]))
+    (cause,) = found
+    assert (cause.kind, cause.seen) == (Kind.LIVE_STATUS, None)
+
+
+def test_a_conversation_that_begins_with_a_long_text_is_no_compaction_of_the_one_before() -> None:
+    long = {"role": "user", "content": "Here is the file. " + "def one(): return 1\n" * 200}
+    summary = {"role": "user", "content": "This session is being continued from a previous conversation. " + LONG * 5}
+    talk = Talk()
+    before = prompt(messages(8))
+    assert Kind.COMPACTION not in {one.kind for one in talk.add(0.0, prompt([messages(0)[0], long]), before)}
+    other = Talk()
+    (found,) = other.add(1.0, prompt([messages(0)[0], summary]), before)
+    assert (found.kind, found.seen) == (Kind.COMPACTION, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from triage_prompts import pairs
 from triage_server import Template, WordServer, sent, system_first, tools_first
 
-from kvtop.triage.differ import Cache, Divergence, Sent, diverge
+from kvtop.triage.differ import Cache, Counted, Divergence, Sent, diverge
 from kvtop.triage.kinds import Kind, Who
 from kvtop.triage.prompt import Prompt, from_chat
 from kvtop.triage.sheets import of_tokens, of_words
@@ -53,6 +54,16 @@ async def test_what_is_appended_costs_nothing_and_the_head_of_the_answer_is_no_c
     assert found.causes == () and found.append_only and found.first is None
     assert found.exact and found.method == "server_tokens"
     assert found.tokens.lost == 0 and found.tokens.reread == 0
+
+
+async def test_a_note_on_tokens_says_of_which_turn() -> None:
+    class Server(WordServer):
+        async def counted(self, sent: Sent) -> Counted:
+            found = await super().counted(sent)
+            return replace(found, notes=("tokens not checked",)) if sent.name == "1" else found
+
+    made = await diverge(sent(prompt(talk()), "1"), sent(prompt([*talk(), *MORE]), "2"), Server(system_first))
+    assert made.diff.notes == ("turn 1: tokens not checked",)
 
 
 @pytest.mark.parametrize("template", [system_first, tools_first])

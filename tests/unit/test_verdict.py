@@ -331,10 +331,51 @@ def test_what_cannot_be_told_is_said_so(more: dict[str, Any], says: str) -> None
     assert says in found.sentence
 
 
+@pytest.mark.parametrize("timed", [{"prefill_s": 21.9}, {"alone": True}])
+def test_a_server_that_read_slower_than_usual_is_told_with_both_rates(timed: dict[str, Any]) -> None:
+    """1,016 tokens take 1.0 s at the usual rate."""
+    slow = with_(WELL, first_token_at=T + 82, **timed)
+    found = why(scene(turn=slow))
+    assert (found.verdict, found.reason) == (Verdict.UNKNOWN, None)
+    assert found.sentence == (
+        "Turn 14 waited 22 s: its 1,016 new tokens were read at 46 a second, 1,000 are usual: the server was slower"
+    )
+    assert found.evidence == ("at the usual 1,000 tokens a second they take 1.0 s, and took 22 s",)
+    assert found.split.new == 1_016 and "do not explain" not in found.sentence
+    row = finding(found, slow)
+    assert row.cells[0] == "slow prefill: 46 tok/s"
+    assert row.clauses[1] == "read at 46 tok/s: the server was slower than usual"
+
+
+def test_what_its_new_tokens_take_is_told_where_they_do_not_explain_the_wait() -> None:
+    found = why(scene(turn=with_(WELL, first_token_at=T + 82)))
+    assert "at the usual 1,000 tokens a second its 1,016 take 1.0 s" in found.evidence
+
+
+def test_a_long_input_that_was_read_slower_tells_the_usual_rate() -> None:
+    first = with_(NEW, relation="first", parent=None, conversation="c14", prompt_tokens=18_240)
+    first = with_(first, first_token_at=T + 91, ended_at=T + 99, prefill_s=30.0)
+    cold = Expected(0, True, 0, 0, 4, (Because.BELOW_MATCH_UNIT,))
+    found = why(scene(turn=first, baseline=None, expected=cold))
+    assert found.verdict is Verdict.NEW_TOKENS
+    assert found.evidence[0] == "18,240 tokens were read in 30 s, 608 a second; 1,000 are usual"
+
+
 def test_what_was_read_meanwhile_is_evidence() -> None:
     reads = turn(12, 59, prompt_tokens=120_000, cached_tokens=0, first_token_at=T + 81)
     found = why(scene(turn=with_(WELL, first_token_at=T + 82), others=(reads,)))
     assert "turn 12 was being read at the same time: 120,000 new tokens" in found.evidence
+
+
+def test_tools_that_came_back_are_told() -> None:
+    """Turn 14 goes on from 13 with the tools of the turn that it is compared with, which is an earlier one."""
+    base = scene().baseline
+    assert base is not None
+    back = with_(WELL, parent=base.id + 1, changed=["tools"])
+    line = f"its tools are those of turn {base.id} again, and other ones than in turn {base.id + 1}"
+    assert line in why(scene(turn=back, diff=diff())).evidence
+    assert line not in why(scene(turn=back, diff=diff(KEY_ORDER))).evidence
+    assert line not in why(scene(turn=with_(back, parent=base.id), diff=diff())).evidence
 
 
 def test_more_than_expected_is_no_negative_loss() -> None:

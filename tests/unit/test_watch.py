@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from kvtop.readings import (
     Gpu,
     GpuReading,
     HostReading,
+    OffloadFile,
     Scrape,
     SourceDown,
     State,
@@ -416,6 +418,38 @@ async def test_the_process_that_served_is_remembered_and_its_end_is_told() -> No
         bench.server(A).down()
         await time.go(6)
         assert "process 41233 is gone" in bench.watch.view("5m").sentence.text
+
+
+async def test_only_its_own_tier_file_is_told_as_left_over() -> None:
+    engine = VllmProcess(41234, "engine", parent=41233)
+    others = OffloadFile("/dev/shm/vllm_offload_other.mmap", 2 << 30, stale=True)
+    mine = OffloadFile("/dev/shm/vllm_offload_mine.mmap", 1 << 30, mapped_by=(41234,))
+    bench = Bench(A)
+    process = VllmProcess(41233, "api", ports=(8000,))
+    bench.host.reading = lambda: HostReading(processes=(engine, process), offload_files=(others, mine))
+    async with bench.running() as time:
+        await time.go(5)
+        bench.host.reading = lambda: HostReading(offload_files=(others, replace(mine, mapped_by=(), stale=True)))
+        bench.server(A).down()
+        await time.go(6)
+        assert "process 41233 is gone; its tier file (1 GiB) is left over" in plain(bench)
+
+
+async def test_no_file_of_others_is_told_of_a_server_that_had_none() -> None:
+    others = OffloadFile("/dev/shm/vllm_offload_other.mmap", 2 << 30, stale=True)
+    bench = Bench(A)
+    process = VllmProcess(41233, "api", ports=(8000,))
+    bench.host.reading = lambda: HostReading(processes=(process,), offload_files=(others,))
+    async with bench.running() as time:
+        await time.go(5)
+        bench.host.reading = lambda: HostReading(offload_files=(others,))
+        bench.server(A).down()
+        await time.go(6)
+        assert plain(bench).endswith("process 41233 is gone")
+
+
+def plain(bench: Bench) -> str:
+    return bench.watch.view("5m").sentence.text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 async def test_a_remote_server_is_not_taken_for_a_local_process() -> None:

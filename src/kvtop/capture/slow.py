@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 
 from kvtop.capture.turn import Captured
 from kvtop.model.judge import Thresholds
@@ -12,6 +14,9 @@ from kvtop.model.timing import waited_s
 LOST_TOKENS = 512
 """Fewer tokens that are read anew are no news: boundaries of blocks and of a hybrid model's states."""
 
+RATED = 100
+"""Turns before one, by number, that tell the rate it is judged by."""
+
 UNIT_TOKENS = 1_024
 """A prefix is matched in units; of a server that does not tell its unit they are taken to be no larger."""
 
@@ -20,13 +25,29 @@ Rates = Mapping[tuple[str, str | None], float]
 
 
 def prefill_rates(turns: Iterable[Captured]) -> Rates:
-    """From the turns of which both the new tokens and the prefill time are known."""
-    sums: dict[tuple[str, str | None], tuple[int, float]] = {}
+    """From the turns of which both the new tokens and the prefill time are known: half of the tokens were read at this
+    rate or a higher one. A mean would follow a single turn that was read slowly."""
+    spans: dict[tuple[str, str | None], list[tuple[float, int]]] = {}
     for turn in turns:
         if turn.new_tokens is not None and turn.new_tokens > 0 and turn.prefill_s:
-            tokens, seconds = sums.get((turn.upstream, turn.model), (0, 0.0))
-            sums[turn.upstream, turn.model] = tokens + turn.new_tokens, seconds + turn.prefill_s
-    return {key: tokens / seconds for key, (tokens, seconds) in sums.items()}
+            rate = turn.new_tokens / turn.prefill_s
+            spans.setdefault((turn.upstream, turn.model), []).append((rate, turn.new_tokens))
+    return {key: _middle(told) for key, told in spans.items()}
+
+
+def _middle(told: list[tuple[float, int]]) -> float:
+    """`told`: rates, and the tokens that were read at each."""
+    fastest = sorted(told, reverse=True)
+    sums = list(accumulate(tokens for _, tokens in fastest))
+    return fastest[bisect_left(sums, sums[-1] / 2)][0]
+
+
+def usual_rate(turn: Captured, before: Iterable[Captured]) -> float | None:
+    """Prompt tokens a second that its server computed when it came, and so the same whenever it is asked: of those of
+    the turns before it (`RATED` of them) that had ended, else its own. None: nothing tells."""
+    key = turn.upstream, turn.model
+    ended = [one for one in before if one.ended_at is not None and one.ended_at <= turn.started_at]
+    return prefill_rates(ended).get(key) or prefill_rates([turn]).get(key)
 
 
 def expected_s(turn: Captured, before: int | None, rate: float | None) -> float | None:
@@ -42,17 +63,28 @@ def expected_s(turn: Captured, before: int | None, rate: float | None) -> float 
     return None if turn.new_tokens is None else max(0, turn.new_tokens) / rate
 
 
-def is_slow(turn: Captured, rates: Rates, limits: Thresholds, before: Callable[[Captured], int | None]) -> bool | None:
-    """Whether it took much longer to its first token than it should have; None: its TTFT is not known.
+def is_slow(
+    turn: Captured,
+    rate: Callable[[Captured], float | None],
+    limits: Thresholds,
+    before: Callable[[Captured], int | None],
+) -> bool | None:
+    """Whether it waited much longer for its first token than it should have; None: its TTFT is not known.
 
-    `before` gives the prompt tokens of the turn that one continues; it is asked only where they may decide.
+    `rate` gives its server's prefill rate, `before` the prompt tokens of the turn that it continues; they are asked
+    only where they may decide.
     """
     ttft = waited_s(turn)
     if ttft is None:
         return None
-    if ttft <= min(limits.extra_s, limits.no_rate_s):
+    if not may_be_slow(ttft, limits):
         return False
-    return limits.slow(ttft, expected_s(turn, before(turn), rates.get((turn.upstream, turn.model))))
+    return limits.slow(ttft, expected_s(turn, before(turn), rate(turn)))
+
+
+def may_be_slow(ttft_s: float, limits: Thresholds) -> bool:
+    """Whatever its server's rate, a shorter wait is not slow."""
+    return ttft_s > limits.extra_s or limits.long(ttft_s)
 
 
 def reread(turn: Captured, parent: Captured | None) -> bool:

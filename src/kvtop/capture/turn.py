@@ -61,6 +61,9 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str = ""
     """Of a tool; of a message `summary` or `suggestion` where it marks itself as one; of a system prompt the program
     that writes it, where that can be told (`kvtop.capture.api.markers`)."""
+    bare: str = ""
+    """Of a user's message before the first reply: a digest over its text without tagged blocks, equal where only
+    reminders came or went."""
 
 
 _PROMPT = frozenset({"tool", "system", "message", "prompt"})

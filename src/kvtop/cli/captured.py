@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kvtop import config, paths
 from kvtop.capture import document
-from kvtop.capture.slow import is_slow, lost, prefill_rates, reread
+from kvtop.capture.slow import RATED, is_slow, lost, reread, usual_rate
 from kvtop.capture.store import given, schema
 from kvtop.capture.store.schema import NoStore, StoreError
 from kvtop.capture.store.store import Store
@@ -150,7 +150,9 @@ def _judge(store: Store) -> Callable[[Captured], bool | None]:
     """Which turns were slow; None: that cannot be told."""
     wanted = config.load().settings.thresholds
     limits = Thresholds(wanted.slow_factor, wanted.slow_extra_s, wanted.slow_ttft_s)
-    rates = prefill_rates(store.turns(last=PAGE))
+
+    def rate(turn: Captured) -> float | None:
+        return usual_rate(turn, store.turns(last=RATED, before_id=turn.id))
 
     def before(turn: Captured) -> int | None:
         if turn.parent is None or turn.relation not in CONTINUES:
@@ -158,7 +160,7 @@ def _judge(store: Store) -> Callable[[Captured], bool | None]:
         found = store.turns(last=1, since_id=turn.parent - 1, before_id=turn.parent + 1)
         return found[0].prompt_tokens if found else None
 
-    return lambda turn: is_slow(turn, rates, limits, before)
+    return lambda turn: is_slow(turn, rate, limits, before)
 
 
 def pages(store: Store, conversation: str | None = None) -> Iterator[Captured]:

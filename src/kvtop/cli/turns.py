@@ -25,8 +25,15 @@ def main(argv: Sequence[str]) -> int:
         "--last", metavar="N", type=_count, help="how many (default: what the terminal holds, else 20; --json: all)"
     )
     parser.add_argument("--conversation", metavar="ID", help="only this conversation, for instance c12 or 12")
-    parser.add_argument("--slow", action="store_true", help="only those that waited too long for their first token")
-    parser.add_argument("--json", action="store_true", help="one JSON list")
+    parser.add_argument(
+        "--slow", action="store_true", help="only those whose first token took much longer than expected"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON list; its new_tokens are the prompt less what was cached (column computed): what of them was "
+        "read before tells tokens of kvtop why --json",
+    )
     parser.add_argument(
         "--forget", metavar="ID", nargs="*", help="delete these turns and what was said in them, or all"
     )

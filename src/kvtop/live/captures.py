@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from kvtop.capture.api.answers import tells_cached
+from kvtop.capture.slow import RATED, usual_rate
 from kvtop.capture.turn import Captured, Record, Route, Source, TurnState
 from kvtop.errors import KvtopError
 from kvtop.live.endpoint import Sleep
@@ -101,6 +103,8 @@ class Captures:
         """What a read found came too late to be taken."""
         self._places: dict[int, str] = {}
         """Turn -> its server, of all that are kept."""
+        self._ids: list[int] | None = None
+        """The same in order; None: to be made."""
         self._kept: dict[str, _Kept] = {}
         self._samples = Queued()
         """Asked in the worker's thread."""
@@ -182,6 +186,7 @@ class Captures:
     # -- keeping
 
     def _take(self, news: _News) -> None:
+        self._ids = None
         if news.all:
             self._places, self._kept = {}, {}
             self._judging.forget()
@@ -197,6 +202,7 @@ class Captures:
             if self._judging.queued(turn.id, turn.id in news.queued) or kept.ended.get(turn.id) != turn:
                 kept.ended[turn.id] = turn
                 kept.todo.append(turn.id)
+        self._older(news.rows)
         if len(self._places) > KEPT:
             for id in sorted(self._places)[:-KEPT]:
                 kept = self._kept[self._places.pop(id)]
@@ -211,6 +217,12 @@ class Captures:
         """How it began is known now. Pages come newest first: later turns of it may be worked out already."""
         for kept in self._kept.values():
             kept.todo += sorted(id for id in kept.shown if kept.ended[id].conversation == conversation)
+
+    def _older(self, rows: list[Captured]) -> None:
+        """Pages come newest first: turns that were worked out may be judged by what stands in the next one."""
+        last = max((row.id for row in rows), default=0)
+        for kept in self._kept.values():
+            kept.todo += sorted(id for id in kept.shown if last < id <= last + RATED)
 
     # -- what is found out about them
 
@@ -309,7 +321,7 @@ class Captures:
         for id in kept.todo[: -AT_ONCE - 1 : -1]:
             kept.rows = None
             if (turn := kept.ended.get(id)) is not None:
-                row = self._judging.ended(turn, self._parent(turn), now)
+                row = self._judging.ended(turn, self._parent(turn), now, self._rate)
                 waits = row.finding is None and self._awaits(turn, row)
                 made[id] = replace(row, judging=True, verdict=None) if waits else row
         del kept.todo[-AT_ONCE:]
@@ -329,6 +341,14 @@ class Captures:
         flying = [kept.flying[id] for id in sorted(kept.flying, reverse=True) if id not in lost]
         doing = phases(flying, now.waiting or 0, now.running or 0)
         return tuple(self._judging.in_flight(turn, self._parent(turn), doing[turn.id], now) for turn in flying)
+
+    def _rate(self, turn: Captured) -> float | None:
+        """Of its server when it came."""
+        if self._ids is None:
+            self._ids = sorted(self._places)
+        end = bisect.bisect_left(self._ids, turn.id)
+        near = ((id, self._kept[self._places[id]]) for id in self._ids[max(0, end - RATED) : end])
+        return usual_rate(turn, (kept.ended[id] for id, kept in near if id in kept.ended))
 
     def _parent(self, turn: Captured) -> Captured | None:
         """The turn that it continues, where that has ended and is at hand."""

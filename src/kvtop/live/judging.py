@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kvtop.capture.estimate import Guess, Sizes
-from kvtop.capture.slow import expected_s, lost, reread
+from kvtop.capture.slow import expected_s, lost, may_be_slow, reread
 from kvtop.capture.turn import Captured, TurnState
 from kvtop.live.shown import shown
 from kvtop.model.finding import Finding
@@ -100,7 +101,13 @@ class Judging:
         """One whose end nobody will see."""
         return replace(self._shown(turn), state=None)
 
-    def ended(self, turn: Captured, parent: Captured | None, now: Moment) -> Turn:
+    def ended(
+        self, turn: Captured, parent: Captured | None, now: Moment, rate: Callable[[Captured], float | None]
+    ) -> Turn:
+        """`rate`: the prefill rate as of that turn, as the turns before it tell it; asked only where it may decide."""
+        waited = waited_s(turn)
+        if waited is not None and may_be_slow(waited, now.limits) and (told := rate(turn)) is not None:
+            now = replace(now, rate=told)
         made, finding = self._ended(turn, parent, now), self._found.get((turn.id, turn.started_at))
         if finding is None:
             return made
@@ -121,7 +128,7 @@ class Judging:
             known["read_s"] = max(0, turn.new_tokens) / now.rate
         expected = expected_s(turn, before, now.rate)
         slow = now.limits.slow(waited, expected)
-        long = waited >= now.limits.no_rate_s
+        long = now.limits.long(waited)
         fine = waited <= (now.limits.no_rate_s if expected is None else now.limits.extra_s)
         if before is not None and expected is not None and not slow and not long:
             fine = True  # as long as what it had to read anew takes

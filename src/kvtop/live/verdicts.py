@@ -286,7 +286,7 @@ class Verdicts:
     def _tell(self, key: Key, turn: Captured, why: Why) -> None:
         """The user's command is told once of a slow turn that ended while kvtop ran; the screen has the sentence."""
         row = self._captures.row(turn.id)
-        if row is None or not row.slow or key in self._told or (turn.ended_at or 0.0) < self._began:
+        if row is None or not row.waited or key in self._told or (turn.ended_at or 0.0) < self._began:
             return
         self._told[key] = None
         _bound(self._told, DONE)
@@ -299,7 +299,7 @@ def _worth(row: Turn) -> bool:
     """It took long, read again what was read before, or failed; or it began a conversation with much to read, some of
     which an earlier one may have left."""
     begun = row.relation == "first" and (row.new_tokens or 0) >= LOST_TOKENS
-    return row.slow or row.waited or row.reread or bool(row.lost) or begun or row.state in ("failed", "cut")
+    return row.waited or row.reread or bool(row.lost) or begun or row.state in ("failed", "cut")
 
 
 def _bound(known: OrderedDict[Key, Any], most: int) -> None:

@@ -34,7 +34,7 @@ from kvtop.live.upstreams import Upstreams
 from kvtop.live.verdicts import News, Verdicts
 from kvtop.model import fleet, sentence
 from kvtop.model.downs import Around
-from kvtop.model.here import server_of
+from kvtop.model.here import server_of, tier_files
 from kvtop.model.judge import Thresholds
 from kvtop.model.shown_turn import TurnKey
 from kvtop.model.view import BoxView, ServerView
@@ -247,8 +247,11 @@ class Watch:
     def _host_changed(self) -> None:
         host = self._host.reading
         for endpoint in self._servers.all:
-            process = server_of(endpoint.history.url, host, (socket.gethostname(),)) if endpoint.good else None
-            if process is not None and process.ports:  # one that listens nowhere yet answers nobody
+            process = server_of(endpoint.history.url, host, (socket.gethostname(),))
+            if process is None:
+                continue
+            endpoint.history.maps(process.pid, tier_files(process.pid, host))
+            if endpoint.good and process.ports:  # one that listens nowhere yet answers nobody
                 endpoint.history.served_by(process.pid)
         self._changed()
 

@@ -102,9 +102,7 @@ def _refused(view: ServerView, around: Around) -> list[Wording]:
         stopped = f"{view.profile or label_of(view)} was stopped"
         return [(f"{stopped}{since},", f"by {printable(view.ended_by, 60)}"), (stopped, "")]
     first = f"{label_of(view)} refuses{since}:"
-    left = sum(f.bytes for f in around.host.offload_files if f.stale) if around.host else 0
-    known = view.pid is not None or view.loader_pid is not None
-    file = f"; its tier file ({nb(gib(left, 0))}) is left over" if left and known else ""
+    file = _left_over(view, around.host)
     alive = {p.pid for p in around.host.processes} if around.host else None
     if view.loader_pid is not None and alive is not None and view.loader_pid not in alive:
         ended = f"process {view.loader_pid} ended while it loaded"
@@ -114,6 +112,15 @@ def _refused(view: ServerView, around: Around) -> list[Wording]:
         return [(first, f"{gone}{file}"), (first, gone)]
     why = _cause(view).replace(f"nothing listens on {label_of(view)}", "nothing listens there")
     return [(first, why), (first, "nothing listens there")]
+
+
+def _left_over(view: ServerView, host: HostReading | None) -> str:
+    """Its own files alone: others' lie there as well."""
+    left = [file for file in host.offload_files if file.stale and file.path in view.tier_files] if host else []
+    if not left:
+        return ""
+    size = nb(gib(sum(file.bytes for file in left), 0))
+    return f"; its tier file ({size}) is left over" if len(left) == 1 else f"; its tier files ({size}) are left over"
 
 
 def _dns(view: ServerView, around: Around) -> list[Wording]:

@@ -33,7 +33,7 @@ class Finding:
     """The rest of what was computed: read for the first time. None: not known."""
     tools: str = ""
     """How the tools of the turn that it continues were sent, where they are the same in another form: 'tools' keys
-    turned'. Empty: nobody looked, or they are others."""
+    turned'; or that they are those of a turn before that one. Empty: nobody looked, or they are others."""
 
     @property
     def tells(self) -> bool:

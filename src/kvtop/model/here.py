@@ -67,6 +67,16 @@ def sized(window: Window, url: str | None, host: HostReading | None) -> Window:
     return replace(window, all=replace(window.all, config=config))
 
 
+def tier_files(pid: int, host: HostReading | None) -> frozenset[str]:
+    """Paths of the tier's files that this process, or one that it started, maps."""
+    if host is None:
+        return frozenset()
+    family = {pid}
+    for _ in host.processes:  # a worker's parent is an engine, whose parent is the API process
+        family |= {one.pid for one in host.processes if one.parent in family}
+    return frozenset(file.path for file in host.offload_files if family.intersection(file.mapped_by))
+
+
 def server_of(url: str, host: HostReading | None, names: Collection[str] = ()) -> VllmProcess | None:
     """The API process of this machine that serves the URL, or will; None for a URL of another machine.
 

@@ -76,6 +76,8 @@ class ServerHistory:
         self._views: dict[tuple[str, str | None], tuple[tuple[int, int], ServerView]] = {}
         self._pid: int | None = None
         self._loader_pid: int | None = None
+        self._tier_of: int | None = None
+        self._tier_files: frozenset[str] = frozenset()
         self._waits = ""
 
     # -- feeding
@@ -132,6 +134,14 @@ class ServerHistory:
         """The API process on this machine that serves this URL."""
         if pid != self._pid:
             self._pid = pid
+            self.version += 1
+
+    def maps(self, pid: int, files: frozenset[str]) -> None:
+        """This process, which serves this URL or will, and those that it started map these files of a tier."""
+        known = self._tier_files if pid == self._tier_of else frozenset[str]()
+        self._tier_of = pid
+        if files - known or known != self._tier_files:
+            self._tier_files = known | files
             self.version += 1
 
     def moved(self, url: str, label: str) -> None:
@@ -300,6 +310,7 @@ class ServerHistory:
             api_key=_api_key(self._facts),
             pid=self._pid,
             loader_pid=self._loader_pid,
+            tier_files=self._tier_files,
             watched_since=self._watched_since,
             last_busy_at=self._busy_at,
             last_traffic=self._traffic if not self._busy else None,

@@ -13,7 +13,8 @@ from kvtop.model.shown_turn import Turn
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Slow is a TTFT over `factor` times and `extra_s` above the expected one; with no rate known, over `no_rate_s`."""
+    """Slow is a TTFT over `factor` times and `extra_s` above the expected one; with no rate known, over `no_rate_s`.
+    A wait over `no_rate_s` is long, whatever was expected."""
 
     factor: float = 3.0
     extra_s: float = 3.0
@@ -24,6 +25,10 @@ class Thresholds:
         if expected_s is None:
             return ttft_s > self.no_rate_s
         return ttft_s > self.factor * expected_s and ttft_s > expected_s + self.extra_s
+
+    def long(self, ttft_s: float) -> bool:
+        """Someone waited long for it, whatever the reason."""
+        return ttft_s > self.no_rate_s
 
 
 class Judge:
@@ -72,7 +77,7 @@ class Judge:
 
     def long(self, row: Turn) -> bool:
         """Someone waited long for it, whatever the reason."""
-        return row.ttft_s is not None and row.ttft_s >= self._thresholds.no_rate_s
+        return row.ttft_s is not None and self._thresholds.long(row.ttft_s)
 
     def _no_load(self, queue_s: float, g: Growth, idle: Samples | None) -> bool:
         """The queue time was not spent on loading KV, as far as the loads since the engine was idle tell."""

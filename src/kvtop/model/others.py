@@ -17,20 +17,34 @@ from kvtop.model.view import ServerView
 
 
 def of_others(view: ServerView, asked: Iterable[OwnRequest]) -> ServerView:
-    """The same server; `asked`: what kvtop's replays asked of it. Its charts, its lifetime and its histograms stay."""
+    """The same server; `asked`: what kvtop's replays asked of it. Its charts and its histograms stay."""
     asked = tuple(asked)
     window, part = _without(view.window, view.last_good_at, asked)
     last, part_of_last = view.last_traffic, OwnPart()
     if last is not None:
         last, part_of_last = _without(last, last.at, asked)
     _, of_hour = _without(view.hour, view.last_good_at, asked)
-    if part == part_of_last == of_hour == OwnPart():
+    life = _since_start(view, asked)
+    if part == part_of_last == of_hour == OwnPart() and life is view.life:
         return view
     tokens, rate = window.all.cached.cached_tokens, view.savings.prefill_tokens_per_s
     spared = replace(view.savings, tokens=tokens, prefill_s=tokens / rate if tokens is not None and rate else None)
     return replace(
-        view, window=window, last_traffic=last, own=part, own_of_last=part_of_last, own_of_hour=of_hour, savings=spared
-    )
+        view, window=window, last_traffic=last, life=life, own=part, own_of_last=part_of_last, own_of_hour=of_hour,
+        savings=spared,
+    )  # fmt: skip
+
+
+def _since_start(view: ServerView, asked: tuple[OwnRequest, ...]) -> Window:
+    """The lifetime values without those, where the share is one of tokens."""
+    life, end, start = view.life, view.last_good_at, view.started_at
+    if end is None or start is None or life.all.cached.share != life.all.cached.lifetime_share:
+        return life
+    found, part = _without(replace(life, window_s=end - start), end, asked)
+    if not part.taken:
+        return life
+    cached = found.all.cached
+    return replace(life, all=replace(life.all, cached=replace(cached, lifetime_share=cached.share)))
 
 
 def _without(window: Window, end: float | None, asked: tuple[OwnRequest, ...]) -> tuple[Window, OwnPart]:

@@ -68,8 +68,9 @@ class Turn:
     """Mean gap between tokens."""
     finish_reason: str | None = None
     slow: bool = False
+    """Its TTFT is much longer than what its new tokens explain."""
     waited: bool = False
-    """Its TTFT is long (slow_ttft_s of the thresholds, 10 s), whether its new tokens explain that or not."""
+    """What people read as slow: that, or its TTFT is long (slow_ttft_s of the thresholds, 10 s) whatever the reason."""
     verdict: str | None = None
     """no_fault, new_tokens, queued or None: what the counters alone can prove. With a `finding` that of it."""
     finding: Finding | None = None

@@ -178,6 +178,8 @@ class ServerView:
     """The API process on this machine that was last seen to serve this URL."""
     loader_pid: int | None = None
     """The one that was last seen to load, where none has answered since."""
+    tier_files: frozenset[str] = frozenset()
+    """Paths of the tier's files that this process, or those it started, were seen to map."""
     watched_since: float | None = None
     """Unix time of the first scrape that was read."""
     last_busy_at: float | None = None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from kvtop.capture.slow import prefill_rates
+from kvtop.capture.slow import RATED, usual_rate
 from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.errors import KvtopError
 from kvtop.model.judge import Thresholds
@@ -41,8 +41,6 @@ NEAREST = 4
 """Of a model that keeps all of its past only the prompts that are most alike decide; of others each may."""
 AROUND = 64
 """Turns before and after one that may have taken something from it."""
-RATED = 100
-"""Turns up to one that tell how fast its server reads."""
 TALK = 60
 """Turns of an agent in which a cause is looked for again."""
 _PROXIES = ("via", "x-forwarded-for", "x-litellm-", "x-bifrost-", "x-portkey-", "x-openrouter-", "cf-ray")
@@ -322,10 +320,10 @@ class Casebook:
         return (await self.counted(turn)).ids
 
     def _rate(self, turn: Captured) -> float | None:
-        """Prompt tokens a second by the turns up to this one, whenever it is asked; else of the server now."""
+        """Prompt tokens a second by the turns before this one, whenever it is asked; else of the server now."""
         if (known := self._rates.get(turn.id)) is None:
-            rows = self._store.turns(last=RATED, before_id=turn.id + 1)
-            known = self._rates[turn.id] = prefill_rates(rows).get((turn.upstream, turn.model)) or self._known.rate
+            rows = self._store.turns(last=RATED, before_id=turn.id)
+            known = self._rates[turn.id] = usual_rate(turn, rows) or self._known.rate
         return known
 
     def _around(self, turn: Captured, base: Captured | None, expected: Expected | None) -> list[Captured]:

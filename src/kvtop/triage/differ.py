@@ -149,7 +149,7 @@ async def diverge(
         causes=dearest_first(found),
         first=await pair.first(found),
         append_only=not found and (tokens.lost or 0) <= HANDFUL,
-        notes=tuple(dict.fromkeys([*made.notes, *one.notes, *other.notes, *notes])),
+        notes=tuple(dict.fromkeys([*made.notes, *_of(old, one.notes), *_of(new, other.notes), *notes])),
     )
     return Divergence(made, comparison, (old, new), (one, other), calls)
 
@@ -165,6 +165,12 @@ def _fresh(comparison: Comparison, causes: Sequence[Cause], tokens: int | None) 
     fresh = sum(sizes[n] for n in {*comparison.appended, *put_in} if n is not None)
     whole = sum(sizes) + sum(len(json.dumps(one, ensure_ascii=False)) for one in prompt.tools)
     return round(tokens * fresh / whole) if whole else None
+
+
+def _of(sent: Sent, notes: Sequence[str]) -> list[str]:
+    """Notes on the tokens of one of the two, which say of which one."""
+    name = f"turn {sent.name}" if sent.name.isdigit() else sent.name
+    return [f"{name}: {note}" for note in notes if note not in sent.prompt.notes]
 
 
 def _says_else(old: Prompt, new: Prompt) -> bool:

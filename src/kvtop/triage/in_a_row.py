@@ -9,6 +9,7 @@ from kvtop.capture.turn import Captured
 from kvtop.errors import printable
 from kvtop.model.finding import Finding
 from kvtop.model.words import exact, listed, nb, secs, tok
+from kvtop.triage.cost import reading_s
 from kvtop.triage.kinds import SAYS_ANEW, Because, Kind, Reason, Verdict, Who
 from kvtop.triage.result import Cause, Diff, Why
 from kvtop.triage.split import too_few
@@ -86,9 +87,11 @@ def finding(why: Why, turn: Captured) -> Finding:
 
 def _tools(why: Why, turn: Captured) -> str:
     """As `Finding.tools`."""
-    if why.diff is None or why.diff.old != str(turn.parent):
+    if why.diff is None:
         return ""
     kinds = {one.kind for one in why.diff.causes if one.pointer.startswith("/tools")}
+    if why.diff.old != str(turn.parent):
+        return "" if kinds else f"tools of turn {why.diff.old} again"
     return _SAME_TOOLS.get(kinds.pop(), "") if len(kinds) == 1 else ""
 
 
@@ -131,7 +134,8 @@ def _diverged(why: Why, turn: Captured) -> _Said:
     cells = [f"prefix broke{at}{into}: {kind}"] if kind else []
     cells += [f"{kind}{into}"] if kind and where else [f"broke{at}: {kind}"] if kind else []
     cells += [f"broke at {token}, {where}"] if where and token and not kind else []
-    cells += [f"broke{into}" if where else f"broke{at}", *([kind] if kind else []), "broke"]
+    alone = [*([kind] if kind else []), f"broke{into}" if where else f"broke{at}"]
+    cells += [*sorted(alone, key=len, reverse=True), "broke"]
     at = f" at {nb(f'token {token}')}" if token else ""
     of = f" ({kind})" if kind else ""
     clauses = [f"prefix broke{at}{into}{of}{again}", f"prefix broke{into}{of}{again}", f"prefix broke{into}{again}"]
@@ -193,6 +197,8 @@ def _slow_decode(why: Why, turn: Captured) -> _Said:
 def _unknown(why: Why, turn: Captured) -> _Said:
     """Without anything that fits nothing is said that its row does not say."""
     fits = [_LOST[reason][1] for reason in why.candidates]
+    if not fits and why.reread_tokens is None and why.how:
+        return _read_slowly(why, turn)
     if not fits and why.reread_tokens is None:
         return _Said(tone="unsure")
     alone = f"perhaps {fits[0]}" if fits else "not known how"
@@ -201,6 +207,15 @@ def _unknown(why: Why, turn: Captured) -> _Said:
     cells = [f"{less}: {told}", *([told] if fits else []), less, "cause not certain"]
     clauses = [f"it got {less}: {printable(why.how)}"] if why.how else []
     return _Said(tuple(cells), (*clauses, f"it got {less}: {told}", f"it got {less}"), "unsure")
+
+
+def _read_slowly(why: Why, turn: Captured) -> _Said:
+    """What it read it had to read, and the server took longer than usual."""
+    took, slower = reading_s(turn, None), "the server was slower than usual"
+    if not turn.new_tokens or not took:
+        return _Said(("slow prefill",), (slower,), "unsure")
+    rate = f"{exact(turn.new_tokens / took)} tok/s"
+    return _Said((f"slow prefill: {rate}", "slow prefill"), (printable(why.how), f"read at {rate}: {slower}"), "unsure")
 
 
 def _as_it_ended(why: Why, turn: Captured) -> _Said:

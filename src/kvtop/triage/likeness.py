@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from kvtop.capture.api.canonical import decode
+from kvtop.capture.api.tags import without
 from kvtop.triage.align import ALIKE, align, text_likeness
 from kvtop.triage.spans import masked
-from kvtop.triage.tags import without
 from kvtop.triage.values import SYSTEM, is_text, key_of, key_sorted, ordered, role, text_of
 
 SAME_TALK = 0.6

@@ -78,7 +78,7 @@ def checked(found: Found, method: str, usage: int | None, reply: bytes | None = 
         notes.append(f"approximate: the server counted {usage:,}, these are {found.count:,}")
     exact = not notes
     if usage is None and method == ASKED:
-        notes.append("not checked: the turn's usage is not known")
+        notes.append("tokens not checked, its usage is not known")
     return Prompted(found.ids, method, exact, tuple(notes), reply, found.media)
 
 

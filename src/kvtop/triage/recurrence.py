@@ -41,7 +41,7 @@ def place(cause: Cause) -> Hashable:
     pointer = re.sub(r"^/(messages|input)/\d+", r"/\1/*", cause.pointer)
     if cause.kind in _ANY_TOOL:
         pointer = "/tools"
-    return _AS_ONE.get(cause.kind, cause.kind), pointer
+    return _AS_ONE.get(cause.kind, cause.kind) if cause.of_system else cause.kind, pointer
 
 
 def forms(comparison: Comparison, causes: Sequence[Cause]) -> dict[Hashable, tuple[int, int]]:
@@ -69,7 +69,7 @@ def _stood(change: Change, *, new: bool) -> object:
 
 
 _AS_ONE = dict.fromkeys((Kind.SYSTEM_FLAPS, Kind.LIVE_STATUS, Kind.MEMORY_TEXT), Kind.TEXT_EDITED)
-"""What is told under another name once it was seen often enough."""
+"""What is told of the system prompt under another name once it was seen often enough."""
 
 _ANY_TOOL = frozenset(
     {

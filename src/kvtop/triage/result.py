@@ -33,6 +33,8 @@ class Cause:
     """Seconds in which the new turn read `told_tokens` (`kvtop.triage.cost`)."""
     seen: str | None = None
     """How often: '8 of the last 60 turns of this agent (13 %), every 8 turns'. None: not looked at, or once."""
+    called: str = ""
+    """What people are told that it is, where the words of its kind (`kvtop.triage.words`) would not be true."""
     of_system: bool = False
     """It stands in the system prompt."""
     at_token: int | None = None

@@ -173,7 +173,7 @@ class Seen:
     @property
     def waited_long(self) -> bool:
         """Someone noticed."""
-        return self.ttft is not None and (self.ttft >= self.limits.no_rate_s or self.slow is True)
+        return self.ttft is not None and (self.limits.long(self.ttft) or self.slow is True)
 
     def in_common(self, one: Captured, other: Captured) -> int:
         """Tokens that two turns begin with, at most."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kvtop.triage.causes.conversations import of_talk, strangers
+from kvtop.triage.causes.history import tells_before
 from kvtop.triage.changes import Comparison, compare, in_system
 from kvtop.triage.judge import causes_of
 from kvtop.triage.kinds import Kind
@@ -61,7 +62,8 @@ class Talk:
         comparison = compare(last, prompt)
         if first:
             plain = causes_of(comparison, gateway=self._gateway)
-            if any(cause.kind in _BEGINS for cause in plain):
+            no_summary = any(cause.kind is Kind.COMPACTION for cause in plain) and not tells_before(prompt)
+            if no_summary or any(cause.kind in _BEGINS for cause in plain):
                 del self._systems[0]
                 return self._begun(at, comparison, plain)
             self.line = line or self.line

@@ -16,7 +16,7 @@ from kvtop.errors import printable
 from kvtop.model.words import exact, pct, secs, traffic
 from kvtop.triage import decoding, gone_back, lost, prompt_side
 from kvtop.triage.between import own_samples
-from kvtop.triage.cost import costed
+from kvtop.triage.cost import costed, reading_s
 from kvtop.triage.kinds import Because, Verdict
 from kvtop.triage.prompt_side import boundary, served
 from kvtop.triage.result import Phases, Split, Why
@@ -26,6 +26,9 @@ from kvtop.triage.words import LIMIT, NOTHING_TO_MEND, UNTRUE, because, named, w
 
 SHORT_S = 2.0
 """A shorter time in the queue is no news."""
+
+SLOWER = 1.5
+"""Times slower than usual from which on a server is said to have read slowly."""
 
 
 def why(seen: Seen) -> Why:
@@ -37,6 +40,7 @@ def why(seen: Seen) -> Why:
         or _anew(seen)
         or boundary(seen)
         or _new_tokens(seen)
+        or _slow_reading(seen)
         or _slow_decode(seen, first=False)
         or _rest(seen)
     )
@@ -214,7 +218,39 @@ def _new_tokens(seen: Seen) -> Why | None:
     sentence = f"{named(seen)} {waited(seen)}: {exact(new)} new tokens, a long input; {NOTHING_TO_MEND}"
     read_s = seen.cost_s(new)
     lines = [f"{exact(new)} tokens were read in {secs(read_s)}, {exact(new / read_s)} a second"] if read_s else []
+    if lines and seen.rate and _read_slowly(seen):
+        lines = [f"{lines[0]}; {exact(seen.rate)} are usual"]
     return _why(seen, Verdict.NEW_TOKENS, sentence, evidence=tuple(lines), rules_out=served(seen))
+
+
+def _read_slowly(seen: Seen) -> bool:
+    """By its own times most of its wait went into reading, much slower than is usual."""
+    took, new, ttft = reading_s(seen.turn, None), seen.turn.new_tokens, seen.ttft
+    if took is None or not new or ttft is None or not seen.rate or took * 2 < ttft:
+        return False
+    return took * seen.rate > SLOWER * new
+
+
+def _slow_reading(seen: Seen) -> Why | None:
+    """It read no more than it had to, at less than half of the usual rate."""
+    new, took, rate = seen.turn.new_tokens, reading_s(seen.turn, None), seen.rate
+    if not new or not took or not rate or not _read_slowly(seen):
+        return None
+    if not seen.waited_long or seen.cached is None or _loaded(seen):
+        return None
+    if seen.expected is None and seen.goes_on and _grew_too_much(seen) is not False:
+        return None
+    speed = f"{exact(new / took)} a second"
+    how = f"its {exact(new)} new tokens were read at {speed}, {exact(rate)} are usual: the server was slower"
+    lines = [f"at the usual {exact(rate)} tokens a second they take {secs(new / rate)}, and took {secs(took)}"]
+    reader = _read_meanwhile(seen)
+    lines += [_reader(*reader)] if reader is not None else []
+    sentence = f"{named(seen)} {waited(seen)}: {how}"
+    return _why(seen, Verdict.UNKNOWN, sentence, evidence=tuple(lines), rules_out=served(seen), how=how)
+
+
+def _reader(id: int, new: int) -> str:
+    return f"turn {id} was being read at the same time: {exact(new)} new tokens"
 
 
 def _grew_too_much(seen: Seen) -> bool | None:
@@ -242,10 +278,11 @@ def _rest(seen: Seen) -> Why:
         said = "what should have been cached is not known"
     else:
         said = "its new tokens, the cache and the queue do not explain it"
-    lines = []
     reader = _read_meanwhile(seen)
-    if reader is not None:
-        lines.append(f"turn {reader[0]} was being read at the same time: {exact(reader[1])} new tokens")
+    lines = [_reader(*reader)] if reader is not None else []
+    if seen.cached is not None and turn.new_tokens and seen.rate:
+        takes = secs(turn.new_tokens / seen.rate)
+        lines.append(f"at the usual {exact(seen.rate)} tokens a second its {exact(turn.new_tokens)} take {takes}")
     return _why(seen, Verdict.UNKNOWN, f"{name} {waited(seen)}: {said}", evidence=tuple(lines), rules_out=served(seen))
 
 
@@ -277,10 +314,20 @@ def _because(seen: Seen) -> tuple[Because, ...]:
     return seen.expected.because
 
 
+def _tools_again(seen: Seen) -> list[str]:
+    """The turn before it stepped aside with other tools, and it has those from before that."""
+    turn, old, diff = seen.turn, seen.baseline, seen.diff
+    if old is None or diff is None or turn.parent in (None, old.id) or "tools" not in turn.changed:
+        return []
+    if any(one.pointer.startswith("/tools") for one in diff.causes):
+        return []
+    return [f"its tools are those of turn {old.id} again, and other ones than in turn {turn.parent}"]
+
+
 def _common_evidence(seen: Seen) -> tuple[str, ...]:
-    expected, found = seen.expected, []
+    expected, found = seen.expected, _tools_again(seen)
     if expected is None:
-        return ()
+        return tuple(found)
     if _because(seen):
         why_ = because(_because(seen))
         found.append(f"{exact(expected.tokens)} tokens were expected of this prompt as it is: {why_}")

@@ -148,6 +148,10 @@ def because(all_: Iterable[Because | Reason]) -> str:
 
 def cause(one: Cause) -> str:
     """`key order`, `a clock`."""
+    if one.called:
+        return one.called
+    if one.kind is Kind.LIVE_STATUS and len(one.values) == 1:
+        return f"a state with {_VARIES[one.values[0]]}"
     if one.kind is Kind.VOLATILE_TEXT and len(one.values) == 1:
         return _VARIES[one.values[0]]
     return _CAUSES[one.kind]

@@ -20,6 +20,7 @@ from kvtop.capture.api.canonical import (
     text_or_blocks,
 )
 from kvtop.capture.api.markers import marker, program
+from kvtop.capture.api.tags import outside
 from kvtop.capture.turn import Part, Route
 from kvtop.errors import printable
 
@@ -204,7 +205,7 @@ def _system(raw: Mapping[str, msgspec.Raw | bytes], key: str) -> Iterator[Part]:
 
 
 def _messages(raws: Sequence[msgspec.Raw | bytes]) -> Iterator[Part]:
-    leading = True
+    leading, unanswered = True, True
     for raw in raws:
         message = canonical_or_raw(raw)
         role = kind = ""
@@ -215,7 +216,25 @@ def _messages(raws: Sequence[msgspec.Raw | bytes]) -> Iterator[Part]:
                 del message["type"]  # an input item of the responses route that is a plain message
         leading = leading and role in ("system", "developer")
         kind, name = ("system", program) if leading else ("message", marker)
-        yield _part(kind, raw, message, role=_short(role), name=name(_text(message)))
+        unanswered = unanswered and role in _ASKS
+        bare = _outside(message) if unanswered and role == "user" else ""
+        yield _part(kind, raw, message, role=_short(role), name=name(_text(message)), bare=bare)
+
+
+_ASKS = ("system", "developer", "user")
+"""Roles of messages before the first reply."""
+
+
+def _outside(message: dict[str, Any]) -> str:
+    """As `Part.bare`."""
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else [{"text": content}]
+    texts = (block.get("text") for block in blocks if isinstance(block, dict))
+    said = " ".join(word for text in texts if isinstance(text, str) for word in outside(text).split())
+    try:
+        return digest(said) if said else ""
+    except ValueError:  # half a character
+        return ""
 
 
 def _text(message: Any) -> str:
@@ -261,13 +280,13 @@ def _prompts(raw: Mapping[str, msgspec.Raw | bytes], key: str) -> Iterator[Part]
         yield _part("prompt", value, content)
 
 
-def _part(kind: str, raw: msgspec.Raw | bytes, content: Any, *, role: str = "", name: str = "") -> Part:
+def _part(kind: str, raw: msgspec.Raw | bytes, content: Any, *, role: str = "", name: str = "", bare: str = "") -> Part:
     data = bytes(raw)
     try:
         told = digest(content)
     except ValueError:
         told = digest(data.decode("utf-8", "replace"))
-    return Part(kind=kind, size=len(data), digest=told, role=role, name=name)
+    return Part(kind=kind, size=len(data), digest=told, role=role, name=name, bare=bare)
 
 
 def canonical_or_raw(raw: msgspec.Raw | bytes) -> Any:

@@ -45,6 +45,8 @@ class Linked:
     """A letter for each message of the chain."""
     first_size: int
     """Bytes of the first message."""
+    bare: frozenset[str]
+    """What its messages before the first reply say without their tagged blocks, as digests."""
     rest: tuple[str, int]
     """Of a prompt without messages: digest and size of its last, partial piece."""
     tools: int
@@ -118,6 +120,7 @@ def linked(turn: Captured) -> Linked:
         prefixes=_prefixes(chain),
         roles="".join(_role(part) for part in talk),
         first_size=talk[0].size if talk else 0,
+        bare=frozenset(part.bare for part in talk if part.bare),
         rest=rest,
         tools=hash(tuple(tools)),
         head=hash(tuple(part.digest for part in head if part in system)),

@@ -109,9 +109,10 @@ def _again(match: Match, new: Linked, free: bool, replied: bool) -> Match | None
 
 
 def _rewritten(old: Linked, new: Linked, held: bool) -> bool:
-    """Whether a turn that shares no message may still go on from the old one: its first message alone was rewritten."""
+    """Whether a turn that shares no message may still go on from the old one: its first message alone was rewritten,
+    or says the same without its reminders."""
     alike = old.tools == new.tools or old.system == new.system
-    near = abs(new.first_size - old.first_size) <= 64
+    near = abs(new.first_size - old.first_size) <= 64 or bool(old.bare & new.bare)
     return len(old.chain) <= _REWRITTEN and alike and (held or near) and new.started_at - old.last_at <= _LATER_S
 
 

@@ -53,9 +53,10 @@ class Board:
         at: Path | None = None,
         moved_to: Path | None = None,
         in_old: bool = False,
+        called: str = "",
     ) -> None:
         """These changes are explained. `at`: where the cause is named, else the first change's place; `in_old`: it is a
-        place of the old prompt."""
+        place of the old prompt; `called`: as `Cause.called`."""
         mine = list(changes)
         self._taken |= {change.id for change in mine}
         first = mine[0]
@@ -74,6 +75,7 @@ class Board:
                 values=tuple(sorted(set(values))),
                 pointer_new=None if moved_to is None else self.comparison.new.at(moved_to),
                 changes=frozenset(change.id for change in mine),
+                called=called,
             )
         )
 

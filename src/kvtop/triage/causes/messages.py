@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from kvtop.capture.api.canonical import decode
+from kvtop.capture.api.tags import blocks
 from kvtop.triage.causes.board import Board
 from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Who
-from kvtop.triage.tags import blocks
 from kvtop.triage.tree import ABSENT
 from kvtop.triage.values import is_text, key_of, key_sorted, role, text_of
 from kvtop.triage.windows import common_head
@@ -24,6 +24,8 @@ _CLEARED = re.compile(
 )
 _PICTURES = frozenset({"image_url", "input_image", "image", "image_pil", "video_url", "input_audio", "audio_url"})
 _TOOL_ROLES = frozenset({"tool", "function"})
+KEPT_CHARS = 40
+"""Characters of a tool's output that stay: of fewer a placeholder is said to stand in its place."""
 MOST_JSON = 2_000_000
 """Characters of a text that is read as JSON."""
 
@@ -143,11 +145,14 @@ def tool_output_cleared(board: Board) -> None:
     if changes:
         places = sorted({change.message for change in changes if change.message is not None})
         outputs = f"{len(places)} earlier tool output{' was' if len(places) == 1 else 's were'}"
+        short = [_is_shortened(_flat(change.old), _flat(change.new)) for change in changes]
+        how = "shortened" if all(short) else "shortened or replaced by a placeholder" if any(short) else ""
         board.claim(
             Kind.TOOL_OUTPUT_CLEARED,
             changes,
-            f"{outputs} replaced by a placeholder",
-            "clear many at once and seldom: each time all that follows is read again",
+            f"{outputs} {how or 'replaced by a placeholder'}",
+            f"{'shorten' if all(short) else 'clear'} many at once and seldom: each time all that follows is read again",
+            called="a tool output shortened" if all(short) else "",
         )
 
 
@@ -302,6 +307,12 @@ def _is_cleared(old: str, new: str) -> bool:
         return True
     placeholder = new[common_head(old, new) :] or new
     return len(new) < 400 + len(old) // 2 and bool(_CLEARED.search(placeholder))
+
+
+def _is_shortened(old: str, new: str) -> bool:
+    """More than a few words of its beginning stay, and are most of what is left."""
+    kept = common_head(old, new)
+    return kept >= KEPT_CHARS and 2 * kept >= len(new)
 
 
 def _same_json(old: Any, new: Any) -> bool:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 
+from kvtop.capture.api.tags import blocks
 from kvtop.triage.align import ALIKE, text_likeness
 from kvtop.triage.causes.board import Board
 from kvtop.triage.changes import Change, Comparison, What
 from kvtop.triage.kinds import Kind
-from kvtop.triage.tags import blocks
 from kvtop.triage.values import is_text, key_of, text_of
 
 

@@ -7,11 +7,11 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from kvtop.capture.api.tags import around
 from kvtop.triage.causes.board import Board
 from kvtop.triage.changes import Change, What
 from kvtop.triage.kinds import Kind, Varies
 from kvtop.triage.spans import spans, varying
-from kvtop.triage.tags import around
 from kvtop.triage.values import SYSTEM, role
 
 _HEADER = re.compile(r"x-anthropic-billing-header:[^\n]*", re.IGNORECASE)

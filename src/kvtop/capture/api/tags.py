@@ -58,15 +58,17 @@ def _outermost(found: list[Block]) -> Iterator[Block]:
 
 def without(text: str) -> str:
     """The text without its blocks; the text itself where nothing else is in it."""
-    found = blocks(text)
-    if not found:
-        return text
+    rest = outside(text)
+    return rest if rest.strip() else text
+
+
+def outside(text: str) -> str:
+    """What stands in none of its blocks."""
     out, at = [], 0
-    for block in found:
+    for block in blocks(text):
         out.append(text[at : block.start])
         at = block.end
-    rest = "".join([*out, text[at:]])
-    return rest if rest.strip() else text
+    return "".join([*out, text[at:]])
 
 
 def around(text: str, at: int) -> list[str]:
