@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,8 +44,8 @@ class Linked:
     """A hash over the chain up to each message."""
     roles: str
     """A letter for each message of the chain."""
-    first_size: int
-    """Bytes of the first message."""
+    sizes: array[int]
+    """Bytes of each message of the chain."""
     rest: tuple[str, int]
     """Of a prompt without messages: digest and size of its last, partial piece."""
     tools: int
@@ -71,6 +72,10 @@ class Linked:
     contents: frozenset[str] = frozenset()
     replies: frozenset[str] = frozenset()
     """What of the contents the model has said."""
+
+    def weight(self, contents: frozenset[str]) -> int:
+        """Bytes of its messages that are among these."""
+        return sum(size for digest, size in zip(self.chain, self.sizes, strict=True) if digest in contents)
 
     def runs_at(self, at: float) -> bool:
         """Whether it was in flight then. Of an import the end is known from the start, and its clock is coarse."""
@@ -117,7 +122,7 @@ def linked(turn: Captured) -> Linked:
         chain=chain,
         prefixes=_prefixes(chain),
         roles="".join(_role(part) for part in talk),
-        first_size=talk[0].size if talk else 0,
+        sizes=array("Q", (part.size for part in talk)),
         rest=rest,
         tools=hash(tuple(tools)),
         head=hash(tuple(part.digest for part in head if part in system)),
