@@ -111,6 +111,16 @@ async def test_without_a_parent_the_longest_common_beginning_decides(shop: Shop)
     assert (await cases.base(cases.turn(last))).id == near
 
 
+async def test_a_first_turn_that_holds_another_ones_question_and_its_answer_goes_on_with_that(shop: Shop) -> None:
+    long = " ".join(f"w{n}" for n in range(200))  # the shop says it thirty times
+    asked = shop.turn([long])
+    shop.turn(["other"], talk="c1", conversation="c7")  # the same head, and later
+    broken = shop.turn([f"Note. {long}", "yes", "and then?"], conversation="c8")
+    cases = book(shop)
+    found = (await cases.diff(cases.turn(broken))).diff
+    assert (found.old, [cause.kind for cause in found.causes]) == (str(asked), [Kind.TEXT_EDITED])
+
+
 @pytest.mark.parametrize("odd", [{"schema": TURNED}, {"salt": "s"}])
 async def test_after_a_turn_that_stepped_aside_the_one_before_it_counts(shop: Shop, odd: dict[str, Any]) -> None:
     first = shop.turn(["one"])

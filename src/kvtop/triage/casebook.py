@@ -16,6 +16,7 @@ from kvtop.model.own import OwnRequest, of_server
 from kvtop.model.shown_turn import CONTINUES
 from kvtop.triage import agent, baseline, gone_back, seen
 from kvtop.triage.apart import two_conversations
+from kvtop.triage.continued import BEGINS, broken_off, goes_on
 from kvtop.triage.cost import costed
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
 from kvtop.triage.engine import Engine, Layers
@@ -177,11 +178,12 @@ class Casebook:
         # A turn of its own conversation says why its prompt broke, also where another one's shares more of its head.
         own = [one for one in old if parent is None or turn.conversation in (None, one.conversation)]
         own = self._with_its_salt(turn, own)
-        nearest = baseline.nearest(turn, parent, own)
+        broken = broken_off(turn, own[-OWN:], self._prompt) if parent is None else None
+        nearest = broken or baseline.nearest(turn, parent, own)
         if self.server is None or self._known.engine is None:
             return nearest, None
         expected, ids = await self._expected(turn, self._candidates(turn, old, nearest, parent))
-        return baseline.nearest(turn, parent, own, ids, self._known.unit or 1), expected
+        return broken or baseline.nearest(turn, parent, own, ids, self._known.unit or 1), expected
 
     def _with_its_salt(self, turn: Captured, old: list[Captured]) -> list[Captured]:
         """Those that it could read from; all, where there are none."""
@@ -352,7 +354,8 @@ class Casebook:
         if causes:
             told, before = self.talk(new)
             causes = seen_before(causes, told, same_pair=before == base.id)
-        if new.relation in APART and base.conversation != new.conversation:
+        apart = new.relation in APART and base.conversation != new.conversation
+        if apart and not (new.relation in BEGINS and goes_on(made.comparison)):
             causes = two_conversations(causes, made.comparison, made.diff.tokens.common, self._known.unit)
         if any(cause.kind is Kind.ROLLED_BACK for cause in causes):
             causes = gone_back.named(causes, new, self.before(new))
