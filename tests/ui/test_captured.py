@@ -269,7 +269,8 @@ async def test_a_store_that_cannot_be_written_is_told_above_the_turns() -> None:
     view = boxes.captured(unwritten=why)
     assert "turns wait: database or disk is full" in await look(view)
     assert f"turns wait: {why}" in await look(view, 120, 36)
-    assert f"turns wait: the store cannot be written: {why}" in await look(view, 200, 50)
+    assert f"turns wait: {why}" in await look(view, 200, 50)
+    assert "turns wait: the store cannot be written: no room" in await look(boxes.captured(unwritten="no room"))
 
 
 async def test_a_tap_that_captured_nothing_yet_says_so() -> None:
