@@ -74,8 +74,8 @@ def test_a_text_is_the_shells(tmp_path: Path) -> None:
         ("echo first >&2; echo 'no\x1b[31m way' >&2; exit 3", r"failed: exit status 3: no\x1b[31m way"),
         ("exit 4", "failed: exit status 4"),
         ("kill -9 $$", "failed: signal 9"),
-        (["/nowhere/at/all"], "could not be started: No such file or directory"),
-        (["/"], "could not be started: Permission denied"),
+        (["/nowhere/at/all"], "could not be started: /nowhere/at/all: No such file or directory"),
+        (["/"], "could not be started: /: Permission denied"),
         (["a\0b"], "could not be started: embedded null byte"),
     ],
 )

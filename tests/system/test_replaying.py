@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import Exchange, serving, vllm
 from msgspec.structs import replace
 
 from kvtop.capture.store.store import Store
@@ -26,6 +27,7 @@ from kvtop.sim.server import SimBox
 from kvtop.sim.thread import BoxThread
 from kvtop.triage import replay_notes
 from kvtop.triage.kinds import Kind
+from kvtop.triage.replay_server import ReplayServer
 from kvtop.triage.replayed import Name, Run
 from kvtop.worker import Worker
 
@@ -128,3 +130,22 @@ async def test_one_that_is_given_up_ends_and_the_next_one_has_its_thread(asked: 
     await asyncio.gather(first, return_exceptions=True)
     assert first.cancelled()
     assert (await replaying.offer(id)).pair.new == f"turn {id}"
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_request_that_is_cut_off_where_vllm_answered_before_asks_for_no_other_url(known: bool) -> None:
+    async def handle(exchange: Exchange) -> None:
+        if exchange.path == "/metrics":
+            await vllm()(exchange)
+        else:
+            exchange.close()
+
+    async with serving(handle) as box:
+        server = ReplayServer(box.url)
+        if known:
+            await server.scrape()
+        with pytest.raises(KvtopError, match="closes the connection without an answer") as caught:
+            await server.post("/v1/chat/completions", b"{}")
+        await server.aclose()
+    said = f"{caught.value.what}; {caught.value.fix}"
+    assert ("does it want https?" in said, "name the URL" in said) == (not known, not known)

@@ -264,6 +264,15 @@ async def test_a_store_that_cannot_be_read_is_one_line() -> None:
     assert "captured turns: /home/x/turns.db was written" in await look(boxes.captured(problem=problem))
 
 
+async def test_a_store_that_cannot_be_written_is_told_above_the_turns() -> None:
+    why = "/home/somebody/data/turns.db cannot be written or read: database or disk is full"
+    view = boxes.captured(unwritten=why)
+    assert "turns wait: database or disk is full" in await look(view)
+    assert f"turns wait: {why}" in await look(view, 120, 36)
+    assert f"turns wait: {why}" in await look(view, 200, 50)
+    assert "turns wait: the store cannot be written: no room" in await look(boxes.captured(unwritten="no room"))
+
+
 async def test_a_tap_that_captured_nothing_yet_says_so() -> None:
     view = boxes.captured()
     server = replace(view.servers[0], turns=boxes.turns(), tap=replace(view.servers[0].tap, captured=0))

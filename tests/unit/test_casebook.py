@@ -17,6 +17,7 @@ from kvtop.capture.store.store import Store
 from kvtop.capture.turn import Captured, Record, Source, TurnState
 from kvtop.triage.casebook import Casebook, Known, NotFound
 from kvtop.triage.engine import Engine
+from kvtop.triage.ids import pack, unpack
 from kvtop.triage.kinds import Kind, Verdict
 from kvtop.triage.prompt import Prompt
 from kvtop.triage.seen import KvFacts, Server
@@ -109,6 +110,33 @@ async def test_without_a_parent_the_longest_common_beginning_decides(shop: Shop)
     last = shop.turn(["one", "yes", "two"], talk="c1")
     cases = book(shop)
     assert (await cases.base(cases.turn(last))).id == near
+
+
+async def test_a_first_turn_that_holds_another_ones_question_and_its_answer_goes_on_with_that(shop: Shop) -> None:
+    long = " ".join(f"w{n}" for n in range(200))  # the shop says it thirty times
+    asked = shop.turn([long])
+    shop.turn(["other"], talk="c1", conversation="c7")  # the same head, and later
+    broken = shop.turn([f"Note. {long}", "yes", "and then?"], conversation="c8")
+    cases = book(shop)
+    found = (await cases.diff(cases.turn(broken))).diff
+    assert (found.old, [cause.kind for cause in found.causes]) == (str(asked), [Kind.TEXT_EDITED])
+
+
+class Backwards(WordServer):
+    """As many tokens as there are, in a wrong order."""
+
+    def encode(self, text: str) -> bytes:
+        return pack(unpack(super().encode(text))[::-1])
+
+
+async def test_tokens_that_cannot_be_those_of_the_server_leave_the_texts_to_decide(shop: Shop) -> None:
+    first = shop.turn(["one " * 90])
+    second = shop.turn(["one " * 90, "yes", "two"], parent=first, prompt_tokens=9_000, cached_tokens=256)
+    cases = Casebook(shop.store, Backwards(), Known(engine=Engine(block=16)))
+    found = await cases.why(cases.turn(second))
+    assert found.diff is not None and (found.diff.method, found.expected_cached_tokens) == ("text", None)
+    assert "are not believed" in found.diff.notes[-1] and not found.rules_out
+    assert (await cases.diff(cases.turn(second))).diff.notes == found.diff.notes
 
 
 @pytest.mark.parametrize("odd", [{"schema": TURNED}, {"salt": "s"}])

@@ -167,6 +167,30 @@ def test_history_edited_on_the_way_goes_on() -> None:
     assert box.turn("5", put_in) == Where("1", "4", "next")
 
 
+def test_a_long_first_message_goes_on_whatever_is_put_in_before_it() -> None:
+    box = Recorder()
+    box.turn("1", ["u 9000:look"])
+    assert box.turn("2", ["u note", "u 9000:look", "a x", "u more"]) == Where("1", "1", "next")
+    box = Recorder()
+    old = ["u 400:one", "a ok", "u 400:two", "a ok", "u 400:three"]
+    box.turn("1", old)
+    assert box.turn("2", ["u 400:edited one", *old[1:], "a ok", "u four"]) == Where("1", "1", "next")
+
+
+def test_a_short_message_or_one_that_was_not_answered_goes_on_with_nothing() -> None:
+    for said, rest in (("u look", ["a x", "u more"]), ("u 9000:look", [])):
+        box = Recorder()
+        box.turn("1", [said])
+        assert box.turn("2", ["u note", said, *rest]) == Where("2", None, "first")
+
+
+def test_small_talk_ties_no_turn_to_another_program() -> None:
+    box = Recorder()
+    box.turn("1", ["u 9000:one task", "a ok", "u and then?"])
+    other = ["u 9000:quite another", "a ok", "u and then?"]
+    assert box.turn("2", other, agent="other") == Where("2", None, "first")
+
+
 def test_a_reminder_that_moves_with_the_newest_message_splits_nothing() -> None:
     box = Recorder()
     hints = {"x-session-id": "s1"}

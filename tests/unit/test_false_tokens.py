@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import msgspec
 import pytest
+from captured_turns import FULL
 from triage_server import WordServer, sent
 
 from kvtop.errors import KvtopError
 from kvtop.sources.http import Answer
 from kvtop.triage import prompted
 from kvtop.triage.differ import diverge
-from kvtop.triage.ids import pack
+from kvtop.triage.doubt import doubt
+from kvtop.triage.ids import pack, unpack
 from kvtop.triage.prompt import Prompt
 
 
@@ -58,3 +61,33 @@ def test_what_a_template_may_well_print_alike_is(new: Prompt) -> None:
 )
 def test_a_count_that_is_not_that_of_its_ids(body: bytes, ids: list[int] | None) -> None:
     assert prompted.tokens(Answer(200, {}, body)) == ids
+
+
+class Backwards(WordServer):
+    """As many tokens as there are, in a wrong order."""
+
+    def encode(self, text: str) -> bytes:
+        return pack(unpack(super().encode(text))[::-1])
+
+
+SAME = " ".join(f"rule{n}" for n in range(900))
+ASKED = {"old": f"{SAME} one", "new": f"{SAME} two and more"}
+APART = {"old": f"one {SAME}", "new": f"two {SAME}"}
+
+
+@pytest.mark.parametrize(
+    ("said", "cached", "server", "doubted"),
+    [
+        (ASKED, 768, Backwards(), True),
+        (ASKED, 16, Backwards(), False),  # the cache does not contradict it
+        (ASKED, 768, WordServer(), False),  # its tokens agree
+        (APART, 768, WordServer(), False),  # the texts do not: another prompt left it there
+        (ASKED, None, Backwards(), False),
+    ],
+)
+def test_tokens_are_doubted_where_the_cache_and_the_texts_contradict_them(
+    said: dict[str, str], cached: int | None, server: WordServer, doubted: bool
+) -> None:
+    found = asyncio.run(diverge(sent(prompt(said["old"])), sent(prompt(said["new"])), server))
+    turn = msgspec.structs.replace(FULL, prompt_tokens=1_900, cached_tokens=cached)
+    assert bool(doubt(found, turn, None, 16)) is doubted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -55,6 +56,24 @@ def test_usage_goes_before_the_counters() -> None:
 def test_what_went_past_the_tap_stays_and_the_order_is_by_the_ends() -> None:
     rows = merge([tap(8, 30.0), tap(7, 10.0)], [row(3, 30.5), row(2, 20.5, prompt=77), row(1, 10.5)])
     assert [(t.source, t.id) for t in rows] == [("tap", 8), ("metrics", 2), ("tap", 7)]
+
+
+def test_tokens_that_a_version_does_not_count_are_not_unequal() -> None:
+    """Old servers have no histogram of generated tokens."""
+    rows = [replace(row(2, 30.2, prompt=900), completion_tokens=None), replace(row(1, 10.4), completion_tokens=None)]
+    made = merge([tap(7, 10.0)], rows, 0.5, [own(30.0, 900, 600)])
+    assert [(t.name, t.past_tap, t.prefill_s) for t in made] == [("r1", False, None), ("7", False, 1.5)]
+
+
+@pytest.mark.parametrize(
+    ("unsure", "past"), [(None, True), ((0.0, 5.0), True), ((12.0, math.inf), False), ((5.0, 9.5), False)]
+)
+def test_what_may_have_gone_through_without_being_recorded_is_not_said_to_have_gone_past(
+    unsure: tuple[float, float] | None, past: bool
+) -> None:
+    counted = replace(row(1, 14.0), started_at=11.0)
+    (one,) = Ended().of((), (counted,), 0.5, False, unsure=unsure)
+    assert one.past_tap is past
 
 
 def test_two_alike_take_a_row_each() -> None:

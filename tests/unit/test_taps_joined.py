@@ -13,6 +13,7 @@ from msgspec.structs import replace as changed
 
 from kvtop.capture.control.running import Mapped, Running
 from kvtop.capture.store.store import Store
+from kvtop.capture.tap.ended import Missed
 from kvtop.capture.turn import Captured, Route, TurnState
 from kvtop.config import Server
 from kvtop.live.joined import Joined
@@ -359,3 +360,28 @@ async def test_a_box_that_fills_the_store_itself_is_captured_from_its_own_begin_
     assert [turn.past_tap for turn in by_itself.turns] == [True]
     tapped = Joined(Told(), taps, NO_REPLAYS, Thresholds(), lambda: None).view(view, 110.4)  # type: ignore[arg-type]
     assert [turn.past_tap for turn in tapped.turns] == [False]
+
+
+async def test_a_store_that_cannot_be_written_is_told_and_its_turns_never_went_past_the_tap() -> None:
+    taps = Taps(list, Inline("taps"), Time().sleep)
+    full = Missed(unwritten="disk is full", unwritten_since=1_764_400_000.0)
+    record = Running(
+        name="t", pid=1, birth="x", since="2025-11-29T00:00:00Z", drain_s=1.0, store="/t", missed=full,
+        mappings=[Mapped("127.0.0.1:8001", URL)],
+    )  # fmt: skip
+    at = 1_764_400_100.0
+    counted = Turn(3, at, started_at=at - 10.0, prompt_tokens=1_000, duration_s=10.0)
+    view = ServerView(URL, URL, State.UP, turns=(counted,), last_good_at=at)
+    joined = Joined(Told(), taps, NO_REPLAYS, Thresholds(), lambda: None)  # type: ignore[arg-type]
+
+    def seen(missed: Missed, now: float) -> tuple[str | None, bool]:
+        taps.here, taps.version = (changed(record, missed=missed),), taps.version + 1
+        made = joined.view(view, now)
+        return made.tap and made.tap.unwritten, made.turns[0].past_tap
+
+    assert seen(full, at + 1) == ("disk is full", False)
+    assert seen(Missed(), at + 5) == ("", False), "it may have been among those that waited"
+    later = replace(counted, id=4, ended_at=at + 30, started_at=at + 20)
+    view = replace(view, turns=(later,))
+    assert seen(Missed(), at + 40) == ("", True)
+    assert seen(Missed(connections=1, bytes=9, first_at=at + 10, last_at=at + 25), at + 40) == ("", False)

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace as with_
 from triage_scenes import LAW, NEW, SERVER, T, diff, sample, scene, turn
 
-from kvtop.capture.turn import TurnState
+from kvtop.capture.turn import Route, TurnState
 from kvtop.triage.in_a_row import finding
 from kvtop.triage.kinds import Because, Kind, Varies, Verdict, Who
 from kvtop.triage.result import Cause, Phases
@@ -49,6 +49,12 @@ def test_the_prefix_broke() -> None:
     assert "12,608 cached, which is what the prompt allows" in found.evidence[1]
     assert found.rules_out == ("a lost cache: the engine gave all that this prompt could have had",)
     assert (found.expected_cached_tokens, found.cached_tokens, found.diff is None) == (12_608, 12_608, False)
+
+
+def test_nothing_is_claimed_of_a_route_that_is_not_known() -> None:
+    found = why(Seen(with_(WELL, route=Route.OTHER)))
+    assert found.verdict is Verdict.UNKNOWN and "nothing to mend" not in found.sentence
+    assert found.sentence.endswith("kvtop does not know its route, so its prompt was compared with none")
 
 
 def test_two_causes_are_both_told() -> None:

@@ -114,7 +114,9 @@ def ran(
             start_new_session=True,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        return f"could not be started: {printable(str(getattr(error, 'strerror', None) or error))}"
+        name = getattr(error, "filename", None)
+        why = str(getattr(error, "strerror", None) or error)
+        return f"could not be started: {printable(f'{name}: {why}' if isinstance(name, str) else why)}"
     assert child.stderr is not None
     tail = _Tail(child.stderr)
     child.stderr = None  # `communicate` would keep all of it

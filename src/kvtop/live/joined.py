@@ -11,7 +11,7 @@ from kvtop.live.replays import Replays
 from kvtop.live.taps import Taps
 from kvtop.model import own
 from kvtop.model.judge import Thresholds
-from kvtop.model.merged import EDGE_S, LATE_S, Ended, in_flight, numbered_apart, tokens_of
+from kvtop.model.merged import EDGE_S, LATE_S, Ended, Span, in_flight, numbered_apart, overlap, tokens_of
 from kvtop.model.others import of_others
 from kvtop.model.own import OwnRequest
 from kvtop.model.shown_turn import Turn
@@ -58,7 +58,8 @@ class Joined:
         if known is not None and known[0] is view and known[1] == mark:
             return known[2]
         by_itself = self._recorded_since() is not None
-        tap = TapView(captured, listens, problem=self._captures.problem, by_itself=by_itself)
+        unwritten = self._taps.unwritten(url)
+        tap = TapView(captured, listens, problem=self._captures.problem, unwritten=unwritten, by_itself=by_itself)
         unknown = replace(tap, captured=0)  # on which engine a captured turn ran is not known
         if view.engine is None:
             made = self._made(view, url, tap, asked, now)
@@ -93,8 +94,10 @@ class Joined:
         beside = tap.captured > 0
         flying = in_flight(captured, view.turns, beside, running)
         merged = self._ended.setdefault(view.url, Ended())
-        turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since, beside, recent))
-        share, passed_by = self._certain((view.url, view.window_key), now, *_through(view, turns, since, asked))
+        unsure = self._taps.unsure(url, now)
+        turns = (*flying, *merged.of(self._captures.ended(url, moment), counted, since, beside, recent, unsure=unsure))
+        through = _through(view, turns, since, asked, unsure)
+        share, passed_by = self._certain((view.url, view.window_key), now, *through)
         tap = replace(tap, share=share, passed_by_tokens=passed_by)
         unasked, unsent = self._captures.no_usage(url)
         tap = replace(tap, no_details=self._captures.no_details(url), no_usage=unasked, usage_unsent=unsent)
@@ -117,12 +120,14 @@ class Joined:
 
 
 def _through(
-    view: ServerView, turns: Sequence[Turn], since: float | None, asked: Sequence[OwnRequest]
+    view: ServerView, turns: Sequence[Turn], since: float | None, asked: Sequence[OwnRequest], unsure: Span | None
 ) -> tuple[float | None, int | None]:
     """(Share of the window's prompt tokens that went through the tap, at most; those that did not, at least), where one
-    ran that long. kvtop's own replays are no part of them."""
+    ran that long, and recorded what it saw. kvtop's own replays are no part of them."""
     prompt, seconds, end = view.window.all.cached.prompt_tokens, view.window.window_s, view.last_good_at
     if prompt is None or seconds is None or end is None:
+        return None, None
+    if unsure is not None and overlap((end - seconds, end), unsure):
         return None, None
     prompt -= min(prompt, own.tokens_counted(asked, end - seconds - EDGE_S, end + EDGE_S))
     if prompt <= 0 or since is None or since > end - seconds:

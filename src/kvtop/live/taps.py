@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from kvtop.live.endpoint import Sleep, rest
 from kvtop.model.here import same_port_here
+from kvtop.model.merged import Span
 from kvtop.worker import Caller, Hangs
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class Taps:
         """Grows with every change."""
         self._read, self._worker, self._sleep = read, worker, sleep
         self._soon = asyncio.Event()
+        self._unwritten: dict[str, Span] = {}
+        """Server -> when a tap to it could not write its store, as far as that was seen."""
 
     async def run(self, changed: Callable[[], None]) -> None:
         while True:
@@ -76,13 +80,41 @@ class Taps:
 
     def since(self, url: str) -> float | None:
         """Unix time since when one that records leads to that server; None where none does."""
+        began = [_unix(record.since) for record in self._recording(url)]
+        return min((at for at in began if at is not None), default=None)
+
+    def unwritten(self, url: str) -> str:
+        """Why one that leads to that server cannot write its store; empty where they all can."""
+        missed = (record.missed for record in self._recording(url))
+        return next((one.unwritten for one in missed if one is not None and one.unwritten is not None), "")
+
+    def unsure(self, url: str, now: float) -> Span | None:
+        """From when to when what went through them to that server may not be in the store, all in all: it could not be
+        written, or the recorder did not keep up. `now`: Unix time."""
+        spans: list[Span] = []
+        waits: list[float] = []
+        for missed in (one for record in self._recording(url) if (one := record.missed) is not None):
+            if missed.unwritten is not None:
+                waits.append(missed.unwritten_since if missed.unwritten_since is not None else 0.0)
+            if missed.first_at is not None:
+                over = missed.behind_since is None and missed.last_at is not None
+                spans.append((missed.first_at, missed.last_at or now if over else math.inf))
+        before = self._unwritten.get(url)
+        if waits:
+            before = self._unwritten[url] = (min([*waits, *([before[0]] if before else [])]), math.inf)
+        elif before is not None and before[1] == math.inf:
+            before = self._unwritten[url] = (before[0], now)
+        spans += [before] if before else []
+        return (min(start for start, _ in spans), max(end for _, end in spans)) if spans else None
+
+    def _recording(self, url: str) -> list[Running]:
+        """Those that lead to that server and record."""
         place = same_port_here(url)
-        began = [
-            _unix(record.since)
+        return [
+            record
             for record in self.here
             if record.store is not None and any(same_port_here(m.upstream) == place for m in record.mappings)
         ]
-        return min((at for at in began if at is not None), default=None)
 
 
 def _unix(text: str) -> float | None:

@@ -18,6 +18,8 @@ from kvtop.model.own import OwnRequest
 from kvtop.model.shown_turn import Turn
 from kvtop.model.timing import waited_s
 
+Span = tuple[float, float]
+"""From one Unix time to another; infinite where it goes on."""
 _NUMBERS = frozenset(
     {"prompt_tokens", "cached_tokens", "new_tokens", "completion_tokens", "queue_s", "prefill_s", "decode_s"}
 )
@@ -56,8 +58,8 @@ class Ended:
     """Merges what ended, and remembers the last result: there may be thousands, and mostly nothing has changed."""
 
     def __init__(self) -> None:
-        self._of: tuple[Sequence[Turn], Sequence[Turn], float | None, bool, Sequence[OwnRequest]]
-        self._of = ((), (), None, False, ())
+        self._of: tuple[Sequence[Turn], Sequence[Turn], float | None, bool, Sequence[OwnRequest], Span | None]
+        self._of = ((), (), None, False, (), None)
         self._made: tuple[Turn, ...] = ()
 
     def of(
@@ -67,14 +69,17 @@ class Ended:
         tapped_since: float | None,
         beside: bool,
         own: Sequence[OwnRequest] = (),
+        *,
+        unsure: Span | None = None,
     ) -> tuple[Turn, ...]:
         """Both lists of turns that ended, newest first, as one. `tapped_since`: Unix time since when a tap runs: what
         is counted later and not captured went past it. `beside`: turns of this server were captured, whether they have
-        ended or not. `own`: what kvtop's replays asked of this server."""
-        known, rows, since, apart, asked = self._of
-        if captured is not known or counted != rows or (since, apart, asked) != (tapped_since, beside, own):
-            self._of = (captured, counted, tapped_since, beside, own)
-            self._made = _merged(captured, counted, tapped_since, beside, own)
+        ended or not. `own`: what kvtop's replays asked of this server. `unsure`: when what went through a tap may not
+        have been recorded."""
+        known, rows, *others = self._of
+        if captured is not known or counted != rows or others != [tapped_since, beside, own, unsure]:
+            self._of = (captured, counted, tapped_since, beside, own, unsure)
+            self._made = _merged(captured, counted, tapped_since, beside, own, unsure=unsure)
         return self._made
 
 
@@ -91,6 +96,8 @@ def _merged(
     tapped_since: float | None,
     beside: bool,
     own: Sequence[OwnRequest],
+    *,
+    unsure: Span | None,
 ) -> tuple[Turn, ...]:
     ended = list(captured)
     if own:
@@ -102,7 +109,7 @@ def _merged(
     left = [row for row in left if row.n > 1 or not pairs.by_time(row)]
     left = pairs.in_part(left)
     if tapped_since is not None:
-        left = [_past(row, tapped_since) for row in left]
+        left = [_past(row, tapped_since, unsure) for row in left]
     if own:
         left += (turn for turn in ended if turn.own)
         ended = [turn for turn in ended if not turn.own]
@@ -114,10 +121,18 @@ def _end(turn: Turn) -> float:
     return turn.ended_at or turn.started_at or 0.0
 
 
-def _past(row: Turn, since: float) -> Turn:
-    """A row that no captured turn stands for went past the tap, where one ran from before its start on."""
-    began = row.started_at if row.started_at is not None else (row.ended_at or 0.0) - (row.duration_s or 0.0) - LATE_S
-    return replace(row, past_tap=True) if began >= since else row
+def _past(row: Turn, since: float, unsure: Span | None) -> Turn:
+    """A row that no captured turn stands for went past the tap, where one ran from before its start on, and recorded
+    what it saw."""
+    end = row.ended_at or 0.0
+    began = row.started_at if row.started_at is not None else end - (row.duration_s or 0.0) - LATE_S
+    unknown = unsure is not None and overlap((began, end), unsure)
+    return replace(row, past_tap=True) if began >= since and not unknown else row
+
+
+def overlap(one: Span, other: Span) -> bool:
+    """Whether they may have a moment in common: what happens is told a little later."""
+    return one[0] <= other[1] + LATE_S and other[0] - LATE_S <= one[1]
 
 
 class _Pairs:
@@ -241,8 +256,8 @@ def _equal(turn: Turn, row: Turn) -> bool:
 
 
 def _same_prompt(turn: Turn, row: Turn) -> bool:
-    out = turn.completion_tokens
-    return turn.prompt_tokens == row.prompt_tokens and (out is None or out == row.completion_tokens)
+    outs = turn.completion_tokens, row.completion_tokens  # what was not told is not unequal
+    return turn.prompt_tokens == row.prompt_tokens and (None in outs or outs[0] == outs[1])
 
 
 def _untold(turn: Turn, row: Turn) -> bool:

@@ -114,6 +114,8 @@ class TapView:
     """Those without usage whose client asked for it, or of which that is not known."""
     problem: str = ""
     """Why the store cannot be read; empty where it can."""
+    unwritten: str = ""
+    """Why a tap that runs cannot write its store, so that turns wait for it; empty where it can."""
     by_itself: bool = False
     """The server fills the store itself, without a tap: the box of the demo."""
 

@@ -88,6 +88,8 @@ class HttpClient:
         self._tls: ssl.SSLContext | None = None
         self.connections = 0
         """Connections opened so far: a new one may mean a new server."""
+        self.speaks = False
+        """It has answered in HTTP before, here or somebody else: no other scheme is to be tried."""
 
     async def get(self, path: str, headers: Sequence[tuple[str, str]] = ()) -> Answer:
         """One answer, whole, within the timeout counted from the first step to the last byte. Raises HttpFailure."""
@@ -117,6 +119,7 @@ class HttpClient:
                 # A cancelled or failed exchange leaves the connection in the middle of an answer.
                 self._drop()
                 raise
+            self.speaks = True
             return answer
 
     async def aclose(self) -> None:
@@ -141,7 +144,7 @@ class HttpClient:
         try:
             return await self._exchange(self._link, ask, progress)
         except _Dropped:
-            hint = "" if self._endpoint.tls else " (does it want https?)"
+            hint = "" if self._endpoint.tls or self.speaks else " (does it want https?)"
             raise HttpFailure(State.HTTP_ERROR, f"closes the connection without an answer{hint}") from None
 
     async def _connect(self) -> _Link:

@@ -30,6 +30,11 @@ def before(turn: Captured, turns: Iterable[Captured], limit: int = LOOKED_AT) ->
     return sorted(found, key=_order)[-limit:] if limit > 0 else []
 
 
+def has_prompt(turn: Captured) -> bool:
+    """It asked for a text to be gone on with."""
+    return turn.route in (Route.CHAT, Route.COMPLETIONS, Route.RESPONSES, Route.MESSAGES)
+
+
 def was_read(old: Captured, at: float | None = None) -> bool | None:
     """Whether the prefill of a turn had ended (at a Unix time), so that all of its prompt was in the cache.
 

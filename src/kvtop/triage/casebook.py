@@ -9,21 +9,24 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kvtop.capture.slow import RATED, usual_rate
-from kvtop.capture.turn import Captured, Route, TurnState
+from kvtop.capture.turn import Captured, TurnState
 from kvtop.errors import KvtopError
 from kvtop.model.judge import Thresholds
 from kvtop.model.own import OwnRequest, of_server
 from kvtop.model.shown_turn import CONTINUES
 from kvtop.triage import agent, baseline, gone_back, seen
 from kvtop.triage.apart import two_conversations
+from kvtop.triage.continued import BEGINS, broken_off, goes_on
 from kvtop.triage.cost import costed
 from kvtop.triage.differ import Cache, Counted, Divergence, Sent, Server, diverge
+from kvtop.triage.doubt import doubt
 from kvtop.triage.engine import Engine, Layers
 from kvtop.triage.judge import read
 from kvtop.triage.kinds import Kind
 from kvtop.triage.kv_facts import Told
 from kvtop.triage.overlap import shared
-from kvtop.triage.prompt import Prompt
+from kvtop.triage.prompt import Prompt, reads_nothing
+from kvtop.triage.proxies import through_proxy
 from kvtop.triage.recurrence import seen_before
 from kvtop.triage.result import Cause, Why
 from kvtop.triage.reuse import Expected, History
@@ -43,7 +46,6 @@ AROUND = 64
 """Turns before and after one that may have taken something from it."""
 TALK = 60
 """Turns of an agent in which a cause is looked for again."""
-_PROXIES = ("via", "x-forwarded-for", "x-litellm-", "x-bifrost-", "x-portkey-", "x-openrouter-", "cf-ray")
 
 
 class Turns(Protocol):
@@ -122,7 +124,7 @@ class Casebook:
     def latest(self) -> Captured:
         """The newest turn with a prompt. Raises NotFound."""
         for turn in self._store.turns(last=200):
-            if _has_prompt(turn):
+            if baseline.has_prompt(turn):
                 return self.turn(turn.id)
         raise NotFound("no turn with a prompt is captured yet", "kvtop tap captures them")
 
@@ -130,12 +132,12 @@ class Casebook:
         """Those of the same model and upstream before it, oldest first, with their outlines."""
         rows = self._store.turns(last=20 * LOOKED_AT, before_id=turn.id)
         rows += [] if turn.source.value == "tap" else self._store.turns(last=20 * LOOKED_AT, since_id=turn.id)
-        rows = [row for row in rows if _has_prompt(row)]
+        rows = [row for row in rows if baseline.has_prompt(row)]
         near = baseline.before(turn, rows, LOOKED_AT)
         if turn.conversation is not None:  # its own last turns may be longer ago
             own = self._store.turns(last=OWN, conversation=turn.conversation, before_id=turn.id)
             known = {row.id for row in near}
-            near += [row for row in baseline.before(turn, filter(_has_prompt, own), OWN) if row.id not in known]
+            near += [row for row in baseline.before(turn, filter(baseline.has_prompt, own), OWN) if row.id not in known]
             near.sort(key=lambda row: (row.started_at, row.id))
         found = [self._store.turn(row.id) for row in near]
         return [one for one in found if one is not None]
@@ -175,11 +177,12 @@ class Casebook:
         # A turn of its own conversation says why its prompt broke, also where another one's shares more of its head.
         own = [one for one in old if parent is None or turn.conversation in (None, one.conversation)]
         own = self._with_its_salt(turn, own)
-        nearest = baseline.nearest(turn, parent, own)
+        broken = broken_off(turn, own[-OWN:], self._prompt) if parent is None else None
+        nearest = broken or baseline.nearest(turn, parent, own)
         if self.server is None or self._known.engine is None:
             return nearest, None
         expected, ids = await self._expected(turn, self._candidates(turn, old, nearest, parent))
-        return baseline.nearest(turn, parent, own, ids, self._known.unit or 1), expected
+        return broken or baseline.nearest(turn, parent, own, ids, self._known.unit or 1), expected
 
     def _with_its_salt(self, turn: Captured, old: list[Captured]) -> list[Captured]:
         """Those that it could read from; all, where there are none."""
@@ -192,7 +195,7 @@ class Casebook:
         if turn.parent is None or turn.relation not in CONTINUES:
             return None
         parent = self._store.turn(turn.parent)
-        fit = parent is not None and _has_prompt(parent) and parent.state is not TurnState.FAILED
+        fit = parent is not None and baseline.has_prompt(parent) and parent.state is not TurnState.FAILED
         return parent if fit and parent is not None and self._readable(parent) else None
 
     def _candidates(
@@ -228,7 +231,7 @@ class Casebook:
             if one.id in known and self.sent(one).prompt.inputs.get("cache_salt") == salt:
                 history.add(baseline.earlier(one, known[one.id].ids, turn, known[one.id].reply))
         expected = history.expect(mine.ids)
-        if expected is not None and _reads_nothing(self.sent(turn).prompt):
+        if expected is not None and reads_nothing(self.sent(turn).prompt):
             expected = replace(expected, tokens=0, at_most=0, exact=True)  # it reads no cached block
         return expected, {id: counted.ids for id, counted in known.items()}
 
@@ -275,7 +278,7 @@ class Casebook:
         they did. Raises KvtopError."""
         base, expected = await self.baseline(new)
         asked = old or self._there(base, new)
-        found = await self._diverged(asked, new, expected)
+        found, expected = await self._believed(asked, new, expected)
         if base is not None and asked.id == base.id:
             made = judged(self._scene(new, base, expected, found))  # what evicts tells nothing of prices
             return replace(found, diff=made.diff or found.diff)
@@ -294,8 +297,10 @@ class Casebook:
 
     async def why(self, turn: Captured) -> Why:
         """The verdict on it. Raises KvtopError."""
-        base, expected = await self.baseline(turn) if _has_prompt(turn) else (None, None)
-        found = await self._diverged(base, turn, expected) if base is not None else None
+        base, expected = await self.baseline(turn) if baseline.has_prompt(turn) else (None, None)
+        found = None
+        if base is not None:
+            found, expected = await self._believed(base, turn, expected)
         scene = self._scene(turn, base, expected, found)
         scene = replace(scene, shared=await shared(scene, self._ids), events=await self._told(turn, scene.source))
         return judged(scene)
@@ -342,15 +347,27 @@ class Casebook:
             return None
         return await self._events.facts(turn, self.sent(turn).prompt, (await self.counted(turn)).ids, source)
 
-    async def _diverged(self, base: Captured, new: Captured, expected: Expected | None) -> Divergence:
-        made = await diverge(
-            self.sent(base), self.sent(new), self.server, self.cache(new, expected), gateway=_through_proxy(new)
-        )
+    async def _believed(
+        self, base: Captured, new: Captured, expected: Expected | None
+    ) -> tuple[Divergence, Expected | None]:
+        """Their divergence, and what is expected of it; by the texts alone where the server's tokens cannot be true."""
+        found = await self._diverged(base, new, expected, self.server)
+        if not (why := doubt(found, new, expected, self._known.unit or 1)):
+            return found, expected
+        found = await self._diverged(base, new, None, None)
+        return replace(found, diff=replace(found.diff, notes=(*found.diff.notes, why))), None
+
+    async def _diverged(
+        self, base: Captured, new: Captured, expected: Expected | None, server: Server | None
+    ) -> Divergence:
+        cache = self.cache(new, expected)
+        made = await diverge(self.sent(base), self.sent(new), server, cache, gateway=through_proxy(new))
         causes = made.diff.causes
         if causes:
             told, before = self.talk(new)
             causes = seen_before(causes, told, same_pair=before == base.id)
-        if new.relation in APART and base.conversation != new.conversation:
+        apart = new.relation in APART and base.conversation != new.conversation
+        if apart and not (new.relation in BEGINS and goes_on(made.comparison)):
             causes = two_conversations(causes, made.comparison, made.diff.tokens.common, self._known.unit)
         if any(cause.kind is Kind.ROLLED_BACK for cause in causes):
             causes = gone_back.named(causes, new, self.before(new))
@@ -367,8 +384,8 @@ class Casebook:
         """The causes of a turn as the last turns of its agent tell them (`kvtop.triage.agent.told`), and the turn that
         it was compared with there."""
         rows = [row for row in self._store.turns(last=4 * TALK, before_id=turn.id + 1) if row.id != turn.id]
-        turns = agent.turns(turn, filter(_has_prompt, rows), self._prompt, TALK)
-        return agent.told(turns, gateway=_through_proxy(turn))
+        turns = agent.turns(turn, filter(baseline.has_prompt, rows), self._prompt, TALK)
+        return agent.told(turns, gateway=through_proxy(turn))
 
     def _prompt(self, turn: Captured) -> Prompt | None:
         """None: its body is not kept, or damaged: the others still tell."""
@@ -376,16 +393,3 @@ class Casebook:
             return (self._sent.get(turn.id) or self._read(turn)).prompt  # each is looked at once
         except KvtopError:
             return None
-
-
-def _reads_nothing(prompt: Prompt) -> bool:
-    """vLLM reads no cached block for a request that asks for prompt_logprobs (to 0.33); `echo` asks for them too."""
-    return any(prompt.inputs.get(name) is not None for name in ("prompt_logprobs", "echo"))
-
-
-def _has_prompt(turn: Captured) -> bool:
-    return turn.route in (Route.CHAT, Route.COMPLETIONS, Route.RESPONSES, Route.MESSAGES)
-
-
-def _through_proxy(turn: Captured) -> bool:
-    return any(name.lower().startswith(_PROXIES) for name, _ in turn.request_headers)

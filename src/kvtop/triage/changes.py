@@ -127,6 +127,18 @@ def compare(old: Prompt, new: Prompt) -> Comparison:
     return Comparison(old, new, tuple(changes), pairs, appended, inputs, tools, messages)
 
 
+ENDS = 64
+"""Characters at the end of a text by which it is found again in one that grew from it."""
+
+
+def _end_of(old: str, new: str) -> int:
+    """Where the old text ends in the new one, if something was put in before it; else where that ends."""
+    if new.startswith(old) or len(old) < ENDS:
+        return len(new)
+    at = new.find(old[-ENDS:], len(old) - ENDS)
+    return len(new) if at < 0 else at + ENDS
+
+
 _WHOLE = frozenset({"id", "tool_call_id", "role", "name", "type", "arguments", "url", "data", "media_type"})
 """Members whose texts are one word, or JSON: judged as a whole."""
 
@@ -157,7 +169,8 @@ class _Maker:
     def _text(self, old: str, new: str, path: Path, old_path: Path, *, grows: bool = False) -> Node:
         """`grows`: what stands behind all of the old text is no change."""
         parts: list[str | tuple[int, Region]] = []
-        for part in stretches(old, new):
+        end = _end_of(old, new) if grows else len(new)
+        for part in (*stretches(old, new[:end]), *([new[end:]] if new[end:] else [])):
             if isinstance(part, str):
                 parts.append(part)
             elif grows and (part.new + old[part.old_at + len(part.old) :]).startswith(old[part.old_at :]):

@@ -133,3 +133,8 @@ def _call(call: Any) -> Any:
     if not isinstance(call, dict):
         return call
     return {key: value for key, value in call.items() if value is not None and key != "index"}
+
+
+def reads_nothing(prompt: Prompt) -> bool:
+    """vLLM reads no cached block for a request that asks for prompt_logprobs (to 0.33); `echo` asks for them too."""
+    return any(prompt.inputs.get(name) is not None for name in ("prompt_logprobs", "echo"))

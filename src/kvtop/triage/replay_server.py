@@ -33,7 +33,10 @@ class ReplayServer:
         self.url = self._server.url
 
     async def scrape(self) -> Scrape | SourceDown:
-        return await self._source.scrape()
+        found = await self._source.scrape()
+        if isinstance(found, Scrape):
+            self._server.answered()
+        return found
 
     async def post(self, path: str, body: bytes) -> Answer:
         """Sent once: a prompt that is sent again is cached already. Raises KvtopError where there is no answer."""

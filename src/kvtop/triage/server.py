@@ -32,6 +32,7 @@ _FIXES = {
     State.TLS_ERROR: "check the URL's scheme",
 }
 _OTHER = "name the URL of a vLLM server"
+_ITS_LOG = "the server's own log says why"
 
 _LIMIT = re.compile(r"maximum context length is (?:only )?(\d{1,9})")
 _LENGTH = re.compile(r"(?:at least|requested|contains) (?:about )?(\d{1,9}) (?:input )?tokens")
@@ -97,6 +98,10 @@ class Server:
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None
 
+    def answered(self) -> None:
+        """Somebody else asked it just now, and it answered as vLLM does."""
+        self._http.speaks = True
+
     async def aclose(self) -> None:
         await self._http.aclose()
 
@@ -128,7 +133,7 @@ class Server:
                 f"{self.url}{path} does not take this prompt (HTTP {status}{kind})",
                 "the server's own log says why; it may be of another version or model than the one that served it",
             )
-        return KvtopError(f"{self.url}{path} answers HTTP {status}", "the server's own log says why")
+        return KvtopError(f"{self.url}{path} answers HTTP {status}", _ITS_LOG)
 
     def not_vllm(self, path: str) -> KvtopError:
         """The error that an answer of another shape is."""
@@ -137,7 +142,8 @@ class Server:
     def _down(self, failure: HttpFailure) -> KvtopError:
         key = (self._key() or "").strip()
         cause = failure.cause.replace(key, "***") if key else failure.cause
-        return KvtopError(f"{self.url}: {cause}", _FIXES.get(failure.state, _OTHER))
+        other = _ITS_LOG if self._http.speaks and failure.state is State.HTTP_ERROR else _OTHER
+        return KvtopError(f"{self.url}: {cause}", _FIXES.get(failure.state, other))
 
 
 def too_long(answer: Answer) -> bool:

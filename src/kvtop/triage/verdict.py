@@ -11,7 +11,7 @@ from dataclasses import replace
 from kvtop.capture.document import decode_s
 from kvtop.capture.slow import lost as grew_too_much
 from kvtop.capture.slow import queued as stood_in_queue
-from kvtop.capture.turn import TurnState
+from kvtop.capture.turn import Route, TurnState
 from kvtop.errors import printable
 from kvtop.model.words import exact, pct, secs, traffic
 from kvtop.triage import decoding, gone_back, lost, prompt_side
@@ -26,6 +26,7 @@ from kvtop.triage.words import LIMIT, NOTHING_TO_MEND, UNTRUE, because, named, w
 
 SHORT_S = 2.0
 """A shorter time in the queue is no news."""
+NO_ROUTE = "kvtop does not know its route, so its prompt was compared with none"
 
 SLOWER = 1.5
 """Times slower than usual from which on a server is said to have read slowly."""
@@ -267,6 +268,8 @@ def _rest(seen: Seen) -> Why:
             f" {pct(turn.cached_share)} cached," if seen.cached is not None and turn.cached_share is not None else ""
         )
         first = f" TTFT {secs(seen.ttft)}" if seen.ttft is not None else " its TTFT is not known"
+        if turn.route is Route.OTHER:
+            return _why(seen, Verdict.UNKNOWN, f"{name}:{share}{first}; {NO_ROUTE}")
         return _why(seen, Verdict.NO_FAULT, f"{name}:{share}{first}; {NOTHING_TO_MEND}", rules_out=served(seen))
     if _loaded(seen):
         said = "KV came back from a tier meanwhile; how much of the wait that took is not told"

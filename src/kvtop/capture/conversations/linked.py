@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,8 +44,8 @@ class Linked:
     """A hash over the chain up to each message."""
     roles: str
     """A letter for each message of the chain."""
-    first_size: int
-    """Bytes of the first message."""
+    sizes: array[int]
+    """Bytes of each message of the chain."""
     bare: frozenset[str]
     """What its messages before the first reply say without their tagged blocks, as digests."""
     rest: tuple[str, int]
@@ -73,6 +74,10 @@ class Linked:
     contents: frozenset[str] = frozenset()
     replies: frozenset[str] = frozenset()
     """What of the contents the model has said."""
+
+    def weight(self, contents: frozenset[str]) -> int:
+        """Bytes of its messages that are among these."""
+        return sum(size for digest, size in zip(self.chain, self.sizes, strict=True) if digest in contents)
 
     def runs_at(self, at: float) -> bool:
         """Whether it was in flight then. Of an import the end is known from the start, and its clock is coarse."""
@@ -119,7 +124,7 @@ def linked(turn: Captured) -> Linked:
         chain=chain,
         prefixes=_prefixes(chain),
         roles="".join(_role(part) for part in talk),
-        first_size=talk[0].size if talk else 0,
+        sizes=array("Q", (part.size for part in talk)),
         bare=frozenset(part.bare for part in talk if part.bare),
         rest=rest,
         tools=hash(tuple(tools)),

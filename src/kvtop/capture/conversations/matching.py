@@ -9,6 +9,8 @@ from kvtop.capture.conversations.linked import Linked, common_prefix
 
 LONG = 16
 """No preamble of examples has so many messages: what shares more shares a history."""
+KNOWN_AGAIN = 1_000
+"""Bytes that two conversations do not have in common by chance."""
 _LATER_S = 900.0
 _REWRITTEN = 2
 """Messages of a talk that may all have been rewritten when it goes on: its prompt, and a reminder before it."""
@@ -58,7 +60,8 @@ def compare(old: Linked, new: Linked, opening: frozenset[str]) -> Match | None:
     alike = (old.tools == new.tools) + (old.system == new.system)
     match = Match(old, len(new.chain), prefix, shared, whole, tip=False, extends=False, foreign=foreign, alike=alike)
     if foreign:
-        return match if replies and shared * 2 > len(old.chain) and (longer or prefix) else None
+        most = shared * 2 > len(old.chain) and old.weight(same) * 2 > sum(old.sizes)
+        return match if replies and most and (longer or prefix) else None
     free = not old.runs_at(new.started_at) and not old.followed(new)
     if whole and not longer:
         return _again(match, new, free, bool(replies))
@@ -71,6 +74,8 @@ def compare(old: Linked, new: Linked, opening: frozenset[str]) -> Match | None:
     if prefix == 0:
         if (replies or shared >= LONG) and shared * 2 >= min(len(old.chain), len(new.chain)):
             return match._replace(tip=free and longer, extends=extends)
+        if longer and free and _answered(old, new, same):
+            return match._replace(tip=True, extends=extends)
         return match._replace(tip=True, extends=True) if extends and _rewritten(old, new, held) else None
     if len(new.chain) == prefix and not (replies and own):
         return match if held else None  # its first messages alone: another run, but in the same session rolled back
@@ -108,11 +113,22 @@ def _again(match: Match, new: Linked, free: bool, replied: bool) -> Match | None
     return match._replace(tip=True) if free and new.started_at - old.last_at <= _LATER_S else None
 
 
+def _answered(old: Linked, new: Linked, same: frozenset[str]) -> bool:
+    """What the old one asked was answered in the new one, and most of what it said stands there too, though something
+    else stands before it: so much is not the same by chance."""
+    asked, weight = old.chain[-1], old.weight(same)
+    if asked not in same or weight < KNOWN_AGAIN or weight * 2 < sum(old.sizes):
+        return False
+    behind = len(new.chain) - new.chain[::-1].index(asked)
+    alike = old.tools == new.tools or old.system == new.system
+    return alike and new.roles[behind : behind + 1] in ("a", "o")
+
+
 def _rewritten(old: Linked, new: Linked, held: bool) -> bool:
     """Whether a turn that shares no message may still go on from the old one: its first message alone was rewritten,
     or says the same without its reminders."""
     alike = old.tools == new.tools or old.system == new.system
-    near = abs(new.first_size - old.first_size) <= 64 or bool(old.bare & new.bare)
+    near = abs(new.sizes[0] - old.sizes[0]) <= 64 or bool(old.bare & new.bare)
     return len(old.chain) <= _REWRITTEN and alike and (held or near) and new.started_at - old.last_at <= _LATER_S
 
 

@@ -82,7 +82,12 @@ def one_agent(comparison: Comparison) -> bool:
     """Both prompts have the head of one agent: it is the same, or was the same before something in it varied that no
     agent is known by: a clock, a state, white space, a small edit. Not one whose own role or set of tools differs."""
     c = comparison
-    return not _other_tools(c) and _same_head(c) and bool(c.old.tools or system_head(c.old.messages))
+    return same_agent(c) and bool(c.old.tools or system_head(c.old.messages))
+
+
+def same_agent(comparison: Comparison) -> bool:
+    """The same, or neither prompt has a head at all."""
+    return not _other_tools(comparison) and _same_head(comparison)
 
 
 def two_agents(comparison: Comparison) -> bool:

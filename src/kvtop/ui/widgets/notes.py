@@ -23,6 +23,8 @@ def of_turns(server: ServerView, w: int) -> Line:
     if tap is not None and tap.problem:
         said = safe(tap.problem)
         return [(pick([said, f"captured turns: {clip(said, max(0, w - 16))}"], w), "warn")]
+    if tap is not None and tap.unwritten:
+        return [(pick(unwritten_words(tap, w), w), "warn")]
     if not server.turns:
         if not server.state.good:
             return [(pick(["none is known", ""], w), "d")]
@@ -42,6 +44,14 @@ def of_turns(server: ServerView, w: int) -> Line:
     if streams := usage_words(tap):
         hint = [f"{words}; {streams[0]}" for words in plain[:2]] + [f"{have}; {words}" for words in streams]
     return [(pick([*hint, *plain], w), "d")]
+
+
+def unwritten_words(tap: TapView, w: int) -> list[str]:
+    """That turns wait for their store, and why, longest wording first."""
+    why = safe(tap.unwritten)
+    reason = why.rpartition(": ")[2]  # without the file's name
+    wordings = [f"the store cannot be written: {why}", why, reason, clip(reason, max(0, w - len("turns wait: ")))]
+    return [f"turns wait: {words}" for words in wordings]
 
 
 def past_words(tap: TapView) -> list[str]:
