@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import BindingType
 from textual.widgets import Input
 
+from kvtop.live.profile_asks import logged
 from kvtop.live.profiles import Profiles
 from kvtop.model.view import Sentence
 from kvtop.profiles.standing import Standing
@@ -21,11 +23,13 @@ from kvtop.ui.keys import Keymap
 from kvtop.ui.profiles import findings, log, start, table, words
 from kvtop.ui.profiles.deeds import Deeds, Question
 from kvtop.ui.profiles.editor import edit, editor
-from kvtop.ui.profiles.layout import plan
+from kvtop.ui.profiles.layout import Plan, plan
 from kvtop.ui.screens.page import Body, Page
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.line_input import LineInput
 
+READ_S = 4.0
+"""What came of a key stands at least so long."""
 NARROW = 76
 """On fewer cells the head has three rows."""
 
@@ -54,8 +58,12 @@ class ProfilesScreen(Page):
         """The row of the list that stands on top."""
         self.said: tuple[str, str] = ("", "t")
         """What came of the last key, and its tone."""
+        self._said_of: tuple[object, float] = (None, 0.0)
+        """How the servers stood then, and when."""
         self.question: Question | None = None
-        self.deeds = Deeds(profiles, self._say, self._ask, begun=begun, requests=requests)
+        self.deeds = Deeds(profiles, self._say, self._ask, begun=begun, requests=requests, key=keymap.shown)
+        self._path = ""
+        """What was typed to be imported, where that did not work."""
         self._drawn_of: object = None
 
     def compose(self) -> ComposeResult:
@@ -97,14 +105,14 @@ class ProfilesScreen(Page):
     def _settle(self) -> None:
         """The cursor on a profile: the one that it is on, else what runs, else the one that was used last."""
         view = self.profiles.view
-        if self.row is None and view.rows:
-            best = next(iter(view.live), None) or view.last_used or view.rows[0]
+        if self.row is None and view.listed:
+            best = next(iter(view.live), None) or view.last_used or view.listed[0]
             self.cursor = best.name
         if self.is_current:
             self.profiles.choose(self.cursor or "")
 
     def _step(self, n: int) -> None:
-        names = [row.name for row in self.profiles.view.rows]
+        names = [row.name for row in self.profiles.view.listed]
         if not names:
             return
         at = names.index(self.cursor) if self.cursor in names else 0
@@ -135,7 +143,7 @@ class ProfilesScreen(Page):
 
     def clicked(self, x: int, y: int) -> None:
         at = y - self._head_rows - 2 + self.first
-        rows = self.profiles.view.rows
+        rows = self.profiles.view.listed
         if 0 <= y - self._head_rows - 2 < self._room and at < len(rows):
             self.cursor = rows[at].name
             self._step(0)
@@ -147,7 +155,7 @@ class ProfilesScreen(Page):
     @property
     def _room(self) -> int:
         """Profiles that fit into the list."""
-        return max(1, plan(self.size.height - 1 - self._head_rows, len(self.profiles.view.rows)).list - 2)
+        return max(1, plan(self.size.height - 1 - self._head_rows, len(self.profiles.view.listed)).list - 2)
 
     # ---- keys
     def _deed(self, deed: Callable[[Standing], Coroutine[Any, Any, None]]) -> None:
@@ -167,8 +175,18 @@ class ProfilesScreen(Page):
     def action_restart_profile(self) -> None:
         self._deed(self.deeds.restart)
 
-    def action_check_profile(self) -> None:
+    def _with_file(self) -> Standing | None:
+        """The chosen one, where it is a profile; of a server of none that is said."""
         row = self.row
+        if row is None or not row.stranger:
+            return row
+        self._say(
+            f"{words.name_of(row)} is of no profile: kvtop profile import --pid {row.pid} makes one of it", "warn"
+        )
+        return None
+
+    def action_check_profile(self) -> None:
+        row = self._with_file()
         if row is None:
             return
         from kvtop.ui.screens.check import CheckScreen
@@ -176,7 +194,7 @@ class ProfilesScreen(Page):
         self.app.push_screen(CheckScreen(self.keymap, self.profiles, row.name, self.now))
 
     def action_show_command(self) -> None:
-        row = self.row
+        row = self._with_file()
         if row is None:
             return
         if row.known.launch is None:
@@ -188,17 +206,21 @@ class ProfilesScreen(Page):
 
     def action_log(self) -> None:
         row = self.row
-        if row is None or row.record is None:
+        state = logged(row) if row is not None else None
+        if state is None and (row is None or row.state != "foreign"):
             row = self.profiles.view.starting
-        if row is None or row.record is None:
-            self._say("kvtop has not started it: there is no log", "warn")
+            state = row.record if row is not None else None
+        if state is None:
+            foreign = row is not None and row.state == "foreign"
+            why = "its output goes to no file that can be read" if foreign else "there is no log"
+            self._say(f"kvtop has not started it: {why}", "warn")
             return
         from kvtop.ui.screens.log import LogScreen
 
-        self.app.push_screen(LogScreen(self.keymap, row.record, self.now))
+        self.app.push_screen(LogScreen(self.keymap, state, self.now))
 
     def action_edit_profile(self) -> None:
-        row = self.row
+        row = self._with_file()
         if row is None:
             return
         command = editor()
@@ -220,11 +242,11 @@ class ProfilesScreen(Page):
 
     def action_import_profile(self) -> None:
         for box in self.query(LineInput):
-            box.open_line()
-        self._say("the file to make a profile of; what starts a server with logic in it is written by hand", "t")
+            box.open_line(self._path)
+        self._say("the file to make a profile of, and behind it --name NAME, --service S, --format F or --force", "t")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        path = event.value
+        path = self._path = event.value
         for box in self.query(LineInput):
             box.close_line()
         if path.strip():
@@ -234,7 +256,7 @@ class ProfilesScreen(Page):
 
     async def _take_in(self, path: str) -> None:
         if name := await self.deeds.take_in(path):
-            self.cursor = name
+            self.cursor, self._path = name, ""
             self._settle()
 
     def on_line_input_closed(self) -> None:
@@ -284,13 +306,24 @@ class ProfilesScreen(Page):
 
     def _say(self, text: str, tone: str) -> None:
         self.said = text, tone
+        self._said_of = self._servers(), self.now()
         self.redraw()
+
+    def _servers(self) -> object:
+        return tuple((row.name, row.state, row.pid) for row in self.profiles.view.listed)
+
+    def _is_past(self) -> bool:
+        """What came of a key is told until something else happens to a server, but long enough to be read."""
+        servers, at = self._said_of
+        return self.said[1] != "t" and servers != self._servers() and self.now() - at >= READ_S
 
     # ---- painting
     def head(self, w: int) -> list[Line]:
         view = self.profiles.view
         now = self.now()
-        tone, first, rest = words.sentence(view, now)
+        if self.said[0] and self._is_past():
+            self.said = "", "t"
+        tone, first, rest = words.sentence(view, now, self.profiles.reports)
         if self.said[0] and not (self.said[1] == "t" and view.starting is not None):
             tone, first, rest = {"t": "dim"}.get(self.said[1], self.said[1]), self.said[0], ""
         n = len(view.rows)
@@ -300,17 +333,26 @@ class ProfilesScreen(Page):
         most = self._head_rows
         return [*rows, *([[]] * (most - len(rows)))][:most]
 
+    def _roomy(self, rooms: Plan, subject: Standing | None) -> Plan:
+        """What was never started has no stages and no log: check takes their rows."""
+        if self.profiles.view.tail.of or (subject is not None and subject.record is not None) or not rooms.start:
+            return rooms
+        return replace(
+            rooms, check=rooms.check + rooms.start - 1 + max(0, rooms.log - 1), start=1, log=min(1, rooms.log)
+        )
+
     def lines(self, w: int, h: int) -> list[Line]:
         self._settle()
         view, now, row = self.profiles.view, self.now(), self.row
-        rooms = plan(h, len(view.rows))
-        names = [one.name for one in view.rows]
+        rooms = plan(h, len(view.listed))
+        names = [one.name for one in view.listed]
         at, fits = (names.index(self.cursor) if self.cursor in names else 0), max(1, rooms.list - 2)
         self.first = max(0, min(self.first, len(names) - fits, at))
         self.first = max(self.first, at - fits + 1)
         shown = table.Shown(view, self.profiles.reports, now, self.cursor, self.keymap.shown("import-profile"))
         key = self.keymap.shown("check-profile")
         subject = view.starting or row
+        rooms = self._roomy(rooms, subject)
         parts = (
             (table.rows(shown, self.first, w, rooms.list), rooms.list),
             (findings.rows(row, self.profiles.checked, w, rooms.check, key), rooms.check),
