@@ -287,6 +287,7 @@ async def test_a_restart_asks_and_is_one_errand() -> None:
     [
         ("coder-30b-lmcache", "enter", "coder-30b-lmcache is starting already"),
         ("qwen27-dflash2", "s", "coder-30b-lmcache is starting: wait for that, or stop it first"),
+        ("coder-30b-lmcache", "R", "is starting: x ends that, then enter starts it afresh"),
         ("qwen27-dflash2", "x", "qwen27-dflash2 does not run"),
         ("qwen27-dflash2", "R", "qwen27-dflash2 does not run: enter starts it"),
         ("office-h200", "enter", "office-h200 is only watched"),

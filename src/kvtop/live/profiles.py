@@ -88,6 +88,8 @@ class Profiles:
         """Of the profile that is looked at, or was last."""
         self.reports: dict[str, Report] = {}
         """The last one of each profile whose file has not changed since."""
+        self._reported_of: dict[str, object] = {}
+        """What each was worked out from."""
         self._doing: list[str] = []
         self._made, self._clock, self._sleep = made, clock, sleep
         self._processes, self._machine, self._figures, self._missed = processes, machine, figures, missed
@@ -171,9 +173,10 @@ class Profiles:
             now = view.row(row.name)
             if now is None or now.known != row.known:
                 self.reports.pop(row.name, None)
+                self._reported_of.pop(row.name, None)
         if _without_time(view) != _without_time(before) or view.starting is not None:
             self._changed()
-        if self._stale():
+        if self._stale() or self._unasked() is not None:
             self._wanted.set()
 
     # ---- what the page looks at
@@ -215,6 +218,8 @@ class Profiles:
             thoroughly, self._thoroughly = self._thoroughly, False
             row = self.view.row(self._chosen) if self._chosen is not None else None
             if row is None or not (thoroughly or self._stale()):
+                if (other := self._unasked()) is not None:
+                    await self._check_beside(other)
                 continue
             before = self.checked
             kept = before.report if before is not None and before.profile == row.name else None
@@ -226,7 +231,7 @@ class Profiles:
                 made = _but_its_own(made) if mine else made
                 self._checked_at = self._clock.mono()
                 self.checked = Checked(row.name, made, of=basis, restart=mine)
-                self.reports[row.name] = made
+                self.reports[row.name], self._reported_of[row.name] = made, basis
             except KvtopError as error:
                 self.checked = Checked(row.name, None, error.what, of=basis, restart=mine)
             except Exception as error:
@@ -234,6 +239,31 @@ class Profiles:
                 what = f"kvtop's own check failed ({type(error).__name__}); kvtop --debug tells more"
                 self.checked = Checked(row.name, None, what, of=basis, restart=mine)
             self._changed()
+
+    def _unasked(self) -> Standing | None:
+        """While the page is open, another profile whose report is missing or of another machine; one a look."""
+        if self._chosen is None:
+            return None
+        rows = [
+            row for row in self.view.rows
+            if row.known.runner and not row.known.problem and row.name != self._chosen
+            and self._reported_of.get(row.name) != self._basis(row)
+        ]  # fmt: skip
+        return min(rows, key=lambda row: row.name in self.reports, default=None)
+
+    async def _check_beside(self, row: Standing) -> None:
+        """For its row in the list; what goes wrong with it is told when it is chosen."""
+        basis, mine = self._basis(row), row.state in RUNS
+        self._reported_of[row.name] = basis
+        try:
+            made = await self._report(self._checker, row, row if mine else None, ask_vllm=False)
+            self.reports[row.name] = _but_its_own(made) if mine else made
+        except KvtopError:
+            return
+        except Exception:
+            LOG.exception("checking %s failed", row.name)
+            return
+        self._changed()
 
     async def report(self, row: Standing, *, replacing: Standing | None) -> Report:
         """What check says before a start. `replacing`: whose server is ended first. Raises KvtopError."""

@@ -178,7 +178,7 @@ class Deeds:
 
     # ---- restart, stop
     async def restart(self, row: Standing) -> None:
-        if row.state not in ("starting", "running"):
+        if row.state != "running":
             self._say(self._no_restart(row), "warn")
         elif (report := await self._checked(row, row, "restart")) is not None:
             wordings = questions.restart(row, await self._count(row), report)
@@ -189,6 +189,8 @@ class Deeds:
         if row.state == "foreign":
             then = "" if row.stranger else f", then {start} starts it"
             return f"kvtop did not start {name}: {self._key('stop-profile')} stops it{then}"
+        if row.state == "starting":
+            return f"{name} is starting: {self._key('stop-profile')} ends that, then {start} starts it afresh"
         return self._cannot_start(row) or f"{name} does not run: {start} starts it"
 
     async def _restart(self, row: Standing) -> None:
