@@ -170,6 +170,14 @@ async def test_what_came_of_a_key_is_told_until_something_else_happens() -> None
         page.screen.redraw()
         await pilot.pause()
         assert "coder-30b-lmcache starts" in shown(page.app)[0]
+        held.view = view(stopped(), CHOSEN)
+        assert "no start: port_taken" in (await page.press(pilot, "enter"))[0]
+        assert "no start" not in (await page.press(pilot, "up"))[0], "it was of another one"
+        assert "does not run" in (await page.press(pilot, "x"))[0]
+        now += 61
+        page.screen.redraw()
+        await pilot.pause()
+        assert "does not run" not in shown(page.app)[0]
 
 
 async def test_an_import_takes_options_and_keeps_what_failed(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from kvtop.ui.screens.page import Body, Page
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.line_input import LineInput
 
-READ_S = 4.0
-"""What came of a key stands at least so long."""
+READ_S, NEWS_S = 4.0, 60.0
+"""What came of a key stands at least so long; what is no error is no news any more after so long."""
 NARROW = 76
 """On fewer cells the head has three rows."""
 
@@ -116,7 +116,10 @@ class ProfilesScreen(Page):
         if not names:
             return
         at = names.index(self.cursor) if self.cursor in names else 0
-        self.cursor = names[max(0, min(at + n, len(names) - 1))]
+        chosen = names[max(0, min(at + n, len(names) - 1))]
+        if chosen != self.cursor and self.said[1] != "t":
+            self.said = "", "t"  # it was of another one
+        self.cursor = chosen
         self._settle()
         self.redraw()
 
@@ -314,8 +317,11 @@ class ProfilesScreen(Page):
 
     def _is_past(self) -> bool:
         """What came of a key is told until something else happens to a server, but long enough to be read."""
-        servers, at = self._said_of
-        return self.said[1] != "t" and servers != self._servers() and self.now() - at >= READ_S
+        (servers, at), tone = self._said_of, self.said[1]
+        if tone == "t":
+            return False
+        over = self.now() - at
+        return (servers != self._servers() and over >= READ_S) or (tone != "bad" and over >= NEWS_S)
 
     # ---- painting
     def head(self, w: int) -> list[Line]:
@@ -333,13 +339,13 @@ class ProfilesScreen(Page):
         most = self._head_rows
         return [*rows, *([[]] * (most - len(rows)))][:most]
 
-    def _roomy(self, rooms: Plan, subject: Standing | None) -> Plan:
-        """What was never started has no stages and no log: check takes their rows."""
-        if self.profiles.view.tail.of or (subject is not None and subject.record is not None) or not rooms.start:
+    def _roomy(self, rooms: Plan, subject: Standing | None, w: int) -> Plan:
+        """Check takes the rows that a start which is over, or never was, and a log that is not there leave empty."""
+        if not rooms.start or (subject is not None and subject.state in ("starting", "stopping")):
             return rooms
-        return replace(
-            rooms, check=rooms.check + rooms.start - 1 + max(0, rooms.log - 1), start=1, log=min(1, rooms.log)
-        )
+        used = len(start.rows(subject, self.now(), w, rooms.start))
+        log = rooms.log if self.profiles.view.tail.of else min(1, rooms.log)
+        return replace(rooms, check=rooms.check + rooms.start - used + rooms.log - log, start=used, log=log)
 
     def lines(self, w: int, h: int) -> list[Line]:
         self._settle()
@@ -352,7 +358,7 @@ class ProfilesScreen(Page):
         shown = table.Shown(view, self.profiles.reports, now, self.cursor, self.keymap.shown("import-profile"))
         key = self.keymap.shown("check-profile")
         subject = view.starting or row
-        rooms = self._roomy(rooms, subject)
+        rooms = self._roomy(rooms, subject, w)
         parts = (
             (table.rows(shown, self.first, w, rooms.list), rooms.list),
             (findings.rows(row, self.profiles.checked, w, rooms.check, key), rooms.check),
