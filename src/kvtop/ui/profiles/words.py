@@ -159,7 +159,7 @@ def by_whom(row: Standing) -> str:
 def tier(row: Standing) -> str:
     """`64 GiB`; – for none, or where that is not known."""
     size = row.known.tier_bytes
-    return DASH if size is None else gib(size, 0 if size >= 1 << 30 else 2)
+    return DASH if size is None else gib(size, 1 if size % (1 << 30) else 0)
 
 
 def gpus(row: Standing) -> str:
