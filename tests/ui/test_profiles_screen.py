@@ -248,14 +248,14 @@ async def test_a_switch_that_fails_offers_the_former_one() -> None:
     page = Page(held, "qwen27-dflash2")
 
     def fails(words: object) -> Done:
-        held.view = view(stopped(), CHOSEN)
+        held.view = view(stopped(), replace(failed(why="no such model"), known=CHOSEN.known))
         held.answer = lambda words: Done(0, "", ())
-        return Done(1, "", (), "qwen27-dflash2 did not start: no such model", "the whole log: kvtop profile logs")
+        return Done(1, "", (), "nothing runs now", "kvtop profile start qwen27-2x3090 starts the former one")
 
     held.answer = fails
     async with page.app.run_test(size=(120, 36)) as pilot:
         rows = await page.press(pilot, "s", "y")
-        assert "did not start: no such model" in rows[0]
+        assert "qwen27-dflash2 did not start: no such model; l shows the whole log" in rows[0]
         assert rows[-1].startswith("qwen27-dflash2 did not start: start qwen27-2x3090 again?")
         await page.press(pilot, "y")
         assert held.done[-1] == ["profile", "start", "qwen27-2x3090", "--yes", "--detach"]

@@ -174,6 +174,10 @@ class Deeds:
         state = now.record if now is not None else None
         if state is not None and state.started_at != before and ended_early(state):
             self._say(early_end(state), "warn")
+        elif state is not None and state.started_at != before and state.state == "failed":
+            self._say(
+                f"{safe(row.name)} did not start: {safe(state.why)}; {self._key('log')} shows the whole log", "bad"
+            )
         return False
 
     # ---- restart, stop

@@ -95,8 +95,8 @@ def since(row: Standing, now: float, report: Report | None, one: Attached | None
         who = f"pid {row.pid}" if row.pid is not None else ""
         whose = "kvtop did not start it" if row.state == "foreign" else ""
         if row.stranger:
-            port = f"port {known.port}, " if known.port is not None else ""
-            return [f"{up}, {port}of no profile", f"{up}, of no profile", "of no profile"]
+            where = f"{up}, port {known.port}" if known.port is not None else up
+            return [f"{where}, of no profile", where, "of no profile"]
         parts = [part for part in (up, who, whose) if part]
         return [", ".join(parts) or DASH, ", ".join(parts[:2]), up]
     if known.problem:

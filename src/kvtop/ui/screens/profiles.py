@@ -313,7 +313,9 @@ class ProfilesScreen(Page):
         self.redraw()
 
     def _servers(self) -> object:
-        return tuple((row.name, row.state, row.pid) for row in self.profiles.view.listed)
+        view = self.profiles.view
+        rows = view.rows if self.said[1] == "bad" else view.listed  # an error stands though a stranger comes or goes
+        return tuple((row.name, row.state, row.pid) for row in rows)
 
     def _is_past(self) -> bool:
         """What came of a key is told until something else happens to a server, but long enough to be read."""
