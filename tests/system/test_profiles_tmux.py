@@ -76,7 +76,7 @@ def test_a_start_goes_on_without_the_screen_and_is_there_again(home: Box) -> Non
         pane.wait_for("stop alpha", "start beta", "?  y", timeout_s=WAIT_S)
         pane.keys("n")
         # An answer to a question that is not asked again yet is no answer.
-        pane.wait_until(lambda screen: "y yes" not in screen, "end of the question", timeout_s=WAIT_S)
+        pane.wait_until(lambda screen: "?  y" not in screen, "end of the question", timeout_s=WAIT_S)
         assert look.look("alpha").state == "running"
         pane.keys("s")
         pane.wait_for("start beta", "?  y", timeout_s=WAIT_S)

@@ -246,7 +246,7 @@ class Profiles:
             return None
         rows = [
             row for row in self.view.rows
-            if row.known.runner and not row.known.problem and row.name != self._chosen
+            if row.known.runner not in ("", "attach") and not row.known.problem and row.name != self._chosen
             and self._reported_of.get(row.name) != self._basis(row)
         ]  # fmt: skip
         return min(rows, key=lambda row: row.name in self.reports, default=None)
