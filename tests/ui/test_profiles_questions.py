@@ -91,7 +91,7 @@ async def test_a_server_of_no_profile_has_a_row_and_can_be_stopped(size: tuple[i
         assert "1 file" in rows[0] + rows[1]
         row = next(row for row in rows if row.startswith("▸◆ process 13610"))
         assert "foreign" in row and "8002" in row
-        assert "kvtop profile import --pid 13610 makes one of it" in " ".join(page.text().split())
+        assert "no profile runs it: import makes one of its command line" in " ".join(page.text().split())
         rows = await page.press(pilot, "x")
         asked = "stop process 13610 on port 8002 (1 request running), which kvtop did not start?"
         assert rows[-1].startswith(asked if size[0] > 80 else "stop process 13610 (1 request), which kvtop did not")
@@ -100,6 +100,11 @@ async def test_a_server_of_no_profile_has_a_row_and_can_be_stopped(size: tuple[i
         for key, said in (("enter", "x stops it"), ("R", "x stops it"), ("v", "of no profile"), ("o", "of no profile"),
                           ("c", "of no profile"), ("s", "x stops it")):  # fmt: skip
             assert said in " ".join((await page.press(pilot, key))[:2])
+        held.answer = lambda words: Done(0, '{"name": "other", "left_out": []}', ())
+        await page.press(pilot, "i")
+        rows = await page.press(pilot, "enter")
+        assert held.done[-1] == ["profile", "import", "--pid", "13610", "--json"]
+        assert "other was made of --pid 13610" in rows[0]
 
 
 async def test_requests_of_a_server_that_is_not_watched_are_asked_for() -> None:

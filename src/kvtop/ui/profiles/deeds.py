@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvtop.profiles.standing import Standing
 
 NAME_CELLS = 24
-_OPTION = re.compile(r"(?<=\s)--(?:name|force|format|service)\b")
+_OPTION = re.compile(r"(?:^|(?<=\s))--(?:name|force|format|service|pid)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +223,13 @@ class Deeds:
 
     # ---- import
     async def take_in(self, path: str) -> str:
-        """Make a profile of that file, with the options behind it; its name, empty where that did not work."""
+        """Make a profile of that file, with the options behind it, or of `--pid N`; its name, empty where that did
+        not work."""
         typed, more = _options(path.strip())
         # kvtop's command may run elsewhere.
-        file = str(paths.from_home(typed).absolute())
-        done = await self._do(["profile", "import", file, *more, "--json"], f"imports {file}")
+        file = str(paths.from_home(typed).absolute()) if typed else " ".join(more[:2])
+        source = [file] if typed else []
+        done = await self._do(["profile", "import", *source, *more, "--json"], f"imports {file}")
         if done is None:
             return ""
         made = done.document

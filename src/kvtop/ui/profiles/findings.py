@@ -25,7 +25,7 @@ def rows(row: Standing | None, checked: Checked | None, w: int, h: int, more_key
         return [rule("Check", w)]
     name = words.name_of(row)
     if row.stranger:
-        said = f"kvtop did not start it, and no profile runs it. kvtop profile import --pid {row.pid} makes one of it."
+        said = "kvtop did not start it, and no profile runs it: import makes one of its command line"
         return [rule(f"Check {name}", w), *([(" ", "t"), *line] for line in wrap([(said, "d")], w - 2))][:h]
     if row.known.problem:
         return [rule(f"File {name}", w, [("it cannot be used", "bad")]), *fault_rows(row.known.problem, w)][:h]

@@ -184,7 +184,7 @@ class ProfilesScreen(Page):
         if row is None or not row.stranger:
             return row
         self._say(
-            f"{words.name_of(row)} is of no profile: kvtop profile import --pid {row.pid} makes one of it", "warn"
+            f"{words.name_of(row)} is of no profile: {self.keymap.shown('import-profile')} makes one of it", "warn"
         )
         return None
 
@@ -245,7 +245,8 @@ class ProfilesScreen(Page):
 
     def action_import_profile(self) -> None:
         for box in self.query(LineInput):
-            box.open_line(self._path)
+            row = self.row
+            box.open_line(self._path or (f"--pid {row.pid}" if row is not None and row.stranger else ""))
         self._say("the file to make a profile of, and behind it --name NAME, --service S, --format F or --force", "t")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
