@@ -107,6 +107,18 @@ async def test_a_server_of_no_profile_has_a_row_and_can_be_stopped(size: tuple[i
         assert "other was made of --pid 13610" in rows[0]
 
 
+async def test_the_cursor_stays_where_a_server_of_no_profile_has_ended() -> None:
+    held = Held(beside(running(), CHOSEN))
+    page = Page(held, "process 13610")
+    async with page.app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert any(row.startswith("▸◆ process 13610") for row in shown(page.app))
+        held.view = view(running(), CHOSEN)
+        page.screen.redraw()
+        await pilot.pause()
+        assert any(row.startswith("▸○ qwen27-dflash2") for row in shown(page.app))
+
+
 async def test_requests_of_a_server_that_is_not_watched_are_asked_for() -> None:
     adopted = Standing(known("adopted"), "foreign", 24097, NOW - 60)
     held = Held(view(adopted))

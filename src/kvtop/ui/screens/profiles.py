@@ -54,6 +54,8 @@ class ProfilesScreen(Page):
         self.profiles = profiles
         self.cursor = ""
         """The name of the chosen profile."""
+        self._at = 0
+        """Its row, as of the last look."""
         self.first = 0
         """The row of the list that stands on top."""
         self.said: tuple[str, str] = ("", "t")
@@ -107,7 +109,10 @@ class ProfilesScreen(Page):
         view = self.profiles.view
         if self.row is None and view.listed:
             best = next(iter(view.live), None) or view.last_used or view.listed[0]
+            if self.cursor.startswith("process "):  # that server has ended: the cursor does not run away from there
+                best = view.listed[min(self._at, len(view.listed) - 1)]
             self.cursor = best.name
+        self._at = next((i for i, row in enumerate(view.listed) if row.name == self.cursor), 0)
         if self.is_current:
             self.profiles.choose(self.cursor or "")
 
