@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kvtop.errors import KvtopError
 from kvtop.live.errands import Done
+from kvtop.live.profile_asks import InTheWay
 from kvtop.live.profile_view import Attached, Figures, ProfilesView, Tail
 from kvtop.live.profiles import Checked, Profiles
 from kvtop.profiles.check.report import Finding, Memory, Report
@@ -161,6 +162,8 @@ class Held(Profiles):
         self.chosen: list[str | None] = []
         self.replacing: list[str | None] = []
         self.answer: Callable[[Sequence[str]], Done] = lambda words: Done(0, "", ())
+        self.standing_in_the_way: tuple[InTheWay, ...] = ()
+        self.counted: int | None = None
         self._doing = []
 
     def choose(self, name: str | None) -> None:
@@ -175,6 +178,12 @@ class Held(Profiles):
         if isinstance(self.found, KvtopError):
             raise self.found
         return self.found
+
+    async def in_the_way(self, row: Standing) -> tuple[InTheWay, ...]:
+        return self.standing_in_the_way
+
+    async def requests(self, row: Standing) -> int | None:
+        return self.counted
 
     async def do(self, words: Sequence[str], meanwhile: str, *, beside: bool = False) -> Done:
         self.done.append(list(words))

@@ -60,6 +60,7 @@ def test_the_keys_of_the_screen_it_came_from_stand_first() -> None:
         return next("".join(t for t, _ in line).strip() for line in page(Keymap(), came_from, 80))
 
     assert first(keys.DASHBOARD) == "Turns"
+    assert first(keys.PROFILES) == "Profiles" and first(keys.LOG) == "Log"
     said = ["".join(t for t, _ in line).strip() for line in page(Keymap(), keys.NO_SERVER, 80)]
     assert said.index("No server") < said.index("Panels")
 

@@ -9,6 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from kvtop.live.logbook import KEPT, LogBook, LogReader
+from kvtop.profiles.running import record
 from kvtop.profiles.running.record import Record
 from kvtop.ui.keys import Keymap
 from kvtop.ui.screens.log import LogScreen
@@ -139,3 +140,40 @@ async def test_after_a_resize_the_title_tells_the_lines_that_are_seen(tmp_path: 
         await until(app, pilot, "lines 1–22 of 1,000")
         await pilot.resize_terminal(120, 40)
         await until(app, pilot, "lines 1–38 of 1,000")
+
+
+async def test_what_is_found_beyond_the_edge_is_scrolled_to(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_text(f"needle at once {'x' * 100}\n{'y' * 200}needle{'z' * 100}\n")
+    app = page(file)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(app, pilot, "yyy…")
+        await pilot.press("slash", *"needle", "enter")
+        rows = await until(app, pilot, "1 of 2 with", "needle at once")
+        assert rows[1].endswith("xx…") and rows[2].endswith("yy…")
+        await pilot.press("n")
+        rows = await until(app, pilot, "yneedlezz", "2 of 2 with")
+        assert rows[2].endswith("zz…"), "what is cut shows that it is, also where something is marked"
+        await pilot.press("n")
+        await until(app, pilot, "needle at once")
+
+
+async def test_where_this_start_begins_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVTOP_HOME", str(tmp_path))
+    file = tmp_path / "a.log"
+    file.write_text("old ERROR\n")
+    now = Record(name="qwen27", log=str(file), log_offset=10, started_at=NOON)
+    app = PageApp(LogScreen(Keymap(), now, lambda: NOON))
+    async with app.run_test(size=(80, 24)) as pilot:
+        rows = await until(app, pilot, "old ERROR", "---- started 2026-")
+        assert "started" in rows[2]
+        with file.open("a") as out:
+            out.write("new\n")
+        await until(app, pilot, "new")
+        record.write(Record(name="qwen27", log=str(file), log_offset=14, started_at=NOON + 60))
+        with file.open("a") as out:
+            out.write("newest\n")
+        rows = await until(app, pilot, "newest")
+        assert [row.split()[:2] for row in rows[1:6]] == [
+            ["old", "ERROR"], ["----", "started"], ["new"], ["----", "started"], ["newest"],
+        ]  # fmt: skip

@@ -52,7 +52,7 @@ async def test_a_start_stands_in_place_of_turns(size: tuple[int, int]) -> None:
         head = " ".join(" ".join(shown.split("\n")[:2]).split())
         assert head.startswith("LOADING weights, 9 of 14 shards, stage 3 of 7, 2 m 41 s so far, about ")
         assert "profile coder-30b-lmcache · pid 51877" in head
-        assert "⁶Start ─" in shown and "turns appear here when requests go through the tap" in shown
+        assert "⁶Start ─" in shown and "turns appear here when requests come" in shown
         assert "▸ weights, 9 of 14 shards" in shown and "3 m 50 s  ━" in shown and "compile" in shown
 
 

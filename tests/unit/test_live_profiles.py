@@ -16,7 +16,8 @@ from kvtop.live.profile_look import ProfileLook
 from kvtop.live.profile_view import Figures, ProfilesView
 from kvtop.live.profiles import KEEP_S, Profiles
 from kvtop.profiles import check
-from kvtop.profiles.check.report import Memory, Report
+from kvtop.profiles.check.obstacles import FREED
+from kvtop.profiles.check.report import Finding, Memory, Report
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.running import record
 from kvtop.profiles.running.record import Record, Stage, Start
@@ -105,30 +106,75 @@ async def test_nothing_new_is_told_as_nothing(monkeypatch: pytest.MonkeyPatch) -
         assert loop.changes == 1
 
 
-async def test_a_check_is_made_for_the_chosen_one_and_again_when_something_changed(
+async def test_a_check_is_made_for_the_chosen_one_first_and_again_when_something_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with Loop(monkeypatch) as loop:
+
+        def of_b() -> list[tuple[object, object]]:
+            return [how for name, how in loop.reports if name == "b"]
+
         await loop.time.go(10)
         assert loop.reports == []
         loop.profiles.choose("b")
         await loop.time.go(10)
-        assert loop.reports == [("b", (None, False))], "vLLM itself is not asked by moving a cursor"
-        assert loop.profiles.reports["b"].profile == "b"
+        assert loop.reports == [("b", (None, False)), ("a", (None, False))], "no cursor ever asks vLLM itself"
+        assert loop.profiles.reports["b"].profile == "b" and loop.profiles.reports["a"].profile == "a"
         loop.machine = 1
         await loop.time.go(3)
-        assert len(loop.reports) == 2
+        assert len(of_b()) == 2 and len(loop.reports) == 4
         loop.profiles.check_again()
         await loop.time.go(3)
-        assert loop.reports[2:] == [("b", (None, True))]
+        assert of_b()[2:] == [(None, True)]
         changed = replace(standing("b"), known=replace(standing("b").known, model="other"))
         loop.looks.view = replace(loop.looks.view, rows=(standing("a"), changed))
         await loop.time.go(3)
-        assert len(loop.reports) == 4
+        assert len(of_b()) == 4
         loop.profiles.choose(None)
+        before = len(loop.reports)
         loop.machine = 2
         await loop.time.go(10)
-        assert len(loop.reports) == 4
+        assert len(loop.reports) == before
+
+
+async def test_what_is_in_the_way_is_looked_at_again_until_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Finding("error", "port_taken", "--port", "port 8000: process 9 starts, and will listen there", "")
+    async with Loop(monkeypatch) as loop:
+        found = (taken,)
+
+        def report(entry: Entry, **_: object) -> Report:
+            loop.reports.append((entry.name, None))
+            return replace(EMPTY, profile=entry.name, findings=found if entry.name == "b" else ())
+
+        monkeypatch.setattr(check, "report", report)
+        loop.profiles.choose("b")
+        await loop.time.go(4)
+        assert [name for name, _ in loop.reports] == ["b", "a"]
+        await loop.time.go(4)
+        assert [name for name, _ in loop.reports] == ["b", "a", "b"]
+        found = ()
+        await loop.time.go(30)
+        assert [name for name, _ in loop.reports] == ["b", "a", "b", "b"]
+        assert loop.profiles.checked is not None and loop.profiles.checked.report is not None
+        assert loop.profiles.checked.report.ok
+
+
+async def test_what_a_server_holds_itself_is_no_news_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Finding("note", "port_taken", "--port", "port 8000: process 9 listens there", f"{FREED}switch stops it first")
+    gone: list[object] = []
+    async with Loop(monkeypatch) as loop:
+
+        def report(entry: Entry, *, replacing: object = None, **_: object) -> Report:
+            gone.append(replacing)
+            return replace(EMPTY, profile=entry.name, findings=(own,))
+
+        monkeypatch.setattr(check, "report", report)
+        loop.looks.view = replace(loop.looks.view, rows=(replace(standing("a", "foreign"), pid=os.getpid()),))
+        loop.profiles.choose("a")
+        await loop.time.go(3)
+        made = loop.profiles.checked
+        assert made is not None and made.report is not None and made.restart and made.report.findings == ()
+        assert os.getpid() in gone[-1]  # type: ignore[operator]
 
 
 async def test_a_folder_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,9 +96,9 @@ def test_what_is_begun_while_it_is_closed_is_ended_with_it(monkeypatch: pytest.M
     reader = LogReader(Record(name="x", log=str(tmp_path / "none.log")))
     reader._words, reader._follow = ["true"], ["sleep", "600"]
 
-    def run(words: list[str], timeout_s: float) -> tools.Done:
+    def run(words: list[str], *, timeout_s: float, output: int) -> tools.Done:
         reader.close()
-        return ran(words)
+        return ran(words, timeout_s=timeout_s, output=output)
 
     ran = tools.run
     monkeypatch.setattr(tools, "run", run)

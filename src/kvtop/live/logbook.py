@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from kvtop.profiles.running import logs, tools
+from kvtop.profiles.running import logs, record, tools
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.text import clean
@@ -94,6 +95,7 @@ class LogReader:
     """The log of one start: of a file its end, from the runner's own tool what it gives. All of it blocks."""
 
     def __init__(self, state: Record) -> None:
+        self._state = state
         self._words = runner_of(state).log_command(TOOL_LINES, False)
         self._follow = runner_of(state).log_command(0, True)
         self._path = Path(state.log)
@@ -118,12 +120,30 @@ class LogReader:
             file.seek(begin)
             data = file.read(size - begin)
         self._turn_to(logs.FileTail(self._path, begin + len(data)))
-        return LogBook(data, begin)
+        return LogBook(self._parted(data, begin), begin)
+
+    def _parted(self, data: bytes, begin: int) -> bytes:
+        """With a line between what earlier starts have written and this one."""
+        at = self._state.log_offset - begin
+        if not self._state.log_offset or not 0 <= at <= len(data):
+            return data
+        end = b"" if not at or data[:at].endswith((b"\n", b"\r")) else b"\n"
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._state.started_at))
+        return b"%b%b---- started %b ----\n%b" % (data[:at], end, when.encode(), data[at:])
 
     def more(self) -> bytes:
         """What came since."""
         tail = self._tail
-        return tail.read() if tail is not None else b""
+        data = tail.read() if tail is not None else b""
+        if not data or not isinstance(tail, logs.FileTail):
+            return data
+        now, begin = record.read(self._state.name), tail.at - len(data)
+        if now is None or now.log != self._state.log or now.started_at <= self._state.started_at:
+            return data
+        if now.log_offset > tail.at:
+            return data  # still the end of the one before
+        self._state = now
+        return self._parted(data, begin)
 
     def close(self) -> None:
         """Also while another thread is in `read`: what that begins to follow is ended with it."""

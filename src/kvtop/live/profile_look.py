@@ -14,21 +14,24 @@ import msgspec
 from kvtop import paths
 from kvtop.errors import KvtopError, printable
 from kvtop.files import read_start
+from kvtop.live.profile_asks import logged
 from kvtop.live.profile_view import Attached, Figures, Foreign, ProfilesView, Tail
 from kvtop.model.starting import LIVE
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
-from kvtop.profiles.running import attached, logs, tools
+from kvtop.profiles.running import attached
 from kvtop.profiles.running.record import Record, Who
 from kvtop.profiles.running.runners import runner_of
-from kvtop.profiles.running.text import clean
-from kvtop.profiles.standing import Known, Standing, known, standing
+from kvtop.profiles.running.text import Lines
+from kvtop.profiles.standing import Known, Standing, known, standing, stranger
 from kvtop.readings import VllmProcess
 
 LOG = logging.getLogger("kvtop.live")
 
 TAIL_LINES = 60
 """Of a log, for the panel."""
+TAIL_BYTES = 100_000
+"""Of a log, read for them."""
 TOOL_EVERY_S = 5.0
 """A runner's own tool is asked for its log so often."""
 ATTACHED_EVERY_S = 10.0
@@ -57,12 +60,14 @@ class ProfileLook:
         processes = [one for one in processes if one.role == "api" and Who.of(one.pid) is not None]
         now = self._now()
         rows = tuple(standing(self._known, processes))
+        others = _foreign(rows, processes)
+        of = {one.pid: one for one in processes}
+        strangers = tuple(stranger(of[one.pid], one.port) for one in others if not one.profile)
         subject = next((row for row in rows if row.state == "starting"), None)
         if subject is None and chosen is not None:
-            subject = next((row for row in rows if row.name == chosen), None)
-        tail = Tail()
-        if chosen is not None and subject is not None and subject.record is not None:
-            tail = self._log(subject.record, now)
+            subject = next((row for row in (*rows, *strangers) if row.name == chosen), None)
+        state = logged(subject) if subject is not None else None
+        tail = self._log(state, now) if chosen is not None and state is not None else Tail()
         if chosen is not None:
             self._ask_attached(now)
         return ProfilesView(
@@ -71,9 +76,10 @@ class ProfileLook:
             rows,
             self._error,
             tail,
-            _foreign(rows, processes),
+            others,
             dict(self._figures),
             dict(self._attached),
+            strangers,
         )
 
     def entry(self, name: str) -> Entry | None:
@@ -113,7 +119,7 @@ class ProfileLook:
                 self._error = f"{where}: {error.strerror or error}"
                 return
             self._entries = {entry.name: entry for entry in entries}
-            self._known = tuple(_without(known(entry), where) for entry in entries)
+            self._known = tuple(_seen(known(entry), where) for entry in entries)
             self._signature, self._error = signature, ""
 
     def _log(self, state: Record, now: float) -> Tail:
@@ -124,9 +130,10 @@ class ProfileLook:
             where = f"by {words[0]}"
         else:
             file = Path(state.log)
-            stamp, where = (state.name, state.log, _stamp(file)), _short(file)
+            stamp = (state.name, state.started_at, state.log, state.log_offset, _stamp(file))
+            where = _short(file)
         if stamp != self._tail[0]:
-            self._tail = (stamp, Tail(_lines(state, words), where, state.name))
+            self._tail = (stamp, Tail(_lines(state), where, state.name, state.started_at or None))
         return self._tail[1]
 
     def _ask_attached(self, now: float) -> None:
@@ -167,19 +174,15 @@ def _stamp(file: Path) -> tuple[int, int]:
     return (facts.st_mtime_ns, facts.st_size)
 
 
-def _without(one: Known, where: Path) -> Known:
-    """Its problem without the folder that all files are in."""
-    return replace(one, problem=one.problem.replace(f"{where}/", "")) if one.problem else one
+def _seen(one: Known, where: Path) -> Known:
+    """With when its file was written; its problem without the folder that all files are in."""
+    written = _stamp(one.file)[0]
+    return replace(one, problem=one.problem.replace(f"{where}/", ""), changed_at=written / 1e9 if written else None)
 
 
-def _lines(state: Record, words: list[str] | None) -> tuple[str, ...]:
-    try:
-        if words is None:
-            return tuple(line for line in logs.last_lines(Path(state.log), TAIL_LINES) if line)
-        said = tools.log(words).splitlines()[-TAIL_LINES:]
-        return tuple(line for one in said if (line := clean(one)))
-    except (OSError, tools.Failed):
-        return ()
+def _lines(state: Record) -> tuple[str, ...]:
+    """Of this start alone: what an earlier one has written is no news of it."""
+    return tuple(Lines().feed(runner_of(state).log_text(TAIL_BYTES) + b"\n"))[-TAIL_LINES:]
 
 
 def _short(path: Path) -> str:

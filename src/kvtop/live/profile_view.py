@@ -36,6 +36,8 @@ class Tail:
     """A path, or the tool that shows it."""
     of: str = ""
     """The profile."""
+    since: float | None = None
+    """Unix time of the start that it is of; None: it is not kvtop's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,16 @@ class ProfilesView:
     """Servers of this machine, outside of containers, that kvtop did not start."""
     figures: dict[str, Figures] | None = None
     attached: dict[str, Attached] | None = None
+    strangers: tuple[Standing, ...] = ()
+    """Those of `foreign` that run what no profile says, each named by its process."""
+
+    @property
+    def listed(self) -> tuple[Standing, ...]:
+        """What a list shows: profiles, and below them servers of none."""
+        return (*self.rows, *self.strangers)
 
     def row(self, name: str) -> Standing | None:
-        return next((row for row in self.rows if row.name == name), None)
+        return next((row for row in self.listed if row.name == name), None)
 
     @property
     def live(self) -> tuple[Standing, ...]:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from kvtop.errors import UsageError
 from kvtop.live.endpoint import Endpoint
+from kvtop.live.profile_asks import url_of
 from kvtop.live.profile_view import Figures
 from kvtop.live.profiles import Profiles
 from kvtop.model.starting import Starting
 from kvtop.model.view import ServerView
 from kvtop.readings import State
-from kvtop.sources.url import normalise, same_place
+from kvtop.sources.url import same_place
 
 if TYPE_CHECKING:
     from kvtop.profiles.standing import Standing
@@ -110,17 +111,6 @@ class Profiled:
             p50 = ttft.p50.value_s if ttft.p50 is not None else None
             found[row.name] = Figures(round(now), window.cached.share, ttft.n, p50)
         return found
-
-
-def url_of(row: Standing) -> str:
-    """Where its server answers; empty where that is not known."""
-    url = row.known.url
-    if not url and row.record is not None:
-        url = f"http://{row.record.host}:{row.record.port}"
-    try:
-        return normalise(url) if url else ""
-    except UsageError:
-        return ""
 
 
 def _place(row: Standing) -> str:

@@ -18,6 +18,7 @@ from kvtop.errors import KvtopError
 from kvtop.live import errands
 from kvtop.live.endpoint import Sleep, rest
 from kvtop.live.errands import Done
+from kvtop.live.profile_asks import InTheWay, family, in_the_way, running, url_of
 from kvtop.live.profile_view import Figures, Looking, ProfilesView
 from kvtop.live.work import called
 from kvtop.readings import VllmProcess
@@ -30,12 +31,18 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("kvtop.live")
 
+PASSING = ("port_taken", "gpu_overlap", "vram_held", "health_answered_by_other")
+"""Rules of what other processes hold just now."""
 BUSY_S, SEEN_S, IDLE_S = 0.5, 1.0, 3.0
 """Between two looks: while a server starts or stops, while the page is open, else."""
 LOOK_S = 30.0
 """A look that takes longer is given up."""
 CHECK_S = 180.0
 """vLLM may be asked for its flags, which takes it up to a minute."""
+RUNS = ("starting", "running", "stopping", "foreign")
+"""What a profile's own server holds is no obstacle to it."""
+AGAIN_S = 5.0
+"""A check that found something in the way is made again after so long: who listens, or starts, may have changed."""
 FRESH_S = 5.0
 KEEP_S = 30.0
 """Figures are written to disk at most so often."""
@@ -81,6 +88,8 @@ class Profiles:
         """Of the profile that is looked at, or was last."""
         self.reports: dict[str, Report] = {}
         """The last one of each profile whose file has not changed since."""
+        self._reported_of: dict[str, object] = {}
+        """What each was worked out from."""
         self._doing: list[str] = []
         self._made, self._clock, self._sleep = made, clock, sleep
         self._processes, self._machine, self._figures, self._missed = processes, machine, figures, missed
@@ -99,7 +108,7 @@ class Profiles:
         """Looks that were begun; the last one that is over."""
         self._looked = asyncio.Event()
         self._running = False
-        self._kept_at = 0.0
+        self._kept_at = self._checked_at = 0.0
         self._changed: Callable[[], None] = lambda: None
 
     # ---- the loop
@@ -164,9 +173,10 @@ class Profiles:
             now = view.row(row.name)
             if now is None or now.known != row.known:
                 self.reports.pop(row.name, None)
+                self._reported_of.pop(row.name, None)
         if _without_time(view) != _without_time(before) or view.starting is not None:
             self._changed()
-        if self._stale():
+        if self._stale() or self._unasked() is not None:
             self._wanted.set()
 
     # ---- what the page looks at
@@ -196,7 +206,10 @@ class Profiles:
         if row is None or not row.known.runner:
             return False
         done = self.checked
-        return done is None or done.profile != row.name or done.of != self._basis(row)
+        if done is None or done.profile != row.name or done.of != self._basis(row):
+            return True
+        in_the_way = done.report is not None and any(one.rule in PASSING for one in done.report.findings)
+        return not done.working and in_the_way and self._clock.mono() - self._checked_at >= AGAIN_S
 
     async def _check(self) -> None:
         while True:
@@ -205,16 +218,20 @@ class Profiles:
             thoroughly, self._thoroughly = self._thoroughly, False
             row = self.view.row(self._chosen) if self._chosen is not None else None
             if row is None or not (thoroughly or self._stale()):
+                if (other := self._unasked()) is not None:
+                    await self._check_beside(other)
                 continue
             before = self.checked
             kept = before.report if before is not None and before.profile == row.name else None
-            basis, mine = self._basis(row), row.state in ("starting", "running", "stopping")
+            basis, mine = self._basis(row), row.state in RUNS
             self.checked = Checked(row.name, kept, working=True, of=basis, restart=mine)
             self._changed()
             try:
                 made = await self._report(self._checker, row, row if mine else None, ask_vllm=thoroughly)
+                made = _but_its_own(made) if mine else made
+                self._checked_at = self._clock.mono()
                 self.checked = Checked(row.name, made, of=basis, restart=mine)
-                self.reports[row.name] = made
+                self.reports[row.name], self._reported_of[row.name] = made, basis
             except KvtopError as error:
                 self.checked = Checked(row.name, None, error.what, of=basis, restart=mine)
             except Exception as error:
@@ -223,22 +240,42 @@ class Profiles:
                 self.checked = Checked(row.name, None, what, of=basis, restart=mine)
             self._changed()
 
+    def _unasked(self) -> Standing | None:
+        """While the page is open, another profile whose report is missing or of another machine; one a look."""
+        if self._chosen is None:
+            return None
+        rows = [
+            row for row in self.view.rows
+            if row.known.runner not in ("", "attach") and not row.known.problem and row.name != self._chosen
+            and self._reported_of.get(row.name) != self._basis(row)
+        ]  # fmt: skip
+        return min(rows, key=lambda row: row.name in self.reports, default=None)
+
+    async def _check_beside(self, row: Standing) -> None:
+        """For its row in the list; what goes wrong with it is told when it is chosen."""
+        basis, mine = self._basis(row), row.state in RUNS
+        self._reported_of[row.name] = basis
+        try:
+            made = await self._report(self._checker, row, row if mine else None, ask_vllm=False)
+            self.reports[row.name] = _but_its_own(made) if mine else made
+        except KvtopError:
+            return
+        except Exception:
+            LOG.exception("checking %s failed", row.name)
+            return
+        self._changed()
+
     async def report(self, row: Standing, *, replacing: Standing | None) -> Report:
         """What check says before a start. `replacing`: whose server is ended first. Raises KvtopError."""
         return await self._report(self._asked, row, replacing, ask_vllm=True)
 
     async def _report(self, worker: Caller, row: Standing, replacing: Standing | None, *, ask_vllm: bool) -> Report:
         looking, name = self._looking, row.name
-        going: frozenset[int] | None = None
-        if replacing is not None:
-            family = replacing.record.family if replacing.record is not None else []
-            going = frozenset(who.pid for who in family)
-            if replacing.state == "foreign" and replacing.pid is not None:
-                going = frozenset((replacing.pid,))
 
         def work() -> Report:
             from kvtop.profiles.check import report
 
+            going = family(replacing) if replacing is not None else None
             entry = looking.entry(name) if looking is not None else None
             if entry is None:
                 raise KvtopError(f"{name}: its file is gone")
@@ -246,6 +283,25 @@ class Profiles:
 
         late = f"check has not answered for {CHECK_S:g} s"
         return await called(worker, work, CHECK_S, late, "another check is still under way")
+
+    async def in_the_way(self, row: Standing) -> tuple[InTheWay, ...]:
+        """The servers that kvtop did not start, and that hold the port or a card of this profile. Raises KvtopError."""
+        looking, name = self._looking, row.name
+        entries = [found for one in self.view.rows if (found := self.entry(one.name)) is not None]
+
+        def work() -> tuple[InTheWay, ...]:
+            entry = looking.entry(name) if looking is not None else None
+            if entry is None:
+                raise KvtopError(f"{name}: its file is gone")
+            return in_the_way(entry, entries)
+
+        late = f"looking at what is in the way took longer than {LOOK_S:g} s"
+        return await called(self._asked, work, LOOK_S, late, "another check is still under way")
+
+    async def requests(self, row: Standing) -> int | None:
+        """Under way at its server, which is asked; None where it does not tell."""
+        url = url_of(row)
+        return await running(url) if url else None
 
     def entry(self, name: str) -> Entry | None:
         """As it was read last."""
@@ -298,5 +354,12 @@ class Profiles:
             self._missed(wrong)
 
 
+def _but_its_own(report: Report) -> Report:
+    """Without what a stop would give back: what a server holds itself is no news to it."""
+    from kvtop.profiles.check.obstacles import FREED
+
+    return replace(report, findings=tuple(one for one in report.findings if not one.fix.startswith(FREED)))
+
+
 def _without_time(view: ProfilesView) -> object:
-    return (view.rows, view.error, view.tail, view.foreign, view.attached, view.figures)
+    return (view.rows, view.error, view.tail, view.foreign, view.attached, view.figures, view.strangers)

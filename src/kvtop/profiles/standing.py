@@ -10,7 +10,7 @@ from kvtop.errors import UsageError
 from kvtop.model.starting import LIVE
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.launch import Launch, asked, launch, port_is_told
-from kvtop.profiles.match import is_of
+from kvtop.profiles.match import behind_serve, is_of
 from kvtop.profiles.running import look, record
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Record, Start
@@ -39,6 +39,8 @@ class Known:
     """Why it cannot be used, without the folder of its file; empty where it can."""
     about: str = ""
     launch: Launch | None = None
+    changed_at: float | None = None
+    """Unix time at which its file was written last; None: not looked at."""
 
     @property
     def url(self) -> str:
@@ -64,6 +66,11 @@ class Standing:
     @property
     def name(self) -> str:
         return self.known.name
+
+    @property
+    def stranger(self) -> bool:
+        """No profile: a server that runs what none says."""
+        return self.state == "foreign" and not self.known.runner
 
     @property
     def seen(self) -> Seen | None:
@@ -118,6 +125,18 @@ def standing(profiles: Sequence[Known], processes: Sequence[VllmProcess]) -> lis
     names = {profile.name for profile in profiles}
     gone = [_without_file(one) for one in seen.values() if one.state in LIVE and one.name not in names]
     return [_of(profile, seen, servers) for profile in (*profiles, *gone)]
+
+
+def stranger(process: VllmProcess, port: int | None) -> Standing:
+    """A server that kvtop did not start, and that runs what no profile says."""
+    words = behind_serve(process.command)
+    model = asked(words).model if words is not None else None
+    host = process.host if process.host not in (None, "0.0.0.0", "::", "") else "127.0.0.1"
+    known = Known(
+        f"process {process.pid}", Path(), model=shown(model or "", 300), port=port, host=host or "127.0.0.1",
+        tier_bytes=process.tier_bytes,
+    )  # fmt: skip
+    return Standing(known, "foreign", process.pid, process.started_at)
 
 
 def _without_file(seen: Seen) -> Known:

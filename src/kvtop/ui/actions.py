@@ -120,7 +120,7 @@ ACTIONS: tuple[Action, ...] = (
            frozenset({DASHBOARD, NO_SERVER}), group="Profiles", footer=62, ranks=((NO_SERVER, 92),)),
     Action("start-profile", ("enter",), "start", "start the profile, if check lets it", _PROFILES,
            group="Profiles", footer=98),
-    Action("switch-profile", ("s",), "switch", "stop what runs, start it; asks", _PROFILES,
+    Action("switch-profile", ("s",), "switch", "stop what runs or is in its way, start it; asks", _PROFILES,
            group="Profiles", footer=98),
     Action("stop-profile", ("x",), "stop", "end its server; asks", _PROFILES, group="Profiles", footer=98),
     Action("check-profile", ("c",), "check", "check it again, and show all of it",

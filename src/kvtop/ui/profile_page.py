@@ -52,7 +52,7 @@ class ProfilePage:
         """What this kvtop starts is what its user wants to see."""
         if isinstance(self._watch, Profiling):
             self._watch.watch_profile(row.name)
-        from kvtop.live.profiled import url_of
+        from kvtop.live.profile_asks import url_of
 
         self._wish = url_of(row)
 

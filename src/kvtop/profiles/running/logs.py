@@ -98,6 +98,11 @@ class FileTail:
         self._at += len(data)
         return data
 
+    @property
+    def at(self) -> int:
+        """Where in the file the next look begins."""
+        return self._at
+
     def close(self) -> None:
         """Nothing is held open."""
 

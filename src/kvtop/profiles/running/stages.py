@@ -33,7 +33,8 @@ def starting(seen: Seen, past: Sequence[Start], now: float) -> Starting | None:
     if state is None:
         return None
     over = seen.state != "starting"
-    ended = state.ready_at or state.ended_at
+    # One that is ended on purpose starts no more from that moment on, however long its end takes.
+    ended = state.ready_at or (state.ask.at if state.ask is not None else None) or state.ended_at
     at = ended if over and ended is not None else now
     left = None if over else progress.left(state.stages, state.loaded, past, now)
     lengths = [start.took_s for start in past]

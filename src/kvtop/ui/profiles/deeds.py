@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,16 +11,19 @@ from typing import TYPE_CHECKING
 from kvtop import paths
 from kvtop.errors import KvtopError
 from kvtop.model.starting import LIVE
-from kvtop.profiles.check.report import Report
 from kvtop.ui.draw import clip, safe
-from kvtop.ui.numbers import exact
+from kvtop.ui.profiles import questions
+from kvtop.ui.profiles.words import early_end, ended_early
 
 if TYPE_CHECKING:
     from kvtop.live.errands import Done
+    from kvtop.live.profile_asks import InTheWay
     from kvtop.live.profiles import Profiles
+    from kvtop.profiles.check.report import Finding, Report
     from kvtop.profiles.standing import Standing
 
 NAME_CELLS = 24
+_OPTION = re.compile(r"(?:^|(?<=\s))--(?:name|force|format|service|pid)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +46,22 @@ class Deeds:
         *,
         begun: Callable[[Standing], None],
         requests: Callable[[Standing], int | None],
+        key: Callable[[str], str],
     ) -> None:
         """`say(text, tone)`: tone is ok, warn or bad; `begun` is told whose server is about to start; `requests`: how
-        many a server has under way, None where that is not known."""
+        many a server has under way, None where that is not watched; `key`: of an action."""
         self._profiles, self._say, self._ask, self._begun, self._requests = profiles, say, ask, begun, requests
+        self._key = key
 
     # ---- start
     async def start(self, row: Standing) -> None:
-        if (why := self._cannot_start(row)) is None:
-            await self._after_check(row, None, "start", [], lambda: self._start(row))
-        else:
+        if (why := self._cannot_start(row)) is not None:
             self._say(why, "warn")
+        elif (report := await self._checked(row, None, "start")) is not None:
+            if report.asks():
+                self._ask(Question(questions.start(row, report), lambda: self._start(row)))
+            else:
+                await self._start(row)
 
     async def _start(self, row: Standing) -> None:
         self._begun(row)
@@ -60,14 +70,19 @@ class Deeds:
             self._say("", "ok")
 
     def _cannot_start(self, row: Standing) -> str | None:
-        name = safe(row.name)
+        name, stop = safe(row.name), self._key("stop-profile")
+        if row.stranger:
+            return f"{name} runs already, and is of no profile: {stop} stops it"
         if row.known.problem:
             return f"{safe(row.known.file.name)} cannot be used: {safe(row.known.problem)}"
         if row.known.runner == "attach":
             return f"{name} is only watched: its runner is attach, and it is started where it runs"
-        if row.state in (*LIVE, "foreign"):
+        if row.state == "foreign":
+            return f"{name} runs already, which kvtop did not start: {stop} stops it"
+        if row.state in LIVE:
             verb = {"starting": "is starting", "stopping": "is being stopped"}.get(row.state, "runs")
-            return f"{name} {verb} already"
+            again = f": {self._key('restart-profile')} starts it afresh" if row.state == "running" else ""
+            return f"{name} {verb} already{again}"
         return None
 
     # ---- switch
@@ -75,62 +90,120 @@ class Deeds:
         if (why := self._cannot_start(row)) is not None:
             self._say(why, "warn")
             return
-        live, view = self._profiles.view.live, self._profiles.view
+        live = self._profiles.view.live
         if len(live) > 1:
-            self._say(f"{len(live)} servers run: stop one of them first", "warn")
-            return
-        if live:
-            old = live[0]
-            if old.state != "running":
-                verb = "is starting" if old.state == "starting" else "is being stopped"
-                self._say(f"{safe(old.name)} {verb}: wait for that, or stop it first", "warn")
-                return
-            questions = [f"stop {self._named(old)} and start {_name(row)}", f"stop {_name(old)}, start {_name(row)}"]
-            await self._after_check(row, old, "switch", questions, lambda: self._switch(row, old))
-            return
-        if len(view.foreign) > 1:
-            self._say(f"{len(view.foreign)} servers run that kvtop did not start: stop one of them first", "warn")
-        elif view.foreign:
-            other = view.foreign[0]
-            questions = [f"stop {other.words}, which kvtop did not start, and start {_name(row)}",
-                         f"stop process {other.pid} and start {_name(row)}"]  # fmt: skip
-            owner = view.row(other.profile)
-            await self._after_check(row, owner, "switch", questions, lambda: self._switch(row, None))
-        else:
+            self._say(
+                f"{len(live)} servers run: stop one of them first, {self._key('stop-profile')} on its row", "warn"
+            )
+        elif not live and self._profiles.view.foreign:
+            await self._switch_from_others(row)
+        elif not live:
             await self.start(row)
+        elif live[0].state != "running":
+            verb = "is starting" if live[0].state == "starting" else "is being stopped"
+            self._say(f"{safe(live[0].name)} {verb}: wait for that, or stop it first", "warn")
+        elif (report := await self._checked(row, live[0], "switch")) is not None:
+            old = live[0]
+            wordings = questions.switch(old, await self._count(old), row, report)
+            self._ask(Question(wordings, lambda: self._switch(row, old)))
 
-    async def _switch(self, row: Standing, old: Standing | None) -> None:
-        self._begun(row)
-        done = await self._do(["profile", "switch", row.name, "--yes"], f"switches to {row.name}")
-        if done is not None:
-            self._say("", "ok")
+    async def _switch_from_others(self, row: Standing) -> None:
+        """No profile's server runs, but servers that kvtop did not start do: what is not in the way is left alone."""
+        found = await self._in_the_way(row)
+        if found is None:
+            return
+        if len(found) > 1:
+            words = "; ".join(f"{one.server.words} holds {safe(one.holds)}" for one in found)
+            stop = f"{self._key('stop-profile')} on its row stops one"
+            self._say(f"{len(found)} servers that kvtop did not start are in its way: {words}. {stop}", "warn")
+            return
+        if not found:
+            if (report := await self._checked(row, None, "switch")) is not None:
+                wordings = questions.beside(self._profiles.view.foreign, row, report)
+                self._ask(Question(wordings, lambda: self._start(row)))
+            return
+        one = found[0]
+        here = next((other for other in self._profiles.view.listed if other.pid == one.server.pid), None)
+        if here is None:
+            self._profiles.look_soon()
+            self._say(f"{one.server.words} holds {safe(one.holds)}, and has just come: press the key again", "warn")
+        elif (report := await self._checked(row, here, "switch")) is not None:
+            wordings = questions.clear(one, await self._count(here), row, report)
+            self._ask(Question(wordings, lambda: self._clear(row, one)))
+
+    async def _in_the_way(self, row: Standing) -> tuple[InTheWay, ...] | None:
+        """None where that could not be told, which is said."""
+        self._say(f"looks at what is in the way of {safe(row.name)} …", "t")
+        try:
+            return await self._profiles.in_the_way(row)
+        except KvtopError as error:
+            self._say(_two(error.what, error.fix), "bad")
+            return None
+
+    async def _clear(self, row: Standing, one: InTheWay) -> None:
+        """Whoever said yes meant that server, and no other one that has come since."""
+        found = await self._in_the_way(row)
+        if found is None:
+            return
+        if any(other.server.pid != one.server.pid for other in found):
+            self._say(f"nothing was stopped: others are in the way of {safe(row.name)} by now", "warn")
+            return
+        await self._switch(row, None, ["--stop-foreign"])
+
+    async def _switch(self, row: Standing, old: Standing | None, more: Sequence[str] = ()) -> None:
+        words = ["profile", "switch", row.name, "--yes", *more]
+        if await self._starts(words, row, f"switches to {row.name}"):
             return
         former = self._profiles.view.row(old.name) if old is not None else None
-        if former is not None and not self._profiles.view.live and self._cannot_start(former) is None:
-            question = f"{_name(row)} did not start: start {_name(former)} again"
-            self._ask(Question([question], lambda: self._start(former)))
+        new = self._profiles.view.row(row.name)
+        given_up = new is not None and new.record is not None and ended_early(new.record)
+        if former is None or given_up or self._profiles.view.live or self._cannot_start(former) is not None:
+            return
+        question = f"{_name(row)} did not start: start {_name(former)} again"
+        self._ask(Question([question], lambda: self._start(former)))
+
+    async def _starts(self, words: Sequence[str], row: Standing, meanwhile: str) -> bool:
+        """Whether its server is ready by now. One that its user has ended meanwhile has not failed."""
+        before = row.record.started_at if row.record is not None else None
+        self._begun(row)
+        done = await self._do(words, meanwhile)
+        if done is not None:
+            self._say("", "ok")
+            return True
+        now = self._profiles.view.row(row.name)
+        state = now.record if now is not None else None
+        if state is not None and state.started_at != before and ended_early(state):
+            self._say(early_end(state), "warn")
+        elif state is not None and state.started_at != before and state.state == "failed":
+            self._say(
+                f"{safe(row.name)} did not start: {safe(state.why)}; {self._key('log')} shows the whole log", "bad"
+            )
+        return False
 
     # ---- restart, stop
     async def restart(self, row: Standing) -> None:
-        if row.state not in ("starting", "running"):
-            self._say(f"{safe(row.name)} does not run under kvtop: there is nothing to start afresh", "warn")
-            return
-        questions = [f"stop {self._named(row)} and start it again", f"restart {_name(row)}"]
-        await self._after_check(row, row, "restart", questions, lambda: self._restart(row))
+        if row.state != "running":
+            self._say(self._no_restart(row), "warn")
+        elif (report := await self._checked(row, row, "restart")) is not None:
+            wordings = questions.restart(row, await self._count(row), report)
+            self._ask(Question(wordings, lambda: self._restart(row)))
+
+    def _no_restart(self, row: Standing) -> str:
+        name, start = safe(row.name), self._key("start-profile")
+        if row.state == "foreign":
+            then = "" if row.stranger else f", then {start} starts it"
+            return f"kvtop did not start {name}: {self._key('stop-profile')} stops it{then}"
+        if row.state == "starting":
+            return f"{name} is starting: {self._key('stop-profile')} ends that, then {start} starts it afresh"
+        return self._cannot_start(row) or f"{name} does not run: {start} starts it"
 
     async def _restart(self, row: Standing) -> None:
-        self._begun(row)
-        words = ["profile", "switch", row.name, "--restart", "--yes"]
-        if await self._do(words, f"restarts {row.name}") is not None:
-            self._say("", "ok")
+        await self._starts(["profile", "switch", row.name, "--restart", "--yes"], row, f"restarts {row.name}")
 
     async def stop(self, row: Standing) -> None:
-        if row.state in LIVE:
-            self._ask(Question([f"stop {self._named(row)}", f"stop {_name(row)}"], lambda: self._stop(row, row.name)))
-        elif row.state == "foreign" and row.pid is not None:
-            pid = str(row.pid)
-            questions = [f"stop {self._named(row)}, which kvtop did not start", f"stop process {pid}"]
-            self._ask(Question(questions, lambda: self._stop(row, pid)))
+        if row.state in LIVE or (row.state == "foreign" and row.pid is not None):
+            which = str(row.pid) if row.state == "foreign" else row.name
+            self._ask(Question(questions.stop(row, await self._count(row)), lambda: self._stop(row, which)))
         else:
             self._say(f"{safe(row.name)} does not run", "warn")
 
@@ -141,50 +214,60 @@ class Deeds:
             first = done.out.strip().splitlines()
             self._say("; ".join([*(safe(line) for line in first[:1]), *map(safe, done.said)]), "ok")
 
+    async def _count(self, row: Standing) -> int | None:
+        """Requests under way at its server: as it is watched, else as it says when it is asked."""
+        if row.state not in ("running", "foreign"):
+            return None
+        seen = self._requests(row)
+        return seen if seen is not None else await self._profiles.requests(row)
+
     # ---- import
     async def take_in(self, path: str) -> str:
-        """Make a profile of that file; its name, empty where that did not work."""
+        """Make a profile of that file, with the options behind it, or of `--pid N`; its name, empty where that did
+        not work."""
+        typed, more = _options(path.strip())
         # kvtop's command may run elsewhere.
-        file = str(paths.from_home(path.strip()).absolute())
-        done = await self._do(["profile", "import", file, "--json"], f"imports {file}")
+        file = str(paths.from_home(typed).absolute()) if typed else " ".join(more[:2])
+        source = [file] if typed else []
+        done = await self._do(["profile", "import", *source, *more, "--json"], f"imports {file}")
         if done is None:
             return ""
         made = done.document
         left_out = [safe(str(note)) for note in made.get("left_out", [])]
         name = str(made.get("name", ""))
         note = f"; {len(left_out)} to look at: {left_out[0]}" if left_out else ""
+        if len(left_out) > 1:
+            note += f"; all of them stand on top of its file: {self._key('edit-profile')}"
         self._say(f"{safe(name)} was made of {safe(file)}{note}", "warn" if left_out else "ok")
         return name
 
     # ---- what they share
-    async def _after_check(
-        self,
-        row: Standing,
-        old: Standing | None,
-        verb: str,
-        questions: Sequence[str],
-        deed: Callable[[], Awaitable[None]],
-    ) -> None:
-        """An error refuses; a warning asks, and so does what ends a server."""
+    async def _checked(self, row: Standing, old: Standing | None, verb: str) -> Report | None:
+        """What check says when `old` is gone; None where it refuses, which is said."""
         self._say(f"checks {safe(row.name)}; the first time vLLM is asked for its flags, up to a minute", "t")
         try:
             report = await self._profiles.report(row, replacing=old)
         except KvtopError as error:
             self._say(_two(error.what, error.fix), "bad")
-            return
+            return None
         if refused := report.refuses():
             more = f"; {len(refused) - 1} more" if len(refused) > 1 else ""
             one = refused[0]
-            self._say(_two(f"no {verb}: {one.rule}: {safe(one.says)}{more}", one.fix), "bad")
-            return
+            fix = f". Fix: {safe(one.fix)}" if one.fix else ""
+            self._say(f"no {verb}: {one.rule}: {safe(one.says)}{more}{fix}{self._way_out(row, one, verb)}", "bad")
+            return None
         self._say("", "t")
-        warned = _warned(report)
-        if questions:
-            self._ask(Question([f"{text}{part}" for text in questions for part in (*warned, "")[:2]], deed))
-        elif warned:
-            self._ask(Question([f"start {_name(row)}{part}" for part in warned], deed))
-        else:
-            await deed()
+        return report
+
+    def _way_out(self, row: Standing, one: Finding, verb: str) -> str:
+        """The key that stops what holds its port."""
+        view = self._profiles.view
+        holders = [other for other in view.listed if other.state in (*LIVE, "foreign") and other.name != row.name]
+        if verb != "start" or one.rule != "port_taken":
+            return ""
+        if not any(other.known.port == row.known.port for other in holders):
+            return ""
+        return f"; {self._key('switch-profile')} stops that and starts {_name(row)}"
 
     async def _do(self, words: Sequence[str], meanwhile: str, *, beside: bool = False) -> Done | None:
         """None where it did not work: that is said."""
@@ -199,24 +282,17 @@ class Deeds:
             return None
         return done
 
-    def _named(self, row: Standing) -> str:
-        """`qwen27 (pid 41233, 2 requests running)`."""
-        n = self._requests(row)
-        parts = [f"pid {row.pid}" if row.pid is not None else ""]
-        if n is not None and row.state != "starting":
-            parts.append(f"{exact(n)} request{'' if n == 1 else 's'} running")
-        known = [part for part in parts if part]
-        return f"{_name(row)} ({', '.join(known)})" if known else _name(row)
 
-
-def _warned(report: Report) -> list[str]:
-    """` in spite of 2 warnings (exposed_without_key)`; nothing where there are none."""
-    asks = report.asks()
-    if not asks:
-        return []
-    n = f" in spite of {len(asks)} warning{'' if len(asks) == 1 else 's'}"
-    names = ", ".join(dict.fromkeys(one.rule for one in asks))
-    return [f"{n} ({names})", n]
+def _options(typed: str) -> tuple[str, list[str]]:
+    """(path, options behind it). A path with spaces needs no quotes."""
+    found = _OPTION.search(typed)
+    if found is None:
+        return typed, []
+    try:
+        more = shlex.split(typed[found.start() :])
+    except ValueError:
+        more = typed[found.start() :].split()
+    return typed[: found.start()].strip(), more
 
 
 def _name(row: Standing) -> str:

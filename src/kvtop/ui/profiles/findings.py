@@ -24,6 +24,9 @@ def rows(row: Standing | None, checked: Checked | None, w: int, h: int, more_key
     if row is None:
         return [rule("Check", w)]
     name = words.name_of(row)
+    if row.stranger:
+        said = "kvtop did not start it, and no profile runs it: import makes one of its command line"
+        return [rule(f"Check {name}", w), *([(" ", "t"), *line] for line in wrap([(said, "d")], w - 2))][:h]
     if row.known.problem:
         return [rule(f"File {name}", w, [("it cannot be used", "bad")]), *fault_rows(row.known.problem, w)][:h]
     title = f"Check {name}"
@@ -35,9 +38,11 @@ def rows(row: Standing | None, checked: Checked | None, w: int, h: int, more_key
             return [rule(title, w, [("is looked at", "d")])]
         return [rule(title, w), *fault_rows(checked.error, w)][:h]
     summary = report.summary
+    options = [summary, report.counts or report.summary]
     if checked.restart:
-        summary = f"for a restart: {summary}"
-    options = [summary, report.summary, report.counts or report.summary]
+        runs = {"starting": "it starts", "stopping": "it stops"}.get(row.state, "it runs")
+        counts = report.counts
+        options = [f"{runs}; for a restart: {counts}", f"{runs}; {counts}"] if counts else [runs]
     note = pick(options, w - cells(title) - 6)
     out: list[Line] = [rule(title, w, [(note, "d")])]
     tail = [memory_row(report.memory, w)] if h >= 6 else []
@@ -111,4 +116,6 @@ def memory_row(found: Memory, w: int) -> Line:
 
 
 def _gib(size: int | None, places: int = 1) -> str:
+    if size is not None and 0 < size < GIB:
+        places = 2  # a tier of 256 MiB is 0.25
     return DASH if size is None else f"{max(0, size) / GIB:.{places}f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvtop.live.profile_view import Tail
 from kvtop.profiles.running.text import told
 from kvtop.ui.draw import Line, clip, fit, pick, safe
+from kvtop.ui.numbers import hms
 from kvtop.ui.widgets.panel import rule
 
 LEVELS = {"WARNING": ("WARN", "warn", "t"), "ERROR": ("ERROR", "bad", "bright"), "CRITICAL": ("CRIT", "bad", "bright"),
@@ -21,6 +22,9 @@ def rows(tail: Tail, w: int, h: int, follows: bool) -> list[Line]:
     where = safe(tail.where)
     notes = [f"{where}, following", where] if follows else [where]
     out = [rule("Log", w, [(pick([*notes, clip(where, max(1, w - 12))], w - 9), "d")])]
+    if not tail.lines:
+        since = f" since it was started at {hms(tail.since)}" if tail.since is not None else ""
+        out.append([(f" nothing yet{since}", "d")])
     return [*out, *(line_of(line, w) for line in tail.lines[-(h - 1) :] if h > 1)]
 
 

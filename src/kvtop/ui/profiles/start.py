@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kvtop.model.starting import Starting
+from kvtop.profiles.running.record import Record
 from kvtop.profiles.standing import Standing
-from kvtop.ui.draw import Line, cells, clip, meter, pick, safe, width
+from kvtop.ui.draw import Line, cells, clip, meter, pick, safe, width, wrap
 from kvtop.ui.numbers import ago, lasted, secs
 from kvtop.ui.profiles import words
 from kvtop.ui.profiles.findings import fault_rows
@@ -23,24 +24,32 @@ def rows(row: Standing | None, now: float, w: int, h: int) -> list[Line]:
     title = f"{'Last start' if one.over else 'Start'} {safe(row.name)}"
     out = [rule(title, w, [(pick(_start_notes(row, one, now), w - cells(title) - 6), "d")])]
     fraction = one.fraction
-    failed = one.over and row.record is not None and row.record.ready_at is None
+    given_up = row.record is not None and words.ended_early(row.record)
+    failed = one.over and row.record is not None and row.record.ready_at is None and not given_up
     style = "bad" if failed else "d" if one.over else "bright"
-    out.append([(" ", "t"), *meter([(None if failed else fraction, style)], w - 1)])
+    out.append([(" ", "t"), *meter([(None if failed or given_up else fraction, style)], w - 1)])
     if h < 6:
         return [*out, _stage_line(row, one, w)][:h]
     stages = stage_rows(one, w)
     why = row.record.why if failed and row.record is not None else ""
     fault = fault_rows(why, w) if why else []
+    if given_up and row.record is not None:
+        fault = _note_rows(row.record, w)
     return [*out, *stages[: h - 2 - len(fault)], *fault][:h]
+
+
+def _note_rows(state: Record, w: int) -> list[Line]:
+    return [[(" ", "t"), *line] for line in wrap([("! ", "warn"), (words.early_end(state), "t")], w - 2, 2)]
 
 
 def _start_notes(row: Standing, one: Starting, now: float) -> list[str]:
     if one.over:
-        ended = row.record.ready_at or row.record.ended_at if row.record is not None else None
-        when = f"{ago(now - ended)} ago" if ended is not None else ""
+        ended = one.started_at + one.elapsed_s
+        when = f"{ago(now - ended)} ago"
         ready = row.record is not None and row.record.ready_at is not None
-        told_ = f"ready after {secs(one.elapsed_s)}" if ready else f"ended after {secs(one.elapsed_s)}"
-        return [f"{told_}, {when}" if when else told_, told_]
+        verb = "ready" if ready else "stopped" if row.record is not None and words.ended_early(row.record) else "ended"
+        told_ = f"{verb} after {secs(one.elapsed_s)}"
+        return [f"{told_}, {when}", told_]
     so_far = f"{lasted(one.elapsed_s)} so far"
     if not one.of_starts:
         return [f"{so_far}, no good start yet: time left not known", so_far]
@@ -54,16 +63,28 @@ def _span(one: Starting) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def _longest(one: Starting) -> list[str]:
+    """The stages of a start that is over: all, else those that took longest, and how many more there are."""
+    told_ = {stage.words: f"{safe(stage.words).partition(',')[0]} {secs(stage.took_s)}" for stage in one.stages}
+    by_length = sorted(one.stages, key=lambda stage: -(stage.took_s or 0.0))
+    whole = (f"{safe(stage.words)} {secs(stage.took_s)}" for stage in one.stages)
+    texts = ["   ".join(whole), "   ".join(told_.values())]
+    for n in range(len(by_length) - 1, 0, -1):
+        kept = {stage.words for stage in by_length[:n]}
+        parts = [text for name, text in told_.items() if name in kept]
+        texts.append("   ".join([*parts, f"{len(told_) - n} more"]))
+    return [*texts, ""]
+
+
 def _stage_line(row: Standing, one: Starting, w: int) -> Line:
     """The stage that runs, and what comes then, in one row."""
     if one.over:
         why = row.record.why if row.record is not None and row.record.ready_at is None else ""
+        if row.record is not None and words.ended_early(row.record):
+            return [(" ! ", "warn"), (clip(words.early_end(row.record), w - 4), "t")]
         if why:
             return [(" × ", "bad"), (clip(safe(why), w - 4), "bright")]
-        took = "   ".join(f"{safe(stage.words)} {secs(stage.took_s)}" for stage in one.stages)
-        slowest = max(one.stages, key=lambda stage: stage.took_s or 0.0, default=None)
-        least = f"{safe(slowest.words)} {secs(slowest.took_s)}" if slowest is not None else ""
-        return [(" · ", "ok"), (pick([took, least, ""], w - 4), "d")]
+        return [(" · ", "ok"), (pick(_longest(one), w - 4), "d")]
     now = one.now
     if now is None:
         return [(" ▸ ", "bright"), ("begins", "t")]

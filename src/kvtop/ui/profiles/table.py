@@ -16,18 +16,19 @@ from kvtop.ui.widgets.panel import rule
 
 Column = tuple[str, int]
 """Name and width; 0: what is left."""
-RIGHT = ("tier", "last start", "share", "TTFT p50", "n")
+RIGHT = ("port", "tier", "good start", "share", "TTFT p50", "n")
 
 
 def columns_of(w: int) -> list[Column]:
-    """The columns for so many cells. First to go: share and TTFT, last start, runner, GPU, model, tier."""
+    """The columns for so many cells. First to go: share and TTFT, how long the last good start took, runner, port, GPU,
+    model, tier."""
     name: Column = ("name", 20)
     last: list[Column] = [("state", 10), ("since", 0)]
     if w >= 160:
-        return [("name", 24), ("runner", 8), ("model", 22), ("GPU", 7), ("tier", 8), ("last start", 10), ("share", 5),
-                ("TTFT p50", 8), ("n", 5), *last]  # fmt: skip
+        return [("name", 24), ("runner", 8), ("model", 22), ("port", 5), ("GPU", 7), ("tier", 8), ("good start", 10),
+                ("share", 5), ("TTFT p50", 8), ("n", 5), *last]  # fmt: skip
     if w >= WIDE:
-        return [name, ("runner", 8), ("model", 16), ("GPU", 5), ("tier", 8), *last]
+        return [("name", 18), ("runner", 7), ("model", 15), ("port", 5), ("GPU", 4), ("tier", 6), *last]
     if w >= 96:
         return [name, ("model", 16), ("tier", 8), *last]
     if w >= 76:
@@ -57,10 +58,10 @@ class Shown:
 def rows(shown: Shown, first: int, w: int, h: int) -> list[Line]:
     """Title, heads, and the profiles from the `first` on."""
     view = shown.view
-    more = len(view.rows) - (h - 2)
-    note = f"{first + 1}–{min(first + h - 2, len(view.rows))} of {len(view.rows)}" if more > 0 else ""
+    more = len(view.listed) - (h - 2)
+    note = f"{first + 1}–{min(first + h - 2, len(view.listed))} of {len(view.listed)}" if more > 0 else ""
     out = [rule("Profiles", w, [(note, "d")] if note else None)]
-    if not view.rows:
+    if not view.listed:
         return [*out, *_none(view, w, shown.key)][:h]
     cols = columns_of(w)
     fixed = 3 + sum(n for _, n in cols) + 2 * (len(cols) - 1)
@@ -71,7 +72,7 @@ def rows(shown: Shown, first: int, w: int, h: int) -> list[Line]:
         text = pick([heads.get(name, name), name], n)
         head += [*([("  ", "t")] if i else []), *(rj(text, n, "d") if name in RIGHT else lj(text, n, "d"))]
     out.append(head)
-    return [*out, *(_row(row, shown, cols, w) for row in view.rows[first : first + h - 2])]
+    return [*out, *(_row(row, shown, cols, w) for row in view.listed[first : first + h - 2])]
 
 
 def _row(row: Standing, shown: Shown, cols: Sequence[Column], w: int) -> Line:
@@ -101,15 +102,18 @@ def _cell(row: Standing, name: str, w: int, shown: Shown) -> Line:
     if broken:
         return [(" " * w, "t")]
     if name == "runner":
-        return lj(safe(row.known.runner), w, "d")
+        return lj(safe(row.known.runner) or DASH, w, "d")
     if name == "model":
         return lj(words.model_of(row), w, "t")
+    if name == "port":
+        port = row.known.port
+        return rj(str(port) if port is not None else DASH, w, "d" if port is None else "t")
     if name == "GPU":
         return lj(words.gpus(row), w, "t" if row.known.gpus else "d")
     if name == "tier":
         text = words.tier(row)
         return rj(pick([text, text.replace(" ", "")], w), w, "d" if text == DASH else "t")
-    if name == "last start":
+    if name == "good start":
         return rj(secs(words.last_took(row)), w, "d")
     figures = shown.figures(row)
     if name == "share":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kvtop.live.profile_view import Attached, ProfilesView
 from kvtop.model.starting import LIVE, Starting, roughly
 from kvtop.model.words import DASH, gib, lasted, secs
 from kvtop.profiles.check.report import Report
+from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.stages import starting
 from kvtop.profiles.standing import Standing
 from kvtop.ui.draw import safe
@@ -35,7 +38,7 @@ def state_word(row: Standing, attached: Attached | None = None) -> tuple[str, st
         if attached is None:
             return "watched", "d"
         return ("answers", "t") if attached.answers else ("no answer", "d")
-    word = {"starting": "starts", "stopping": "stops", "running": "runs", "foreign": "runs"}.get(row.state, row.state)
+    word = {"starting": "starts", "stopping": "stops", "running": "runs"}.get(row.state, row.state)
     style = {"starting": "warn", "stopping": "warn", "running": "bright", "foreign": "bright", "failed": "bad",
              "unreadable": "bad"}.get(row.state, "d")  # fmt: skip
     return word, style
@@ -44,6 +47,17 @@ def state_word(row: Standing, attached: Attached | None = None) -> tuple[str, st
 def name_of(row: Standing) -> str:
     """Its name; of a file that cannot be used that of the file."""
     return safe(row.known.file.name if row.state == "unreadable" else row.name)
+
+
+def ended_early(state: Record) -> bool:
+    """Its start was ended on purpose before it was ready: that is no failure."""
+    return state.ready_at is None and state.ask is not None and state.state in ("stopping", "stopped")
+
+
+def early_end(state: Record) -> str:
+    """`tiny was stopped after 64 s, before it was ready`, and what was seen of it."""
+    after = f" after {secs(state.ask.at - state.started_at)}" if state.ask is not None else ""
+    return "; ".join([f"{safe(state.name)} was stopped{after}, before it was ready", *map(safe, state.notes)])
 
 
 def model_of(row: Standing) -> str:
@@ -80,6 +94,9 @@ def since(row: Standing, now: float, report: Report | None, one: Attached | None
         up = up_words(row, now)
         who = f"pid {row.pid}" if row.pid is not None else ""
         whose = "kvtop did not start it" if row.state == "foreign" else ""
+        if row.stranger:
+            where = f"{up}, port {known.port}" if known.port is not None else up
+            return [f"{where}, of no profile", where, "of no profile"]
         parts = [part for part in (up, who, whose) if part]
         return [", ".join(parts) or DASH, ", ".join(parts[:2]), up]
     if known.problem:
@@ -87,10 +104,17 @@ def since(row: Standing, now: float, report: Report | None, one: Attached | None
         parts = said.split(": ")
         return [": ".join(parts[:n]) for n in range(len(parts), 0, -1)]
     if row.state == "failed" and state is not None:
+        if _mended(row):
+            said = report.summary if report is not None else "not checked yet"
+            return [f"changed since it failed {ago_words(row, now)}; {said}", f"changed since; {said}", said]
         return [f"{ago_words(row, now)}: {safe(state.why)}", safe(state.why)]
     if report is not None and not report.ok:
         return [report.counts, report.counts.partition(",")[0]]
     if state is not None:
+        if ended_early(state):
+            said = early_end(state).removeprefix(f"{safe(state.name)} was ")
+            when = ago_words(row, now)
+            return [f"{when}: {said}", f"{when}, before it was ready", when]
         ran = secs(state.ended_at - state.ready_at) if state.ended_at and state.ready_at else ""
         parts = [ago_words(row, now), by_whom(row)]
         first = ", ".join(part for part in parts if part)
@@ -127,20 +151,23 @@ def by_whom(row: Standing) -> str:
     ask = row.record.ask if row.record is not None else None
     if ask is None:
         return ""
+    if ask.by == f"a switch to {row.name}":
+        return "for a restart"
     return "by a switch" if ask.by.startswith("a switch") else ""
 
 
 def tier(row: Standing) -> str:
     """`64 GiB`; – for none, or where that is not known."""
-    return DASH if row.known.tier_bytes is None else gib(row.known.tier_bytes, 0)
+    size = row.known.tier_bytes
+    return DASH if size is None else gib(size, 1 if size % (1 << 30) else 0)
 
 
 def gpus(row: Standing) -> str:
     return safe(",".join(row.known.gpus)) or DASH
 
 
-def sentence(view: ProfilesView, now: float) -> tuple[str, str, str]:
-    """(tone, first clause, the rest)."""
+def sentence(view: ProfilesView, now: float, reports: Mapping[str, Report]) -> tuple[str, str, str]:
+    """(tone, first clause, the rest). `reports`: what check has said of each, as far as it was asked."""
     rows = view.rows
     if view.error:
         return "bad", "The folder of profiles cannot be read:", safe(view.error)
@@ -151,22 +178,39 @@ def sentence(view: ProfilesView, now: float) -> tuple[str, str, str]:
     if live:
         row = next((one for one in live if one.state == "starting"), live[0])
         tone, first = _live_words(row, now)
-        if len(live) > 1:
-            first = f"{first.rstrip(';')}, and {len(live) - 1} more;"
+        more = [f"{len(live) - 1} more"] if len(live) > 1 else []
+        more += [f"{len(view.foreign)} that kvtop did not start"] if view.foreign else []
+        first = f"{first.rstrip(';')}, and {' and '.join(more)};" if more else first
     elif view.foreign:
         one = view.foreign[0]
         named = f"{safe(one.profile)}: " if one.profile else ""
         first = f"{named}{one.words} runs, which kvtop did not start;"
-    ready = sum(row.state in ("stopped", "failed") and row.known.runner != "attach" and not row.known.problem
-                for row in rows)  # fmt: skip
+        if len(view.foreign) > 1:
+            first = f"{len(view.foreign)} servers run that kvtop did not start;"
+    ready = sum(_can_start(row, reports.get(row.name)) for row in rows)
+    last = view.last_used
+    failed = last is not None and last.state == "failed" and not _mended(last)
     broken = sum(bool(row.known.problem) and row.state not in LIVE for row in rows)
-    rest = [f"{ready} can be started" if ready else ""]
+    rest = [f"{safe(last.name)} failed {ago_words(last, now)}" if last is not None and failed else ""]
+    rest.append(f"{ready} can be started" if ready else "")
+    tone = "warn" if failed and tone == "dim" else tone
     if broken:
         rest.append(f"{broken} file{'' if broken == 1 else 's'} cannot be used")
     said = ", ".join(part for part in rest if part)
     if not rows:
         return "dim", "There are no profiles yet.", ""
     return tone, first if said else first.rstrip(";"), said
+
+
+def _can_start(row: Standing, report: Report | None) -> bool:
+    startable = row.known.runner != "attach" and not row.known.problem and (report is None or report.ok)
+    return row.state in ("stopped", "failed") and startable
+
+
+def _mended(row: Standing) -> bool:
+    """Its file was changed since it failed."""
+    ended = row.record.ended_at if row.record is not None else None
+    return row.known.changed_at is not None and ended is not None and row.known.changed_at > ended
 
 
 def _live_words(row: Standing, now: float) -> tuple[str, str]:

@@ -57,7 +57,10 @@ class CheckScreen(Page):
         if checked.report is None:
             return headline(Sentence("CHECK", "bad", f"{name}:", safe(checked.error)), [], w)
         tone = "bad" if not checked.report.ok else "warn" if checked.report.asks() else "ok"
-        return headline(Sentence("CHECK", tone, f"{name}:", checked.report.summary), [], w)
+        said = checked.report.summary
+        if checked.restart:
+            said = f"it runs; for a restart: {checked.report.counts}" if checked.report.counts else "it runs"
+        return headline(Sentence("CHECK", tone, f"{name}:", said), [], w)
 
     def lines(self, w: int, h: int) -> list[Line]:
         checked = self.profiles.checked

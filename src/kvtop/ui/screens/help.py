@@ -71,6 +71,9 @@ def _keys(keymap: Keymap, came_from: str, w: int) -> list[list[Line]]:
     for a in [*own, *(a for a in keymap.actions if a not in own)]:
         groups.setdefault(a.group, []).append(a)
     blocks: list[list[Line]] = []
+    if came_from != keys.DASHBOARD:  # which shares most of what it has, and has its order
+        alone = {a.group for a in own if a.screens == {came_from}}
+        groups = dict(sorted(groups.items(), key=lambda item: item[0] not in alone))
     for group, actions in groups.items():
         block: list[Line] = [[(group, "t bold")]]
         if group == "Panels":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import BindingType
 from textual.widgets import Input
 
+from kvtop.live.profile_asks import logged
 from kvtop.live.profiles import Profiles
 from kvtop.model.view import Sentence
 from kvtop.profiles.standing import Standing
@@ -21,11 +23,13 @@ from kvtop.ui.keys import Keymap
 from kvtop.ui.profiles import findings, log, start, table, words
 from kvtop.ui.profiles.deeds import Deeds, Question
 from kvtop.ui.profiles.editor import edit, editor
-from kvtop.ui.profiles.layout import plan
+from kvtop.ui.profiles.layout import Plan, plan
 from kvtop.ui.screens.page import Body, Page
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.line_input import LineInput
 
+READ_S, NEWS_S = 4.0, 60.0
+"""What came of a key stands at least so long; what is no error is no news any more after so long."""
 NARROW = 76
 """On fewer cells the head has three rows."""
 
@@ -50,12 +54,18 @@ class ProfilesScreen(Page):
         self.profiles = profiles
         self.cursor = ""
         """The name of the chosen profile."""
+        self._at = 0
+        """Its row, as of the last look."""
         self.first = 0
         """The row of the list that stands on top."""
         self.said: tuple[str, str] = ("", "t")
         """What came of the last key, and its tone."""
+        self._said_of: tuple[object, float] = (None, 0.0)
+        """How the servers stood then, and when."""
         self.question: Question | None = None
-        self.deeds = Deeds(profiles, self._say, self._ask, begun=begun, requests=requests)
+        self.deeds = Deeds(profiles, self._say, self._ask, begun=begun, requests=requests, key=keymap.shown)
+        self._path = ""
+        """What was typed to be imported, where that did not work."""
         self._drawn_of: object = None
 
     def compose(self) -> ComposeResult:
@@ -97,18 +107,24 @@ class ProfilesScreen(Page):
     def _settle(self) -> None:
         """The cursor on a profile: the one that it is on, else what runs, else the one that was used last."""
         view = self.profiles.view
-        if self.row is None and view.rows:
-            best = next(iter(view.live), None) or view.last_used or view.rows[0]
+        if self.row is None and view.listed:
+            best = next(iter(view.live), None) or view.last_used or view.listed[0]
+            if self.cursor.startswith("process "):  # that server has ended: the cursor does not run away from there
+                best = view.listed[min(self._at, len(view.listed) - 1)]
             self.cursor = best.name
+        self._at = next((i for i, row in enumerate(view.listed) if row.name == self.cursor), 0)
         if self.is_current:
             self.profiles.choose(self.cursor or "")
 
     def _step(self, n: int) -> None:
-        names = [row.name for row in self.profiles.view.rows]
+        names = [row.name for row in self.profiles.view.listed]
         if not names:
             return
         at = names.index(self.cursor) if self.cursor in names else 0
-        self.cursor = names[max(0, min(at + n, len(names) - 1))]
+        chosen = names[max(0, min(at + n, len(names) - 1))]
+        if chosen != self.cursor and self.said[1] != "t":
+            self.said = "", "t"  # it was of another one
+        self.cursor = chosen
         self._settle()
         self.redraw()
 
@@ -135,7 +151,7 @@ class ProfilesScreen(Page):
 
     def clicked(self, x: int, y: int) -> None:
         at = y - self._head_rows - 2 + self.first
-        rows = self.profiles.view.rows
+        rows = self.profiles.view.listed
         if 0 <= y - self._head_rows - 2 < self._room and at < len(rows):
             self.cursor = rows[at].name
             self._step(0)
@@ -147,7 +163,7 @@ class ProfilesScreen(Page):
     @property
     def _room(self) -> int:
         """Profiles that fit into the list."""
-        return max(1, plan(self.size.height - 1 - self._head_rows, len(self.profiles.view.rows)).list - 2)
+        return max(1, plan(self.size.height - 1 - self._head_rows, len(self.profiles.view.listed)).list - 2)
 
     # ---- keys
     def _deed(self, deed: Callable[[Standing], Coroutine[Any, Any, None]]) -> None:
@@ -167,8 +183,18 @@ class ProfilesScreen(Page):
     def action_restart_profile(self) -> None:
         self._deed(self.deeds.restart)
 
-    def action_check_profile(self) -> None:
+    def _with_file(self) -> Standing | None:
+        """The chosen one, where it is a profile; of a server of none that is said."""
         row = self.row
+        if row is None or not row.stranger:
+            return row
+        self._say(
+            f"{words.name_of(row)} is of no profile: {self.keymap.shown('import-profile')} makes one of it", "warn"
+        )
+        return None
+
+    def action_check_profile(self) -> None:
+        row = self._with_file()
         if row is None:
             return
         from kvtop.ui.screens.check import CheckScreen
@@ -176,7 +202,7 @@ class ProfilesScreen(Page):
         self.app.push_screen(CheckScreen(self.keymap, self.profiles, row.name, self.now))
 
     def action_show_command(self) -> None:
-        row = self.row
+        row = self._with_file()
         if row is None:
             return
         if row.known.launch is None:
@@ -188,17 +214,21 @@ class ProfilesScreen(Page):
 
     def action_log(self) -> None:
         row = self.row
-        if row is None or row.record is None:
+        state = logged(row) if row is not None else None
+        if state is None and (row is None or row.state != "foreign"):
             row = self.profiles.view.starting
-        if row is None or row.record is None:
-            self._say("kvtop has not started it: there is no log", "warn")
+            state = row.record if row is not None else None
+        if state is None:
+            foreign = row is not None and row.state == "foreign"
+            why = "its output goes to no file that can be read" if foreign else "there is no log"
+            self._say(f"kvtop has not started it: {why}", "warn")
             return
         from kvtop.ui.screens.log import LogScreen
 
-        self.app.push_screen(LogScreen(self.keymap, row.record, self.now))
+        self.app.push_screen(LogScreen(self.keymap, state, self.now))
 
     def action_edit_profile(self) -> None:
-        row = self.row
+        row = self._with_file()
         if row is None:
             return
         command = editor()
@@ -220,11 +250,12 @@ class ProfilesScreen(Page):
 
     def action_import_profile(self) -> None:
         for box in self.query(LineInput):
-            box.open_line()
-        self._say("the file to make a profile of; what starts a server with logic in it is written by hand", "t")
+            row = self.row
+            box.open_line(self._path or (f"--pid {row.pid}" if row is not None and row.stranger else ""))
+        self._say("the file to make a profile of, and behind it --name NAME, --service S, --format F or --force", "t")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        path = event.value
+        path = self._path = event.value
         for box in self.query(LineInput):
             box.close_line()
         if path.strip():
@@ -234,7 +265,7 @@ class ProfilesScreen(Page):
 
     async def _take_in(self, path: str) -> None:
         if name := await self.deeds.take_in(path):
-            self.cursor = name
+            self.cursor, self._path = name, ""
             self._settle()
 
     def on_line_input_closed(self) -> None:
@@ -284,13 +315,29 @@ class ProfilesScreen(Page):
 
     def _say(self, text: str, tone: str) -> None:
         self.said = text, tone
+        self._said_of = self._servers(), self.now()
         self.redraw()
+
+    def _servers(self) -> object:
+        view = self.profiles.view
+        rows = view.rows if self.said[1] == "bad" else view.listed  # an error stands though a stranger comes or goes
+        return tuple((row.name, row.state, row.pid) for row in rows)
+
+    def _is_past(self) -> bool:
+        """What came of a key is told until something else happens to a server, but long enough to be read."""
+        (servers, at), tone = self._said_of, self.said[1]
+        if tone == "t":
+            return False
+        over = self.now() - at
+        return (servers != self._servers() and over >= READ_S) or (tone != "bad" and over >= NEWS_S)
 
     # ---- painting
     def head(self, w: int) -> list[Line]:
         view = self.profiles.view
         now = self.now()
-        tone, first, rest = words.sentence(view, now)
+        if self.said[0] and self._is_past():
+            self.said = "", "t"
+        tone, first, rest = words.sentence(view, now, self.profiles.reports)
         if self.said[0] and not (self.said[1] == "t" and view.starting is not None):
             tone, first, rest = {"t": "dim"}.get(self.said[1], self.said[1]), self.said[0], ""
         n = len(view.rows)
@@ -300,17 +347,26 @@ class ProfilesScreen(Page):
         most = self._head_rows
         return [*rows, *([[]] * (most - len(rows)))][:most]
 
+    def _roomy(self, rooms: Plan, subject: Standing | None, w: int) -> Plan:
+        """Check takes the rows that a start which is over, or never was, and a log that is not there leave empty."""
+        if not rooms.start or (subject is not None and subject.state in ("starting", "stopping")):
+            return rooms
+        used = len(start.rows(subject, self.now(), w, rooms.start))
+        log = rooms.log if self.profiles.view.tail.of else min(1, rooms.log)
+        return replace(rooms, check=rooms.check + rooms.start - used + rooms.log - log, start=used, log=log)
+
     def lines(self, w: int, h: int) -> list[Line]:
         self._settle()
         view, now, row = self.profiles.view, self.now(), self.row
-        rooms = plan(h, len(view.rows))
-        names = [one.name for one in view.rows]
+        rooms = plan(h, len(view.listed))
+        names = [one.name for one in view.listed]
         at, fits = (names.index(self.cursor) if self.cursor in names else 0), max(1, rooms.list - 2)
         self.first = max(0, min(self.first, len(names) - fits, at))
         self.first = max(self.first, at - fits + 1)
         shown = table.Shown(view, self.profiles.reports, now, self.cursor, self.keymap.shown("import-profile"))
         key = self.keymap.shown("check-profile")
         subject = view.starting or row
+        rooms = self._roomy(rooms, subject, w)
         parts = (
             (table.rows(shown, self.first, w, rooms.list), rooms.list),
             (findings.rows(row, self.profiles.checked, w, rooms.check, key), rooms.check),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual import events
 
-from kvtop.ui.draw import Line, cells, pick_line, spread
+from kvtop.ui.draw import Line, cells, pick_line, spread, width
 from kvtop.ui.keys import Footer, Keymap
 from kvtop.ui.numbers import hms
 from kvtop.ui.widgets.panel import Panel
@@ -61,6 +61,8 @@ class Foot(Panel):
         room = w - taken - (2 if taken else 0)
         if self.prompt:
             prompt = pick_line(self.prompt, room)
+            if width(prompt) > room:  # what is asked comes before the time
+                return [pick_line(self.prompt, w)]
             return [spread(prompt, right, w) if right else prompt]
         x = 0
         for item in self.keymap.footer(self.on, room, self.hide):

@@ -26,8 +26,10 @@ class LineInput(Input):
     def is_open(self) -> bool:
         return self.has_class("open")
 
-    def open_line(self) -> None:
-        self.value = ""
+    def open_line(self, value: str = "") -> None:
+        self.select_on_focus = False
+        self.value = value
+        self.cursor_position = len(value)
         self.add_class("open")
         self.focus()
 

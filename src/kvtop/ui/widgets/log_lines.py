@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from kvtop.live.logbook import LogBook
 from kvtop.profiles.running.text import told
-from kvtop.ui.draw import Line, cells, fit, safe
+from kvtop.ui.draw import Line, cells, clip, fit, safe
 from kvtop.ui.profiles.log import LEVELS
 from kvtop.ui.widgets.panel import ink_of
 
@@ -62,9 +62,22 @@ class LogLines(Widget):
     def reveal(self, line: int) -> None:
         """Show that line, in the middle where it was not seen."""
         self.at = line
+        self._reveal_sideways(line)
         if not self.top <= line < self.top + self.size.height:
             self.go(line - self.size.height // 2)
         self.refresh()
+
+    def _reveal_sideways(self, line: int) -> None:
+        """So that what was found is seen, from the beginning of the line where that does."""
+        room = self.size.width - HEAD_CELLS
+        hit = re.search(re.escape(self.found), self._said(line), re.IGNORECASE) if self.found else None
+        if hit is None or hit.end() < room:
+            self.side = 0
+        elif not self.side <= hit.start() <= hit.end() < self.side + room:
+            self.side = max(0, hit.start() - room // 3)
+
+    def _said(self, line: int) -> str:
+        return safe.__wrapped__(told(self.book.line(line))[2])
 
     def on_resize(self) -> None:
         self.go(self.end if self.follows else self.top)
@@ -85,7 +98,8 @@ class LogLines(Widget):
         word, style, text = LEVELS.get(level, ("", "d", "d"))
         here = i == self.at
         sign = "▸" if here else " "
-        body = safe.__wrapped__(said)[self.side :] if self.side else safe.__wrapped__(said)
+        # cut before it is marked: behind the marks its end would be lost without a sign
+        body = clip(safe.__wrapped__(said)[self.side :], max(0, w - HEAD_CELLS))
         line: Line = [(f"{sign}{at:<8} ", "bright" if here else "d"), (f"{word:<5} ", style), *self._marked(body, text)]
         return fit(line, w)
 
@@ -102,4 +116,4 @@ class LogLines(Widget):
     def widest(self) -> int:
         """Cells of the longest line that is seen."""
         seen = range(self.top, min(self.top + self.size.height, len(self.book)))
-        return max((cells(safe.__wrapped__(told(self.book.line(i))[2])) for i in seen), default=0)
+        return max((cells(self._said(i)) for i in seen), default=0)

@@ -153,7 +153,7 @@ class TurnsPanel(BoxPanel):
                 options = [f"{wrong} is no filter, esc shows all", f"{wrong} is no filter", "no filter"]
             return [(pick(options, w), "warn")]
         if not server.turns and server.start is not None:
-            tap = "turns appear here when requests go through the tap"
+            tap = "turns appear here when requests come"
             left = server.start.left_words
             return [(pick([*([f"{left}; {tap}"] if left else []), tap, left], w), "d")]
         if not server.turns and starting(server):

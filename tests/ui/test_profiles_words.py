@@ -1,0 +1,111 @@
+"""What the page of the profiles says of each, in words: pure functions of one view."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvtop.live.profile_view import Foreign, Tail
+from kvtop.live.profiles import Checked
+from kvtop.profiles.running.record import Ask, Record, Stage
+from kvtop.profiles.standing import Standing
+from kvtop.ui.draw import Line
+from kvtop.ui.profiles import findings, log, start, table, words
+
+from .page_app import shown
+from .profile_box import CHOSEN, ERROR, NEVER, NOTE, NOW, Held, failed, known, report, running, starting, stopped, view
+from .test_profiles_screen import Page
+
+GIB = 1 << 30
+
+
+def text(lines: list[Line]) -> str:
+    return "\n".join("".join(part for part, _ in line).rstrip() for line in lines)
+
+
+def test_what_check_refuses_cannot_be_started() -> None:
+    rows = (stopped(), CHOSEN, NEVER)
+    assert words.sentence(view(*rows), NOW, {})[2] == "3 can be started"
+    assert words.sentence(view(*rows), NOW, {CHOSEN.name: report(ERROR)})[2] == "2 can be started"
+
+
+def test_the_headline_tells_the_last_failure_and_servers_of_others() -> None:
+    other = (Foreign(14952, 18401),)
+    tone, first, rest = words.sentence(view(failed("adopted"), CHOSEN, foreign=other), NOW, {})
+    assert first == "process 14952 on port 18401 runs, which kvtop did not start;"
+    assert (tone, rest) == ("warn", "adopted failed 30 s ago, 2 can be started")
+    _, first, _ = words.sentence(view(running("tiny"), CHOSEN, foreign=other), NOW, {})
+    assert first == "tiny runs for 10 h 37 m, and 1 that kvtop did not start;"
+    earlier = replace(failed("adopted"), record=Record(name="adopted", state="failed", started_at=NOW - 99_000))
+    assert "failed" not in words.sentence(view(earlier, stopped()), NOW, {})[2], "another one was started since"
+
+
+def test_an_old_reason_is_none_of_a_file_that_was_mended() -> None:
+    row = failed()
+    assert words.since(row, NOW, report(), None)[0].startswith("30 s ago: OSError")
+    mended = replace(row, known=replace(row.known, changed_at=NOW - 5))
+    assert words.since(mended, NOW, None)[0] == "changed since it failed 30 s ago; not checked yet"
+    assert words.since(mended, NOW, report(NOTE))[0] == "changed since it failed 30 s ago; 1 note; ready to start"
+    assert "failed" not in words.sentence(view(mended), NOW, {})[2]
+
+
+def test_an_end_for_a_restart_is_no_switch() -> None:
+    row = stopped("tiny")
+    assert row.record is not None
+    row.record.ask = Ask("a switch to tiny", NOW - 190)
+    assert words.by_whom(row) == "for a restart"
+    row.record.ask = Ask("a switch to other", NOW - 190)
+    assert words.by_whom(row) == "by a switch"
+
+
+def test_a_small_tier_is_told_as_it_is() -> None:
+    row = replace(CHOSEN, known=known("x", tier_bytes=GIB // 4))
+    assert words.tier(row) == "256 MiB" and words.tier(CHOSEN) == "64 GiB"
+    assert words.tier(replace(CHOSEN, known=known("x", tier_bytes=3 * GIB // 2))) == "1.5 GiB"
+    small = replace(report().memory, cpu_tier_bytes=GIB // 4, shm_free_bytes=GIB - 1)
+    assert text([findings.memory_row(small, 80)]).startswith(" memory   tier 0.25   /dev/shm 1.00   host free 104.2")
+
+
+def test_what_runs_is_not_said_not_to_start() -> None:
+    made = Checked("qwen27-2x3090", report(ERROR), restart=True)
+    said = text(findings.rows(running(), made, 120, 6, "c"))
+    assert "it runs; for a restart: 1 error" in said and "would not start" not in said
+    made = Checked("coder-30b-lmcache", report(), restart=True)
+    assert text(findings.rows(starting(), made, 120, 6, "c")).splitlines()[0].endswith("─ it starts")
+
+
+def test_of_a_start_that_is_over_as_many_stages_as_fit_are_told_and_how_many_more() -> None:
+    ends = [8.0, 72.0, 90.0, 96.0, 120.0, 121.0]
+    names = ("process", "weights", "compile", "kv_cache", "graphs", "port")
+    stages = [Stage(name, NOW - 500 + a, NOW - 500 + b) for name, a, b in zip(names, [0.0, *ends], ends, strict=False)]
+    state = Record(name="tiny", state="running", started_at=NOW - 500, ready_at=NOW - 379, stages=stages)
+    row = Standing(known("tiny"), "running", 7, NOW - 379, state)
+    line = text(start.rows(row, NOW, 80, 3)).splitlines()[2]
+    assert line == " · process up 8.0 s   weights 64 s   compile 18 s   CUDA graphs 24 s   2 more"
+    assert "more" not in text(start.rows(row, NOW, 160, 3))
+    assert "3 more" in text(start.rows(row, NOW, 60, 3)) or "4 more" in text(start.rows(row, NOW, 60, 3))
+
+
+def test_a_log_without_a_line_of_this_start_says_so() -> None:
+    said = text(log.rows(Tail((), "~/tiny.log", "tiny", NOW), 80, 5, follows=True))
+    assert "nothing yet since it was started at 12:00:00" in said
+
+
+def test_the_port_has_a_column_where_there_is_room() -> None:
+    rows = text(table.rows(table.Shown(view(running(), CHOSEN), {}, NOW), 0, 120, 6)).splitlines()
+    at = rows[1].index("port")
+    assert rows[2][at : at + 4] == "8002"
+    assert "port" not in text(table.rows(table.Shown(view(CHOSEN), {}, NOW), 0, 80, 6))
+
+
+async def test_check_takes_the_rows_of_a_start_that_never_was() -> None:
+    held = Held(view(CHOSEN, tail=Tail()))
+    many = tuple(replace(NOTE, rule=f"rule_{i}") for i in range(12))
+    held.checked = Checked(CHOSEN.name, report(*many))
+    page = Page(held, CHOSEN.name)
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        assert "rule_11" in page.text() and "c shows all" not in page.text()
+        held.view = view(starting(CHOSEN.name))
+        page.screen.redraw()
+        await pilot.pause()
+        assert "c shows all" in "\n".join(shown(page.app))
