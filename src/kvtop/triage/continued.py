@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvtop.capture.api.tags import without
 from kvtop.capture.turn import Captured, Route
 from kvtop.triage.causes.conversations import same_agent
 from kvtop.triage.changes import Comparison, compare
 from kvtop.triage.prompt import Prompt
-from kvtop.triage.tags import without
 from kvtop.triage.values import SYSTEM, role, system_head, text_of
 
 BEGINS = (None, "first")
