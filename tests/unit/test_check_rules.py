@@ -9,7 +9,7 @@ import pytest
 from check_box import GIB, card, facts, listener, offloading, profile, server, tier_file, transfer
 
 from kvtop.profiles.check.report import name_of
-from kvtop.profiles.check.rules import RULES, command, memory, needed, occupied, offload, scheduling, service
+from kvtop.profiles.check.rules import RULES, command, memory, modules, needed, occupied, offload, scheduling, service
 from kvtop.profiles.check.seen import Absent, Answer, Container, Facts, LastStart, Says
 
 DOCKER = profile(runner="docker", docker={"image": "vllm/vllm-openai:v0.32.0"})
@@ -71,6 +71,11 @@ CASES = [
           "compose.files", "c.yml is no whole path: it depends on where the server runs", "write it whole: /…/c.yml"),
     silent("relative_path", facts("./mymodel", like=profile(venv={"cwd": "/srv/m"}))),
     silent("relative_path", facts("org/model", like=profile(venv={"command": ["~/v/bin/vllm", "serve"]}))),
+    fires("plugin_missing", facts("m --worker-extension-cls a.b.C", plugins={"a.b": False}), "error",
+          "--worker-extension-cls", "vLLM's Python finds no module a.b",
+          'PYTHONPATH = "…" in [env.set]: the folder that holds a, or install it'),
+    silent("plugin_missing", facts("m --worker-extension-cls a.b.C", plugins={"a.b": True})),
+    silent("plugin_missing", facts("m --worker-extension-cls a.b.C")),
     # command line
     fires("unknown_flag", facts("m --kv-offload-size 4"), "error", "--kv-offload-size",
           "vLLM 0.32.0 has no flag --kv-offload-size", "--kv-offloading-size"),
@@ -411,15 +416,15 @@ def test_rule(case: Case) -> None:
 
 
 def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
-    modules = (command, memory, needed, occupied, offload, scheduling, service)
+    rooms = (command, memory, modules, needed, occupied, offload, scheduling, service)
     written = {
         name
-        for module in modules
+        for module in rooms
         for name, one in vars(module).items()
         if inspect.isgeneratorfunction(one)
         and not name.startswith("_")
         and list(inspect.signature(one).parameters) == ["facts"]
     }
-    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 34
+    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 35
     assert {case.rule for case in CASES if case.found} == set(BY_NAME)
     assert {case.rule for case in CASES if not case.found} == set(BY_NAME)
