@@ -152,7 +152,7 @@ def test_the_start_timeout_ends_it(home: Box) -> None:
 def test_a_stop_in_the_middle_of_a_start(home: Box) -> None:
     home.start(home.chosen("half", never="1"))
     ended = client.stop("half", "a test")
-    assert (ended.state, ended.why) == ("stopped", "it had not answered yet")
+    assert (ended.state, ended.why) == ("stopped", "it was stopped before it answered, by a test")
 
 
 def test_a_resistant_server_is_killed(home: Box) -> None:
@@ -326,7 +326,7 @@ def test_a_flood_of_output_keeps_nobody_from_ending_it_and_no_disk_is_filled(hom
     path = logs.default("flood")
     wait(logs.older(path).exists, "it is not rotated while it starts")
     ended = client.stop("flood", "a test")
-    assert (ended.state, ended.why) == ("stopped", "it had not answered yet")
+    assert (ended.state, ended.why) == ("stopped", "it was stopped before it answered, by a test")
 
 
 def test_sidecars_are_known_before_they_are_ready_and_end_without_their_keeper(home: Box) -> None:

@@ -47,12 +47,12 @@ class Tiers:
             self._state.tier_files.append(one)
 
 
-def told(end: End, wait_s: float, asked: bool) -> list[str]:
+def told(end: End) -> list[str]:
     """How the processes ended, in words; nothing where all was as it should be."""
     said: list[str] = []
-    if asked and not end.in_time:
-        said.append(f"it did not end within {wait_s:g} s of SIGINT and was killed")
-    if end.killed and end.in_time:
+    if end.too_long:
+        said.append(f"it did not end {end.too_long} and was killed")
+    if end.killed and not end.too_long:
         said.append(f"{end.killed} worker{' was' if end.killed == 1 else 's were'} left behind and killed")
     if end.left:
         said.append(f"cannot be killed: {', '.join(f'process {pid}' for pid in end.left)}")

@@ -207,11 +207,12 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
         done = runner.end(state.stop_wait_s, pause, time.monotonic)
     except (Failed, OSError) as error:
         raise KvtopError(f"{printable(state.name, 80)} does not end: {error}") from None
-    state.notes = aftermath.told(done, state.stop_wait_s, True)
+    state.notes = aftermath.told(done)
     end_sidecars(state, pause)
     state.notes += aftermath.left_over(state)
     look.owe(state)
-    state.state, state.ended_at, state.why = "stopped", time.time(), ""
+    state.state, state.ended_at = "stopped", time.time()
+    state.why = record.cut_short(state)
     state.family = [who for who in state.family if who.lives]
     record.write(state)
     return state

@@ -36,8 +36,8 @@ Pause = Callable[[float], None]
 class End:
     """How a server's processes ended."""
 
-    in_time: bool = True
-    """The server itself ended by the one signal that it got."""
+    too_long: str = ""
+    """The server itself did not end by the one signal that it got: `within 15 s of SIGINT`; empty: it did."""
     took_s: float = 0.0
     killed: int = 0
     """Of those that were killed, the ones that had left the server's session, or stayed behind it."""
@@ -146,10 +146,11 @@ def end(
                 send(who, signal.SIGTERM)
     if asked:
         _until(lambda: not server.lives, wait_s, pause, clock)
-        done.in_time = not server.lives
+        if server.lives:
+            done.too_long = f"within {wait_s:g} s of {'SIGTERM' if politely else 'SIGINT'}"
         family = see(family)
         until = clock() + min(WORKERS_S, wait_s)
-        while done.in_time and family and clock() < until:
+        while not done.too_long and family and clock() < until:
             pause(POLL_S)
             family = see(family)
     until, trackers_until = clock() + KILL_S, clock() + TRACKER_S

@@ -77,7 +77,7 @@ class Keeper:
             self._watch()
         except _Asked:
             asked = record.asked(state.name) or Ask("a signal to its keeper", time.time())
-            self._finish(asked, "" if state.ready_at is not None else "it had not answered yet")
+            self._finish(asked, "")
         except Failed as why:
             self._finish(None, str(why))
         except OSError as error:
@@ -240,13 +240,15 @@ class Keeper:
         state = self._record
         self._ending = True
         state.ask, state.why = asked, why
+        if asked is not None:
+            state.why = record.cut_short(state)
         state.state = "stopping"
         self.save()
         try:
             # One that failed is not asked: it had its time, or is dying already.
             gently = asked is not None or state.ready_at is None
             done = self._runner.end(state.stop_wait_s, self.pause, time.monotonic, gently=gently)
-            state.notes += aftermath.told(done, state.stop_wait_s, asked is not None)
+            state.notes += aftermath.told(done)
         except (Failed, OSError) as error:
             state.notes.append(printable(str(error), 300))
         if state.exit_code is None:

@@ -78,7 +78,7 @@ def _finish(state: Record) -> None:
     """Neither keeper nor server: how it ended is worked out once."""
     ran = state.ready_at is not None
     if state.ask is not None:
-        state.state = "stopped"
+        state.state, state.why = "stopped", record.cut_short(state)
     elif state.server is None and not state.container and not state.unit:
         state.state, state.why = "failed", "its keeper ended before the server was started"
     else:

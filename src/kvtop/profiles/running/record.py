@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from kvtop import paths
+from kvtop.errors import printable
 from kvtop.files import read_start
 from kvtop.sources.births import birth, lives
 
@@ -49,7 +50,7 @@ class Ask(msgspec.Struct, frozen=True):
     """Who asked for the server's end."""
 
     by: str
-    """For instance `kvtop profile stop`, `a switch to coder-30b`."""
+    """For instance `kvtop profile stop`, `a switch to coder-30b`, `a restart`."""
     at: float
     """Unix time."""
 
@@ -228,6 +229,13 @@ def starts(name: str) -> list[Start]:
 def remember(name: str, start: Start) -> None:
     """Add a good start. Raises OSError."""
     _put(starts_path(name), msgspec.json.encode([*starts(name), start][-LAST_STARTS:]))
+
+
+def cut_short(state: Record) -> str:
+    """Why a server that somebody ended never answered; empty where it had answered, or nobody is known to have."""
+    if state.ready_at is not None or state.ask is None:
+        return ""
+    return f"it was stopped before it answered, by {printable(state.ask.by, 120)}"
 
 
 def ended_stages(stages: Sequence[Stage]) -> dict[str, float]:
