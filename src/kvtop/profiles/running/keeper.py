@@ -82,7 +82,9 @@ class Keeper:
             self._finish(None, str(why))
         except OSError as error:
             said = printable(f"{error.filename or 'kvtop'}: {error.strerror or error}", 300)
-            print(said, file=sys.stderr, flush=True)  # the record may be what cannot be written
+            with contextlib.suppress(OSError):  # the record may be what cannot be written, and this log too
+                print(said, file=sys.stderr, flush=True)
+            self._tell_started(said)
             self._finish(None, said)
 
     def pause(self, seconds: float) -> None:
@@ -124,9 +126,10 @@ class Keeper:
         self._runner.start(order, env, log=self._log, pause=self.pause, timeout_s=self._left())
         self.save()
 
-    def _tell_started(self) -> None:
+    def _tell_started(self, why_not: str = "") -> None:
+        """Whoever waits for its first word may go on; not for a second one."""
         with contextlib.suppress(OSError):
-            os.write(1, b"\n")
+            os.write(1, f"{why_not}\n".encode())
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, 1)
         os.close(nowhere)
