@@ -459,6 +459,30 @@ def test_logs_from_the_end(home: Box, capsys: pytest.CaptureFixture[str]) -> Non
         run("logs", "nope")
 
 
+def test_answered_polls_are_left_out_and_counted(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, "good", log=GOOD)
+    assert run("start", "good") == 0
+    assert run("stop", "good") == 0
+    with logs.default("good").open("ab") as file:
+        file.write(b'INFO:     127.0.0.1:2 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n')
+        file.write(b'INFO:     127.0.0.1:1 - "GET /metrics HTTP/1.1" 200 OK\n' * 1200)
+        file.write(b'INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable\n')
+    capsys.readouterr()
+    assert run("logs", "good", "-n", "2") == 0
+    said = capsys.readouterr()
+    assert [line.split('"')[1] for line in said.out.splitlines()] == [
+        "POST /v1/chat/completions HTTP/1.1",
+        "GET /health HTTP/1.1",
+    ]
+    assert said.err == (
+        "kvtop: without 1,200 lines that only tell of polls (GET /metrics, /health, /v1/models); --all shows them\n"
+    )
+    for asked in (["--all"], ["--grep", "/metrics"]):
+        assert run("logs", "good", "-n", "1000", *asked) == 0
+        said = capsys.readouterr()
+        assert said.out.count("GET /metrics") >= 999 and not said.err
+
+
 def test_logs_follow(home: Box) -> None:
     write(home, "good", log=GOOD)
     assert run("start", "good") == 0

@@ -87,6 +87,10 @@ def _finish(state: Record) -> None:
         state.exit_code = runner.code()
         cause = failure.root_cause(runner.log_text(_LOG_BYTES), ran=ran)
         state.why = failure.ended(cause, state.exit_code, ran=ran) + "; its keeper was gone"
+    if left := sum(who.lives for who in (*state.family, *state.sidecars)):
+        ends = f"kvtop profile stop {printable(state.name, 80)} ends them"
+        many = "1 of its processes lives" if left == 1 else f"{left} of its processes live"
+        state.why = "; ".join(filter(None, (state.why, f"{many} still: {ends}")))
     state.ended_at = time.time()
     owe(state)
 
