@@ -396,6 +396,13 @@ CASES = [
           "without it nothing shows that blocks were evicted", "add --kv-cache-metrics"),
     silent("no_kv_cache_metrics", facts("m --kv-cache-metrics")),
     silent("no_kv_cache_metrics", facts("m", version=(0, 11))),
+    fires("polls_fill_log", facts("m"), "note", "--disable-access-log-for-endpoints",
+          "each poll of kvtop and other watchers is a line of its log",
+          "add --disable-access-log-for-endpoints /metrics,/health,/v1/models"),
+    silent("polls_fill_log", facts("m --disable-access-log-for-endpoints /health")),
+    silent("polls_fill_log", facts("m --disable-uvicorn-access-log")),
+    silent("polls_fill_log", facts("m --uvicorn-log-level warning")),
+    silent("polls_fill_log", facts("m", installed=None)),
     fires("model_path_missing", facts("/models/qwen", paths={"/models/qwen": False}), "error", "--model",
           "/models/qwen is not there", "ls /models"),
     fires("model_path_missing", facts("/models/qwen", like=DOCKER, paths={"/models/qwen": False}), "error", "--model",
@@ -425,6 +432,6 @@ def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
         and not name.startswith("_")
         and list(inspect.signature(one).parameters) == ["facts"]
     }
-    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 35
+    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 36
     assert {case.rule for case in CASES if case.found} == set(BY_NAME)
     assert {case.rule for case in CASES if not case.found} == set(BY_NAME)

@@ -20,6 +20,11 @@ from kvtop.sources.tier_size import tier_bytes
 from kvtop.sources.url import authority
 
 
+def word_of(state: str) -> str:
+    """A state for a person: `runs` also for a server that kvtop did not start."""
+    return {"starting": "starts", "stopping": "stops", "running": "runs", "foreign": "runs"}.get(state, state)
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What a profile's file says, as far as a list shows it. Texts are fit for a screen."""

@@ -41,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     service.no_prompt_tokens_details,
     service.no_include_usage,
     service.no_kv_cache_metrics,
+    service.polls_fill_log,
     service.dev_mode_on,
     offload.hash_seed_unset,
     service.model_path_missing,
