@@ -31,8 +31,8 @@ def main(argv: Sequence[str]) -> int:
         prog="kvtop profile list",
         usage="%(prog)s [-h] [--json]",
         description="The profiles of the folder profiles/ beside config.toml. A server that kvtop did not start, with "
-        "the flags of a profile, runs too; in --json its state is `foreign`. Servers that are only watched (attach) are "
-        "asked for their health, all at once, for 2 s at most.",
+        "the flags of a profile, runs too; in --json its state is `foreign`. Servers that are only watched (attach) "
+        "are asked for their health, all at once, for 2 s at most.",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     args = parser.parse_args(argv)
