@@ -32,6 +32,23 @@ def test_backwards_is_forwards_from_the_end(
     assert found[::-1] == expected
 
 
+def test_each_log_has_a_name_of_its_own(own_home: Path) -> None:
+    names = [
+        ("a", ""),
+        ("a", "b"),
+        ("a.b", ""),
+        ("a", "b c"),
+        ("a", "b_c"),
+        ("a", "b/c"),
+        ("kvtop", ""),
+        ("kvtop", "b"),
+    ]
+    names += [("a", "x" * 300), ("a", "x" * 301)]
+    files = [logs.default(*name) for name in names]
+    assert len({*files, files[0].with_name("kvtop.log")}) == len(names) + 1
+    assert files[0].name == "a.log" and all(len(file.name) < 250 and file.parent == files[0].parent for file in files)
+
+
 def test_the_last_lines_with_a_text(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     path.write_text("".join(f"line {number} {'Odd' if number % 2 else 'even'}\n" for number in range(1000)))

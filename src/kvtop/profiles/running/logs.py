@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import select
@@ -22,13 +23,26 @@ from kvtop.profiles.running.text import MAX_LINE, clean, is_poll
 
 _BLOCK = 1 << 16
 _COPY = 1 << 20
+_OURS = "kvtop"
+"""kvtop.log is what --debug writes."""
+_MOST_CHARACTERS = 100
 POLLED_BYTES = 4_000_000
 """Of a log that is looked through for what is no poll: hours of them."""
 
 
-def default(name: str) -> Path:
-    """Where a profile's log is, unless it says otherwise. Raises UsageError as `paths.state_dir`."""
-    return paths.state_dir() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log"
+def default(name: str, sidecar: str = "") -> Path:
+    """Where a profile's log is, unless it says otherwise; or that of one of its sidecars. Each has one of its own: no
+    name of a profile holds a +. Raises UsageError as `paths.state_dir`."""
+    called = f"{_plain(name)}+{_plain(sidecar)}" if sidecar or name == _OURS else _plain(name)
+    return paths.state_dir() / f"{called}.log"
+
+
+def _plain(name: str) -> str:
+    """As a file may be called; two names never become one."""
+    made = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:_MOST_CHARACTERS]
+    if made == name:
+        return made
+    return f"{made}+{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
 
 
 def older(path: Path) -> Path:
