@@ -84,8 +84,8 @@ class Keeper:
             said = printable(f"{error.filename or 'kvtop'}: {error.strerror or error}", 300)
             with contextlib.suppress(OSError):  # the record may be what cannot be written, and this log too
                 print(said, file=sys.stderr, flush=True)
-            self._tell_started(said)
             self._finish(None, said)
+            self._tell_started(said)
 
     def pause(self, seconds: float) -> None:
         """Wait, but not past a signal. Raises _Asked for one that asks for the end, once."""
