@@ -85,6 +85,7 @@ def known(entry: Entry) -> Known:
     if profile is None:
         return Known(entry.name, entry.file, problem=problem or "cannot be read")
     flags = asked(() if run is None else run.serve, run.cwd if run else None)
+    size = tier_bytes(flags.value("kv-offloading-size"), flags.value("kv-transfer-config"))
     return Known(
         entry.name,
         entry.file,
@@ -93,7 +94,7 @@ def known(entry: Entry) -> Known:
         run.port if run is not None and port_is_told(profile, flags) else None,
         "" if run is None else run.host,
         tuple(profile.gpus),
-        tier_bytes(flags.value("kv-offloading-size"), flags.value("kv-transfer-config")),
+        None if size is None else size * flags.engines(),
         problem or "",
         shown(profile.about, 200),
         run,
