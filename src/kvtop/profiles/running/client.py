@@ -56,6 +56,7 @@ def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None) -> R
     Raises KvtopError where it runs already, or the keeper does not come up.
     """
     startable(chosen)
+    record.tidy()
     base = dict(os.environ if env is None else env)
     order = Order(chosen.name, chosen.file, chosen.profile, chosen.launch, base, chosen.names, lock.fd)
     with interrupt.held():  # it comes up all the same: whoever tells what goes on looks at its record
@@ -154,6 +155,7 @@ def stop(name: str, by: str, pause: family.Pause = time.sleep, *, locked: bool =
     state = seen.record
     if state is None or not stoppable(seen):
         raise KvtopError(f"{printable(name, 80)} does not run", "kvtop profile list shows what runs")
+    record.tidy()
     if state.keeper is not None and state.keeper.lives:
         return _by_keeper(state, by, pause, locked)
     return _alone(state, by, pause, locked)
@@ -190,7 +192,7 @@ def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Rec
 def _patience_s(state: Record) -> float:
     """How long its keeper may take over the end of it."""
     after = state.after_stop * AFTER_S + len(state.sidecars) * (SIDECAR_STOP_S + family.KILL_S)
-    return state.stop_wait_s + runner_of(state).end_more_s + after
+    return state.stop_wait_s + runner_of(state).end_more_s + family.FREE_S + after
 
 
 def _alone(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
@@ -214,7 +216,7 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
         raise KvtopError(f"{printable(state.name, 80)} does not end: {error}") from None
     state.notes = aftermath.told(done)
     end_sidecars(state, pause)
-    state.notes += aftermath.left_over(state)
+    state.notes += aftermath.left_over(state, pause)
     look.owe(state)
     state.state, state.ended_at = "stopped", time.time()
     state.why = record.cut_short(state)

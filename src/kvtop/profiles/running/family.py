@@ -26,6 +26,8 @@ KILL_S = 10.0
 TRACKER_S = 3.0
 """How long Python's resource tracker may take: once those whose memory it tracks are gone, it removes what they left in
 /dev/shm, and ends. Killed with them, it leaves that behind."""
+FREE_S = 15.0
+"""How long a card's driver may take over giving the memory of a process back."""
 POLL_S = 0.05
 
 Pause = Callable[[float], None]

@@ -257,7 +257,7 @@ class Keeper:
         if state.exit_code is None:
             state.exit_code = self._runner.code()
         self._helpers.after(self._log, self.pause)
-        state.notes += aftermath.left_over(state)
+        state.notes += aftermath.left_over(state, self.pause)
         state.state = "stopped" if asked is not None else "failed"
         state.ended_at = time.time()
         record.asked(state.name)  # what came too late

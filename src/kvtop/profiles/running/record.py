@@ -243,6 +243,16 @@ def ended_stages(stages: Sequence[Stage]) -> dict[str, float]:
     return {stage.name: took for stage in stages if (took := stage.took_s) is not None}
 
 
+def tidy() -> None:
+    """Remove what writers that were killed left half written."""
+    with contextlib.suppress(OSError):
+        for file in folder().glob(".*.json.*"):
+            pid = file.name.rpartition(".")[2]
+            if pid.isdecimal() and len(pid) < 10 and birth(int(pid)) is None:
+                with contextlib.suppress(OSError):
+                    file.unlink()
+
+
 def _decode(path: Path, kind: type[_T]) -> _T | None:
     try:
         return msgspec.json.decode(read_start(path, _MAX_BYTES)[0], type=kind)
