@@ -101,7 +101,7 @@ def test_docker(tools: Tools, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert profile_command.main(["logs", "box", "-n", "1"]) == 0
     said = capsys.readouterr()
     assert "GET " not in said.out and said.out.count("\n") == 1
-    assert re.search(r"^kvtop: without \d+ lines that only tell of polls .*; --all shows them$", said.err, re.MULTILINE)
+    assert re.search(r"^kvtop: \d+ answered polls left out .*; --all shows them$", said.err, re.MULTILINE)
     assert profile_command.main(["logs", "box", "-n", "1", "--all"]) == 0
     assert "GET " in capsys.readouterr().out
     assert followed("box", "-n", "2", "--grep", "INFO", lines=2)[1]

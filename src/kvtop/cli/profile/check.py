@@ -30,7 +30,7 @@ _DESCRIPTION = """\
 What would go wrong with a profile here and now: its command line held against
 the vLLM that is to run, and what it asks for against the memory, cards, ports
 and servers of this machine. Each finding with its fix. Nothing is changed; the
-first time `vllm serve --help=all` is run, which takes vLLM up to a minute.
+first time `vllm serve --help=all` is run, which may take vLLM two minutes.
 """
 
 _EPILOG = """\

@@ -173,12 +173,8 @@ def _from_file(seen: Seen, want: _Want, follow: bool) -> int:
 
 def _say_left_out(polls: int) -> None:
     if polls:
-        many = (
-            "1 line that only tells of a poll (GET /metrics, /health)"
-            if polls == 1
-            else (f"{exact(polls)} lines that only tell of polls (GET /metrics, /health, /v1/models)")
-        )
-        stdio.tell(f"kvtop: without {many}; --all shows them")
+        many = "1 answered poll" if polls == 1 else f"{exact(polls)} answered polls"
+        stdio.tell(f"kvtop: {many} left out (GET /metrics, /health); --all shows them")
 
 
 def _show(lines: Iterable[str]) -> None:

@@ -81,7 +81,8 @@ class Keeper:
         except Failed as why:
             self._finish(None, str(why))
         except OSError as error:
-            said = printable(f"{error.filename or 'kvtop'}: {error.strerror or error}", 300)
+            where = f"{error.filename}: " if error.filename else ""
+            said = printable(f"{where}{error.strerror or error}", 300)
             with contextlib.suppress(OSError):  # the record may be what cannot be written, and this log too
                 print(said, file=sys.stderr, flush=True)
             self._finish(None, said)
