@@ -144,7 +144,7 @@ def test_docker_that_fails_in_the_container(tools: Tools, monkeypatch: pytest.Mo
 def test_a_container_that_does_not_publish_the_port(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "x")
     chosen = docker(tools, options=["-p", f"127.0.0.1:{free_port()}:1"])
-    late = msgspec.structs.replace(chosen.profile, start=msgspec.structs.replace(chosen.profile.start, timeout_s=1.5))
+    late = msgspec.structs.replace(chosen.profile, start=msgspec.structs.replace(chosen.profile.start, timeout_s=4.0))
     tools.start(Chosen("box", "", late, chosen.launch, ["tiny"]))
     seen = tools.until("box", "failed")
     assert seen.record is not None

@@ -139,7 +139,7 @@ def test_a_lock_that_cannot_be_had_is_answered_too(profiles: Path, capsys: pytes
     assert told == f"kvtop: {record.folder() / 'lock'}: Is a directory\n"
 
 
-@pytest.mark.parametrize(("job", "code", "says"), [("show", 2, "there is no"), ("import", 1, "No such file")])
+@pytest.mark.parametrize(("job", "code", "says"), [("show", 2, "there is no"), ("import", 2, "No such file")])
 def test_the_home_of_a_user_that_there_is_not(
     capsys: pytest.CaptureFixture[str], job: str, code: int, says: str
 ) -> None:
