@@ -90,9 +90,9 @@ def _regular(file: Path) -> Iterator[tuple[int, os.stat_result]]:
     try:
         there = os.fstat(handle)
         if stat.S_ISDIR(there.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
         if not stat.S_ISREG(there.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
+            raise OSError(errno.EINVAL, "not a regular file", str(file))
         yield handle, there
     finally:
         os.close(handle)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 from profilebox import LOGS, Box, box, free_port, own, wait
@@ -197,6 +198,44 @@ def test_a_restart_is_a_switch_to_itself(home: Box) -> None:
     after = look.look("one")
     assert before.pid is not None and after.state == "running" and after.pid != before.pid
     assert not Path(f"/proc/{before.pid}").exists()
+    assert after.record is not None and after.record.ask is None
+
+
+def ignores(pid: int, number: signal.Signals) -> bool:
+    found = re.search(r"^SigIgn:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("how", ["start", "restart", "switch"])
+def test_a_start_that_is_stopped_is_told_as_stopped(
+    home: Box, capsys: pytest.CaptureFixture[str], how: Literal["start", "restart", "switch"]
+) -> None:
+    port = free_port()
+    words = {"start": ["start", "one"], "restart": ["switch", "one", "--restart"], "switch": ["switch", "one"]}
+    if how != "start":
+        first = "one" if how == "restart" else "other"
+        write(home, first, port)
+        assert run("start", first) == 0
+    write(home, "one", port, never="1", deaf="1")
+    began = record.read("one")
+    with kvtop(*words[how]) as child:
+        wait(lambda: (now := record.read("one")) is not None and now != began and now.state == "starting", "no start")
+        wait(lambda: (now := record.read("one")) is not None and now.server is not None, "no server")
+        server = look.look("one").pid
+        assert server is not None
+        wait(lambda: ignores(server, signal.SIGINT), "it is not deaf yet")
+        capsys.readouterr()
+        assert run("stop", "one") == 0
+        said = capsys.readouterr()
+        out, err = child.communicate(timeout=20)
+    assert (child.returncode, out) == (1, "")
+    assert "did not start" not in err and "not answered yet" not in err
+    assert err.splitlines()[-1] == "kvtop: one was stopped before it answered, by kvtop profile stop"
+    assert said.out.startswith("one was killed after 2")
+    assert "it did not end within 2 s of SIGINT and was killed" in said.err
+    state = record.read("one")
+    assert state is not None and (state.state, state.exit_code) == ("stopped", 137)
+    assert state.why == "it was stopped before it answered, by kvtop profile stop"
 
 
 def test_ctrl_c_of_a_switch_says_what_runs(home: Box) -> None:
@@ -255,7 +294,7 @@ def test_a_server_that_kvtop_did_not_start_is_stopped_after_a_yes(
     port = write(home, "mine")
     write(home, "else")
     child = by_hand("mine")
-    wait(lambda: bool(stop.foreign()), "it is not found")
+    wait(lambda: any(one.process.ports for one in stop.foreign()), "it does not listen")
     (found,) = stop.foreign()
     assert (found.profile, found.who) == ("mine", Who.of(child.pid))
     with pytest.raises(UsageError) as told:
@@ -418,6 +457,28 @@ def test_logs_from_the_end(home: Box, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == "ab\\x00c \\u202ed\n"
     with pytest.raises(UsageError, match="there is no profile 'nope'"):
         run("logs", "nope")
+
+
+def test_answered_polls_are_left_out_and_counted(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, "good", log=GOOD)
+    assert run("start", "good") == 0
+    assert run("stop", "good") == 0
+    with logs.default("good").open("ab") as file:
+        file.write(b'INFO:     127.0.0.1:2 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n')
+        file.write(b'INFO:     127.0.0.1:1 - "GET /metrics HTTP/1.1" 200 OK\n' * 1200)
+        file.write(b'INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable\n')
+    capsys.readouterr()
+    assert run("logs", "good", "-n", "2") == 0
+    said = capsys.readouterr()
+    assert [line.split('"')[1] for line in said.out.splitlines()] == [
+        "POST /v1/chat/completions HTTP/1.1",
+        "GET /health HTTP/1.1",
+    ]
+    assert said.err == "kvtop: 1,200 answered polls left out (GET /metrics, /health); --all shows them\n"
+    for asked in (["--all"], ["--grep", "/metrics"]):
+        assert run("logs", "good", "-n", "1000", *asked) == 0
+        said = capsys.readouterr()
+        assert said.out.count("GET /metrics") >= 999 and not said.err
 
 
 def test_logs_follow(home: Box) -> None:

@@ -100,7 +100,7 @@ def test_all_are_asked_at_once(
     monkeypatch.setenv("COLUMNS", "200")
     assert profile.main(["list"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert " running " in f"{lines['up']} "
+    assert " runs " in f"{lines['up']} "
     assert f"no answer  127.0.0.1:{silent} timed out 0 s ago" in lines["silent0"] or (
         f"no answer  127.0.0.1:{silent} timed out 1 s ago" in lines["silent0"]
     )

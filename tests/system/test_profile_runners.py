@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +98,13 @@ def test_docker(tools: Tools, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
     assert profile_command.main(["logs", "box", "-n", "3", "--grep", "startup complete"]) == 0
     assert "Application startup complete." in capsys.readouterr().out
+    assert profile_command.main(["logs", "box", "-n", "1"]) == 0
+    said = capsys.readouterr()
+    assert "GET " not in said.out and said.out.count("\n") == 1
+    assert re.search(r"^kvtop: \d+ answered polls left out .*; --all shows them$", said.err, re.MULTILINE)
+    assert profile_command.main(["logs", "box", "-n", "1", "--all"]) == 0
+    assert "GET " in capsys.readouterr().out
+    assert followed("box", "-n", "2", "--grep", "INFO", lines=2)[1]
     ended = client.stop("box", "a test")
     assert (ended.state, ended.exit_code, own(ended.notes)) == ("stopped", 0, [])
     assert tools.calls("docker")[-1] == ["docker", "stop", "-t", "3", "<id>"]
@@ -135,7 +144,7 @@ def test_docker_that_fails_in_the_container(tools: Tools, monkeypatch: pytest.Mo
 def test_a_container_that_does_not_publish_the_port(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "x")
     chosen = docker(tools, options=["-p", f"127.0.0.1:{free_port()}:1"])
-    late = msgspec.structs.replace(chosen.profile, start=msgspec.structs.replace(chosen.profile.start, timeout_s=1.5))
+    late = msgspec.structs.replace(chosen.profile, start=msgspec.structs.replace(chosen.profile.start, timeout_s=4.0))
     tools.start(Chosen("box", "", late, chosen.launch, ["tiny"]))
     seen = tools.until("box", "failed")
     assert seen.record is not None
@@ -159,6 +168,18 @@ def test_a_container_that_is_removed_at_its_end_ended_in_time(tools: Tools, monk
     (tools.home / "docker" / "rm").touch()
     ended = client.stop("box", "a test")
     assert (ended.state, ended.exit_code, own(ended.notes)) == ("stopped", None, [])
+
+
+def followed(*words: str, lines: int) -> list[str]:
+    """The first lines of `kvtop profile logs -f`, and none that came with them."""
+    code = "import sys\nfrom kvtop.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "profile", "logs", "-f", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        said = [child.stdout.readline() for _ in range(lines)]
+        child.send_signal(signal.SIGINT)
+        assert (child.stdout.read(), child.wait(20)) == ("", 130)
+    return said
 
 
 @pytest.mark.parametrize("keeper", ["is asked", "is killed"])
@@ -212,7 +233,7 @@ def test_compose(tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
         [*front, "logs", "--no-color", "--no-log-prefix", "--since", "<time>", "-f", "vllm"],
     ]
     assert profile_command.main(["logs", "comp", "-n", "1"]) == 0
-    assert tools.calls("docker")[-1] == [*front, "logs", "--no-color", "--no-log-prefix", "-n", "1", "vllm"]
+    assert tools.calls("docker")[-1] == [*front, "logs", "--no-color", "--no-log-prefix", "-n", "100000", "vllm"]
     assert client.stop("comp", "a test").exit_code == 0
     assert tools.calls("docker")[-1] == [*front, "stop", "-t", "3", "vllm"]
 
@@ -238,7 +259,7 @@ def test_systemd(tools: Tools, user: bool, capsys: pytest.CaptureFixture[str]) -
     capsys.readouterr()
     assert profile_command.main(["logs", "unit", "-n", "2"]) == 0
     assert capsys.readouterr().out.count("\n") == 2
-    assert tools.calls("systemd")[-1] == [*journal, "-n", "2"]
+    assert tools.calls("systemd")[-1] == [*journal, "-n", "100000"]
     ended = client.stop("unit", "a test")
     assert (ended.state, ended.exit_code) == ("stopped", 0)
     assert tools.calls("systemd")[-1] == ["systemctl", *which, "stop", "vllm.service"]

@@ -7,6 +7,7 @@ import os
 import re
 import select
 import signal
+import subprocess
 import sys
 import time
 import urllib.request
@@ -152,7 +153,7 @@ def test_the_start_timeout_ends_it(home: Box) -> None:
 def test_a_stop_in_the_middle_of_a_start(home: Box) -> None:
     home.start(home.chosen("half", never="1"))
     ended = client.stop("half", "a test")
-    assert (ended.state, ended.why) == ("stopped", "it had not answered yet")
+    assert (ended.state, ended.why) == ("stopped", "it was stopped before it answered, by a test")
 
 
 def test_a_resistant_server_is_killed(home: Box) -> None:
@@ -326,7 +327,7 @@ def test_a_flood_of_output_keeps_nobody_from_ending_it_and_no_disk_is_filled(hom
     path = logs.default("flood")
     wait(logs.older(path).exists, "it is not rotated while it starts")
     ended = client.stop("flood", "a test")
-    assert (ended.state, ended.why) == ("stopped", "it had not answered yet")
+    assert (ended.state, ended.why) == ("stopped", "it was stopped before it answered, by a test")
 
 
 def test_sidecars_are_known_before_they_are_ready_and_end_without_their_keeper(home: Box) -> None:
@@ -381,7 +382,7 @@ def test_ctrl_c_while_the_keeper_comes_up_is_told_when_it_is_there(home: Box, mo
         def poll(self, wait_ms: float) -> list[tuple[int, int]]:
             looked.append(record.read("soon"))
             if len(looked) == 1:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
             return self._poll.poll(wait_ms)
 
     with monkeypatch.context() as patch:
@@ -424,7 +425,10 @@ def test_a_record_that_cannot_be_written_ends_the_start_before_the_server(home: 
     with pytest.raises(KvtopError) as told:
         home.start(home.chosen("full"))
     log = record.folder() / "keeper.log"
-    assert str(told.value) == f"the keeper of full did not come up\n  its log: {log}"
+    assert re.fullmatch(
+        rf"the keeper of full did not come up: /\S+full\.json\S*: Is a directory\n  its log: {re.escape(str(log))}",
+        str(told.value),
+    )
     assert "Is a directory" in log.read_text()
     record.path_of("full").rmdir()
 
@@ -434,3 +438,51 @@ def test_a_log_that_cannot_be_opened_is_told(home: Box) -> None:
     seen = home.until("nolog", "failed")
     assert seen.record is not None and seen.record.why == "/proc/nolog: No such file or directory"
     assert seen.record.server is None
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("keeper", ["lives", "is gone"])
+def test_a_full_disk_keeps_nobody_from_stopping_a_server(
+    home: Box, monkeypatch: pytest.MonkeyPatch, keeper: str
+) -> None:
+    seen = home.ready(home.chosen("full"))
+    assert seen.record is not None and seen.record.keeper is not None and seen.pid is not None
+    if keeper == "is gone":
+        family.send(seen.record.keeper, signal.SIGKILL)
+        wait(lambda: not seen.record.keeper.lives, "the keeper lives")
+    with monkeypatch.context() as full:
+        full.setattr(record, "_put", no_space)
+        ended = client.stop("full", "a test")
+    assert ended.state == "stopped" and Who.of(seen.pid) is None
+    notes = ["its record could not be written: No space left on device"] if keeper == "is gone" else []
+    assert own(ended.notes) == notes
+    assert look.look("full").state in ("stopped", "failed")
+
+
+def test_a_halted_keeper_still_ends_its_server(home: Box) -> None:
+    seen = home.ready(home.chosen("halted"))
+    assert seen.record is not None and seen.record.keeper is not None
+    os.kill(seen.record.keeper.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert client.stop("halted", "a test").state == "stopped"
+    assert time.monotonic() - began < 10
+
+
+def test_ctrl_c_waits_until_the_record_of_a_start_stands(home: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    spawn = subprocess.Popen
+
+    def interrupted(*words: object, **more: object) -> object:
+        signal.raise_signal(signal.SIGINT)
+        child = spawn(*words, **more)  # type: ignore[call-overload]
+        signal.raise_signal(signal.SIGINT)
+        return child
+
+    chosen = home.chosen("late", never="1")
+    with monkeypatch.context() as made, pytest.raises(KeyboardInterrupt):
+        made.setattr(client.subprocess, "Popen", interrupted)
+        home.start(chosen)
+    assert look.look("late").state == "starting"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
 from check_box import profile
 
 from kvtop.profiles.check import needs
+from kvtop.profiles.check.facts import gather
 from kvtop.profiles.check.installed import installed
+from kvtop.profiles.check.rules import modules
+from kvtop.profiles.check.rules.modules import plugin_missing
+from kvtop.profiles.check.seen import Lacks, Says
+from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import launch, venv_command
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running.order import missing_secrets
@@ -131,3 +138,74 @@ def test_a_server_without_a_folder_runs_at_home(tmp_path: Path, monkeypatch: pyt
     assert launch("p", profile(venv={"cwd": "~/w"})).cwd == str(tmp_path / "w")
     assert launch("p", profile(venv={"cwd": "/srv"})).cwd == "/srv"
     assert launch("p", profile(runner="docker", docker={"image": "i"})).cwd is None
+
+
+SPEC = {
+    "kv_connector": "OffloadingConnector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {"spec_name": "Mine", "spec_module_path": "host_offload_spec.deep"},
+}
+
+
+def looked(made: Profile) -> tuple[dict[str, bool], list[object]]:
+    class One:
+        name = "p"
+
+        def usable(self) -> Profile:
+            return made
+
+    facts = gather(One(), ask_vllm=False)
+    return dict(facts.plugins), list(plugin_missing(facts))
+
+
+def test_a_module_is_looked_for_by_the_python_of_the_server(tmp_path: Path) -> None:
+    vllm = tmp_path / "bin" / "vllm"
+    vllm.parent.mkdir()
+    vllm.write_text(f"#!{sys.executable}\nraise SystemExit('it was run')\n")
+    vllm.chmod(0o755)
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "host_offload_spec.py").write_text("raise SystemExit('it was imported')\n")
+    serve = {"model": "m", "json": {"kv-transfer-config": SPEC}}
+    command = [str(vllm), "serve"]
+    seen, said = looked(profile(serve=serve, venv={"command": command}))
+    assert seen == {"host_offload_spec.deep": False}
+    assert said == [
+        Says(
+            "error",
+            "--kv-transfer-config",
+            "vLLM's Python finds no module host_offload_spec.deep",
+            'PYTHONPATH = "…" in [env.set]: the folder that holds host_offload_spec, or install it',
+        )
+    ]
+    there = {"host_offload_spec.deep": True}
+    for more in (
+        {"env": {"set": {"PYTHONPATH": str(plugins)}}},
+        {"env": {"set": {"PYTHONPATH": "plugins"}}, "venv": {"command": command, "cwd": str(tmp_path)}},
+        {"venv": {"command": [sys.executable, "-m", "vllm.entrypoints.openai.api_server"], "cwd": str(plugins)}},
+    ):
+        assert looked(profile(**{"serve": serve, "venv": {"command": command}, **more})) == (there, [])
+    wrapped = {"command": command, "wrap": ["env", f"PYTHONPATH={plugins}"]}
+    assert looked(profile(serve=serve, venv=wrapped)) == (
+        {},
+        [Lacks("whether its Python finds the module host_offload_spec.deep")],
+    )
+
+
+def test_which_modules_a_command_line_names() -> None:
+    tiers = [{"type": "fs", "module_path": "no"}, {"type": "mine", "module_path": "a.tier"}]
+    inner = {**SPEC, "kv_connector_extra_config": {"eviction_policy": "lru", "cache_policy_module_path": "no"}}
+    one = {"kv_connector": "X", "kv_connector_module_path": "a.conn", "secondary_tiers": tiers}
+    config = json.dumps({"kv_connector_extra_config": {"connectors": [SPEC, inner, one]}})
+    words = ["m", "--kv-transfer-config", config, "--worker-extension-cls", "b.ext.Class", "--worker-cls", "auto"]
+    words += ["--logits-processors", "c.logits:One", "d:Two"]
+    assert {module for _, module in modules.named(Flags.read(words))} == {
+        "host_offload_spec.deep",
+        "a.conn",
+        "a.tier",
+        "b.ext",
+        "c.logits",
+        "d",
+    }
+    own = {"spec_name": "TieringOffloadingSpec", "spec_module_path": "no"}
+    assert not list(modules.named(Flags.read(["m", "--kv-transfer-config", json.dumps(own)])))

@@ -9,7 +9,7 @@ import pytest
 from check_box import GIB, card, facts, listener, offloading, profile, server, tier_file, transfer
 
 from kvtop.profiles.check.report import name_of
-from kvtop.profiles.check.rules import RULES, command, memory, needed, occupied, offload, scheduling, service
+from kvtop.profiles.check.rules import RULES, command, memory, modules, needed, occupied, offload, scheduling, service
 from kvtop.profiles.check.seen import Absent, Answer, Container, Facts, LastStart, Says
 
 DOCKER = profile(runner="docker", docker={"image": "vllm/vllm-openai:v0.32.0"})
@@ -71,6 +71,11 @@ CASES = [
           "compose.files", "c.yml is no whole path: it depends on where the server runs", "write it whole: /…/c.yml"),
     silent("relative_path", facts("./mymodel", like=profile(venv={"cwd": "/srv/m"}))),
     silent("relative_path", facts("org/model", like=profile(venv={"command": ["~/v/bin/vllm", "serve"]}))),
+    fires("plugin_missing", facts("m --worker-extension-cls a.b.C", plugins={"a.b": False}), "error",
+          "--worker-extension-cls", "vLLM's Python finds no module a.b",
+          'PYTHONPATH = "…" in [env.set]: the folder that holds a, or install it'),
+    silent("plugin_missing", facts("m --worker-extension-cls a.b.C", plugins={"a.b": True})),
+    silent("plugin_missing", facts("m --worker-extension-cls a.b.C")),
     # command line
     fires("unknown_flag", facts("m --kv-offload-size 4"), "error", "--kv-offload-size",
           "vLLM 0.32.0 has no flag --kv-offload-size", "--kv-offloading-size"),
@@ -203,6 +208,14 @@ CASES = [
           "shm_size: 9gb or ipc: host in the compose file"),
     fires("shm_too_small", facts("m --kv-offloading-size 64", like=DOCKER, container=Container(host_ipc=True)), "error",
           S, "tier 64.0 GiB, /dev/shm has 63.0 GiB free of 64.0 GiB", f"{S} 61, or mount -o remount,size=66G /dev/shm"),
+    fires("shm_too_small", facts("m --kv-offloading-size 48 -dp 2"), "error", S,
+          "tier 2 × 48.0 GiB, /dev/shm has 63.0 GiB free of 64.0 GiB",
+          f"{S} 30, or mount -o remount,size=98G /dev/shm"),
+    fires("memory_too_small", facts("m --kv-offloading-size 56 --data-parallel-size 2"), "error", S,
+          "tier 2 × 56.0 GiB, this machine has 104.0 GiB available", f"{S} 36"),
+    silent("shm_too_small", facts("m --kv-offloading-size 48 -dp 2 --data-parallel-rank 1")),
+    silent("shm_too_small", facts("m --kv-offloading-size 48 -dp 2 --data-parallel-size-local 1")),
+    silent("tier_smaller_than_gpu_cache", facts("m --kv-offloading-size 41 -dp 2")),
     silent("shm_too_small", facts("m --kv-offloading-size 48")),
     silent("shm_too_small", facts("m --kv-offloading-size 64", version=(0, 19))),
     silent("shm_too_small", facts("m --kv-offloading-size 64", env={"VLLM_USE_SIMPLE_KV_OFFLOAD": "1"})),
@@ -391,6 +404,13 @@ CASES = [
           "without it nothing shows that blocks were evicted", "add --kv-cache-metrics"),
     silent("no_kv_cache_metrics", facts("m --kv-cache-metrics")),
     silent("no_kv_cache_metrics", facts("m", version=(0, 11))),
+    fires("polls_fill_log", facts("m"), "note", "--disable-access-log-for-endpoints",
+          "each poll of kvtop and other watchers is a line of its log",
+          "add --disable-access-log-for-endpoints /metrics,/health,/v1/models"),
+    silent("polls_fill_log", facts("m --disable-access-log-for-endpoints /health")),
+    silent("polls_fill_log", facts("m --disable-uvicorn-access-log")),
+    silent("polls_fill_log", facts("m --uvicorn-log-level warning")),
+    silent("polls_fill_log", facts("m", installed=None)),
     fires("model_path_missing", facts("/models/qwen", paths={"/models/qwen": False}), "error", "--model",
           "/models/qwen is not there", "ls /models"),
     fires("model_path_missing", facts("/models/qwen", like=DOCKER, paths={"/models/qwen": False}), "error", "--model",
@@ -411,15 +431,15 @@ def test_rule(case: Case) -> None:
 
 
 def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
-    modules = (command, memory, needed, occupied, offload, scheduling, service)
+    rooms = (command, memory, modules, needed, occupied, offload, scheduling, service)
     written = {
         name
-        for module in modules
+        for module in rooms
         for name, one in vars(module).items()
         if inspect.isgeneratorfunction(one)
         and not name.startswith("_")
         and list(inspect.signature(one).parameters) == ["facts"]
     }
-    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 34
+    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 36
     assert {case.rule for case in CASES if case.found} == set(BY_NAME)
     assert {case.rule for case in CASES if not case.found} == set(BY_NAME)

@@ -40,7 +40,8 @@ def write(own_home: Path) -> Write:
 
 def test_the_text_in_the_language_of_the_screens() -> None:
     box = facts(
-        "m --kv-offloading-size 64 --enable-prompt-tokens-details --enable-force-include-usage --host 127.0.0.1 -tp 2",
+        "m --kv-offloading-size 64 --enable-prompt-tokens-details --enable-force-include-usage --host 127.0.0.1 -tp 2 "
+        "--disable-uvicorn-access-log",
         cards=(card(0, {501: 17.9}), card(1, {501: 17.9})),
         shm_free_bytes=int(62.8 * GIB),
         servers=(server(),),
@@ -67,7 +68,8 @@ def test_the_text_in_the_language_of_the_screens() -> None:
 
 
 def test_nothing_to_say() -> None:
-    box = facts("m --enable-prompt-tokens-details --enable-force-include-usage --host 127.0.0.1 --kv-cache-metrics")
+    wanted = "--enable-prompt-tokens-details --enable-force-include-usage --host 127.0.0.1 --kv-cache-metrics"
+    box = facts(f"m {wanted} --disable-access-log-for-endpoints /metrics")
     assert next(text(judged(box))) == "check qwen27: ready to start"
 
 

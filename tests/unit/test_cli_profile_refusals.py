@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -94,8 +95,13 @@ def test_the_log_of_a_start_that_wrote_nothing(
     assert told.err == "kvtop: the last start of a failed, and wrote nothing: no program\n"
 
 
+@pytest.mark.parametrize(("now", "word"), [("running", "runs"), ("starting", "starts")])
 def test_a_check_of_what_runs_says_so(
-    profiles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    profiles: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    now: Literal["running", "starting"],
+    word: str,
 ) -> None:
     from check_box import facts, listener, server
 
@@ -105,13 +111,13 @@ def test_a_check_of_what_runs_says_so(
     from kvtop.profiles.running.record import Who
 
     who = Who(500, "b")
-    state = record.Record(name="a", state="running", server=who, family=[who], port=8000)
-    monkeypatch.setattr(module.look, "look", lambda name: Seen(name, "running", state))
+    state = record.Record(name="a", state=now, server=who, family=[who], port=8000)
+    monkeypatch.setattr(module.look, "look", lambda name: Seen(name, now, state))
     box = facts("m --host 127.0.0.1", listeners={8000: listener()}, servers=(server(profile="a"),))
     monkeypatch.setattr(module, "report", lambda entry, **more: report(entry, facts=box, replacing=more["replacing"]))
     assert cli.main(["profile", "check", "a"]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("check qwen27: 3 notes, it runs (process 500, port 8000)\n") and "port_taken" not in told
+    assert told.startswith(f"check qwen27: 4 notes, it {word} (process 500, port 8000)\n") and "port_taken" not in told
 
 
 def test_a_row_of_an_unreadable_profile_fits(
@@ -133,7 +139,7 @@ def test_a_lock_that_cannot_be_had_is_answered_too(profiles: Path, capsys: pytes
     assert told == f"kvtop: {record.folder() / 'lock'}: Is a directory\n"
 
 
-@pytest.mark.parametrize(("job", "code", "says"), [("show", 2, "there is no"), ("import", 1, "No such file")])
+@pytest.mark.parametrize(("job", "code", "says"), [("show", 2, "there is no"), ("import", 2, "No such file")])
 def test_the_home_of_a_user_that_there_is_not(
     capsys: pytest.CaptureFixture[str], job: str, code: int, says: str
 ) -> None:

@@ -272,7 +272,7 @@ def test_the_home_of_nobody_is_no_traceback(profiles: Path, capsys: pytest.Captu
     (profiles / "a.toml").write_text(text)
     assert main(["profile", "check", "a", "--json"]) == 1
     assert "~nobody-at-all" in capsys.readouterr().out
-    assert main(["profile", "import", "~nobody-at-all/x.sh"]) == 1
+    assert main(["profile", "import", "~nobody-at-all/x.sh"]) == 2
     assert main(["profile", "show", "~nobody-at-all/x.toml"]) == 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from kvtop.profiles.importers import compose, docker, pick, process, unit
 from kvtop.profiles.importers.draft import Draft, Imported, Refused
 from kvtop.profiles.importers.interpolate import Interpolation
+from kvtop.profiles.importers.variables import matters
 from kvtop.profiles.launch import READY_TIMEOUT, VISIBLE, launch
 
 HOME = str(Path.home())
@@ -241,21 +243,35 @@ def test_a_running_server_is_read(tmp_path: Path) -> None:
     program = tmp_path / "vllm"
     program.write_text("import time; print('up', flush=True); time.sleep(60)")
     env = {**os.environ, "VLLM_X": "1", "MY_OWN": "2", VISIBLE: "0", "HF_TOKEN": "madeup"}
+    env |= {"PYTHONPATH": "/plugins", "TORCH_LOGS": "x", "CUDA_HOME": "/cuda", "XDG_X": "1"}
     words = [sys.executable, str(program), "serve", "m", "--port", "8123", "--api-key", "madeup"]
     with subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None and server.stdout.readline() == b"up\n"
             draft = Draft()
             process.read(draft, server.pid)
-            profile = draft.made().profile
+            made = draft.made()
         finally:
             server.kill()
+    profile, notes = made.profile, made.notes
     assert profile.venv.cwd == str(tmp_path)
     assert profile.venv.command == words[:3]
     assert (profile.serve.model, profile.serve.port, profile.gpus) == ("m", 8123, ["0"])
     assert profile.env.set["VLLM_X"] == "1" and "MY_OWN" not in profile.env.set
     assert profile.env.from_env == {"HF_TOKEN": "HF_TOKEN", "VLLM_API_KEY": "VLLM_API_KEY"}
     assert "madeup" not in str(profile)
+    assert {name: profile.env.set[name] for name in ("PYTHONPATH", "TORCH_LOGS", "CUDA_HOME")} == {
+        "PYTHONPATH": "/plugins",
+        "TORCH_LOGS": "x",
+        "CUDA_HOME": "/cuda",
+    }
+    (left,) = [note for note in notes if "left out" in note]
+    assert re.match(r"\d+ other variables were left out; not set, or otherwise, where kvtop was run: MY_OWN\. ", left)
+
+
+def test_a_container_is_not_given_what_its_image_sets() -> None:
+    assert matters("PYTHONPATH", image=True) and matters("CUDA_HOME") and not matters("CUDA_HOME", image=True)
+    assert not any(matters(name) for name in ("PATH", "HOME", "PYTHON", "OLDPWD", "LDX"))
 
 
 def test_a_process_in_a_container_is_left_to_docker_inspect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

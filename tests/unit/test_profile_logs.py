@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.profiles.running import logs
-from kvtop.profiles.running.text import MAX_LINE, clean
+from kvtop.profiles.running.text import MAX_LINE, clean, is_poll, less_polls
 
 LINE = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=30)
 
@@ -32,6 +32,23 @@ def test_backwards_is_forwards_from_the_end(
     assert found[::-1] == expected
 
 
+def test_each_log_has_a_name_of_its_own(own_home: Path) -> None:
+    names = [
+        ("a", ""),
+        ("a", "b"),
+        ("a.b", ""),
+        ("a", "b c"),
+        ("a", "b_c"),
+        ("a", "b/c"),
+        ("kvtop", ""),
+        ("kvtop", "b"),
+    ]
+    names += [("a", "x" * 300), ("a", "x" * 301)]
+    files = [logs.default(*name) for name in names]
+    assert len({*files, files[0].with_name("kvtop.log")}) == len(names) + 1
+    assert files[0].name == "a.log" and all(len(file.name) < 250 and file.parent == files[0].parent for file in files)
+
+
 def test_the_last_lines_with_a_text(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     path.write_text("".join(f"line {number} {'Odd' if number % 2 else 'even'}\n" for number in range(1000)))
@@ -43,6 +60,41 @@ def test_the_last_lines_with_a_text(tmp_path: Path) -> None:
     assert len(logs.last_lines(path, 5000)) == 1010
     with pytest.raises(FileNotFoundError):
         logs.last_lines(tmp_path / "none.log", 1)
+
+
+POLL = '(APIServer pid=7) INFO:     127.0.0.1:46394 - "GET /metrics HTTP/1.1" 200 OK'
+
+
+@pytest.mark.parametrize(
+    ("line", "poll"),
+    [
+        (POLL, True),
+        ('INFO:     10.0.0.1:1 - "GET /v1/models HTTP/1.1" 200 OK', True),
+        ('INFO 12-01 00:00:00 [x.py:1] ::1:5 - "GET /version HTTP/1.1" 200', True),
+        ('INFO:     127.0.0.1:1 - "GET /is_sleeping HTTP/1.1" 404 Not Found', True),
+        ('INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable', False),
+        ('INFO:     127.0.0.1:1 - "GET /metrics HTTP/1.1" 401 Unauthorized', False),
+        ('INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK', False),
+        ('INFO:     127.0.0.1:1 - "GET /metricsx HTTP/1.1" 200 OK', False),
+        ('ERROR the request "GET /metrics HTTP/1.1" 200 OK', False),
+        (f"{POLL} and more: 5", False),
+    ],
+)
+def test_a_line_that_only_tells_of_a_poll(line: str, poll: bool) -> None:
+    assert is_poll(line) is poll
+    assert less_polls([line, "x"]) == ((["x"], 1) if poll else ([line, "x"], 0))
+
+
+def test_the_last_lines_less_polls(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_text("".join(f"line {number}\n{POLL}\n" for number in range(100)))
+    logs.older(path).write_text("old\n")
+    assert logs.last_told(path, 2) == (["line 98", "line 99"], 2)
+    assert logs.last_told(path, 500)[0][:2] == ["old", "line 0"] and logs.last_told(path, 500)[1] == 100
+    assert logs.last_told(path, 2, upto=len(f"line 0\n{POLL}\n")) == (["old", "line 0"], 1)
+    assert logs.last_told(path, 500, most=10 * (len(POLL) + 9))[1] == 10
+    with pytest.raises(FileNotFoundError):
+        logs.last_told(tmp_path / "none.log", 1)
 
 
 def test_a_progress_bar_is_a_line_for_each_of_its_states(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import tempfile
 
@@ -71,3 +73,17 @@ def test_without_room_for_an_answer_nothing_was_asked(monkeypatch: pytest.Monkey
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(Failed, match=r"^docker cannot be run: no temporary file: No space left on device$"):
         tools.run(["docker", "inspect"])
+
+
+def test_ctrl_c_as_a_program_is_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawn, made = subprocess.Popen, []
+
+    def interrupted(*words: object, **more: object) -> object:
+        made.append(spawn(*words, **more))  # type: ignore[call-overload]
+        signal.raise_signal(signal.SIGINT)
+        return made[0]
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(tools.subprocess, "Popen", interrupted)
+        tools.run(["sleep", "60"])
+    assert made[0].poll() == -signal.SIGKILL

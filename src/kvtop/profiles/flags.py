@@ -49,6 +49,9 @@ class Given:
     """Of an ambiguous one."""
 
 
+_MOST_ENGINES = 100_000
+
+
 @dataclass(frozen=True, slots=True)
 class Flags:
     """A command line, read. Names may be written with or without dashes in front, with `-` or `_`."""
@@ -134,6 +137,15 @@ class Flags:
         """True: `--name`. False: `--no-name`. None: neither is given, and vLLM's default holds."""
         found = self.find(name)
         return None if found is None else found.on
+
+    def engines(self) -> int:
+        """Engines of this machine that the command line starts: each has a KV cache and a CPU tier of its own, of the
+        whole size that is asked for (vLLM 0.32)."""
+        if self.value("data-parallel-rank") is not None:
+            return 1
+        local = self.number("data-parallel-size-local")
+        found = self.number("data-parallel-size") if local is None else local
+        return int(found) if found is not None and 0 < found < _MOST_ENGINES else 1
 
     def number(self, name: str) -> float | int | None:
         """The number behind a flag, with vLLM's suffixes (1k is 1000, 1K is 1024); None: none that can be read."""

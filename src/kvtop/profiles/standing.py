@@ -20,6 +20,11 @@ from kvtop.sources.tier_size import tier_bytes
 from kvtop.sources.url import authority
 
 
+def word_of(state: str) -> str:
+    """A state for a person: `runs` also for a server that kvtop did not start."""
+    return {"starting": "starts", "stopping": "stops", "running": "runs", "foreign": "runs"}.get(state, state)
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What a profile's file says, as far as a list shows it. Texts are fit for a screen."""
@@ -87,6 +92,7 @@ def known(entry: Entry) -> Known:
     if profile is None:
         return Known(entry.name, entry.file, problem=problem or "cannot be read")
     flags = asked(() if run is None else run.serve, run.cwd if run else None)
+    size = tier_bytes(flags.value("kv-offloading-size"), flags.value("kv-transfer-config"))
     return Known(
         entry.name,
         entry.file,
@@ -95,7 +101,7 @@ def known(entry: Entry) -> Known:
         run.port if run is not None and port_is_told(profile, flags) else None,
         "" if run is None else run.host,
         tuple(profile.gpus),
-        tier_bytes(flags.value("kv-offloading-size"), flags.value("kv-transfer-config")),
+        None if size is None else size * flags.engines(),
         problem or "",
         shown(profile.about, 200),
         run,

@@ -30,7 +30,7 @@ _DESCRIPTION = """\
 What would go wrong with a profile here and now: its command line held against
 the vLLM that is to run, and what it asks for against the memory, cards, ports
 and servers of this machine. Each finding with its fix. Nothing is changed; the
-first time `vllm serve --help=all` is run, which takes vLLM up to a minute.
+first time `vllm serve --help=all` is run, which may take vLLM two minutes.
 """
 
 _EPILOG = """\
@@ -54,7 +54,8 @@ def main(argv: Sequence[str]) -> int:
     interrupt.as_usual()
     entry = folder.find(args.profile)
     seen = look.look(entry.name)
-    runs = f"it runs{seen.where}" if seen.state in ("starting", "running") else ""
+    word = {"starting": "starts", "running": "runs"}.get(seen.state)
+    runs = f"it {word}{seen.where}" if word else ""
     found = report(entry, replacing=leaves(seen) if runs else None, asking=asking)
     if runs:  # what it holds itself is no news
         found = replace(found, findings=tuple(one for one in found.findings if not one.fix.startswith(FREED)))
@@ -68,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
 def text(found: Report, *, verbose: bool = False, runs: str = "") -> Iterator[str]:
     """The report in lines of at most COLUMNS cells; a fix, which may be pasted, is never broken.
 
-    `runs`: where its server runs; empty: it does not.
+    `runs`: that its server runs or starts, and where; empty: it does not.
     """
     summary = ", ".join(filter(None, (found.counts, runs))) if runs else found.summary
     yield f"check {found.profile}: {summary}"

@@ -49,5 +49,5 @@ def _words(one: Finding) -> str:
 
 
 def asking(program: str) -> None:
-    """Said before vLLM is run for its flags, which may take a minute."""
-    stdio.tell(f"kvtop: asking {printable(program, 200)} for its flags; once, up to a minute")
+    """Said before vLLM is run for its flags, which may take two minutes."""
+    stdio.tell(f"kvtop: asking {printable(program, 200)} for its flags; once, a minute or two")

@@ -14,6 +14,7 @@ from kvtop.profiles.match import launches
 from kvtop.profiles.running import adopt
 from kvtop.profiles.running.adopt import Foreign
 from kvtop.profiles.running.client import Chosen
+from kvtop.profiles.running.look import Seen
 
 
 def choose(entry: Entry) -> Chosen:
@@ -50,7 +51,11 @@ def told(notes: Sequence[str]) -> None:
         stdio.tell(f"  {printable(note, 400)}")
 
 
-def failed(name: str, why: str) -> KvtopError:
-    """A start that went wrong."""
-    shown = printable(name, 80)
+def failed(seen: Seen) -> KvtopError:
+    """A start that came to nothing: it went wrong, or somebody ended it before the server answered."""
+    shown, state = printable(seen.name, 80), seen.record
+    if seen.state == "stopped":
+        by = state.ask.by if state is not None and state.ask is not None else "another kvtop"
+        return KvtopError(f"{shown} was stopped before it answered, by {printable(by, 80)}")
+    why = state.why if state is not None else ""
     return KvtopError(f"{shown} did not start: {printable(why, 600)}", f"the whole log: kvtop profile logs {shown}")

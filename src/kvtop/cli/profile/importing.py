@@ -82,7 +82,10 @@ def _made(
 
     try:
         if file is not None:
-            made, form = pick.import_file(paths.from_home(file), form, service)
+            try:
+                made, form = pick.import_file(paths.from_home(file), form, service)
+            except OSError as error:
+                raise _unreadable(file, error) from None
             return made, f"{_ABOUT[form]}, {file}", _called(Path(file).stem, made)
         draft = Draft()
         if pid is not None:
@@ -94,6 +97,13 @@ def _made(
         where = f"{printable(file, 300)}: " if file is not None else ""
         raise UsageError(f"{where}{error.what}", error.fix) from None
     return made, "a command line" if pid is None else f"process {pid}", _called("", made)
+
+
+def _unreadable(file: str, error: OSError) -> UsageError:
+    wanted = "name a script, a compose file, a unit, a YAML file of flags, or what docker inspect prints"
+    if isinstance(error, IsADirectoryError):
+        return UsageError(f"{printable(file, 300)} is a folder, not a file", wanted)
+    return UsageError(f"cannot read '{printable(file, 300)}': {error.strerror or error}", wanted)
 
 
 def _called(stem: str, made: Imported) -> str:

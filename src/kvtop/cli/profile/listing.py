@@ -18,7 +18,7 @@ from kvtop.model.words import gib, lasted
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.secret import shown
-from kvtop.profiles.standing import Standing, known, standing
+from kvtop.profiles.standing import Standing, known, standing, word_of
 
 if TYPE_CHECKING:
     from kvtop.profiles.running.attached import Answering
@@ -30,9 +30,9 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="kvtop profile list",
         usage="%(prog)s [-h] [--json]",
-        description="The profiles of the folder profiles/ beside config.toml. State `foreign`: a server that kvtop did "
-        "not start runs with the flags of this profile. Servers that are only watched (attach) are asked for their "
-        "health, all at once, for 2 s at most.",
+        description="The profiles of the folder profiles/ beside config.toml. A server that kvtop did not start, with "
+        "the flags of a profile, runs too; in --json its state is `foreign`. Servers that are only watched (attach) "
+        "are asked for their health, all at once, for 2 s at most.",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     args = parser.parse_args(argv)
@@ -101,7 +101,8 @@ def _tell(rows: Sequence[dict[str, Any]], said: Mapping[str, Answering]) -> None
         if silent is not None and not silent.ready and state == "stopped":
             state, _, error = error.partition(": ")
             error = f"{error} {lasted(max(0.0, time.time() - silent.at))} ago"
-        told = error or (f"pid {row['pid']}, since {row['since']}" if row["pid"] else "")
+        whose = ", kvtop did not start it" if state == "foreign" else ""
+        told = error or (f"pid {row['pid']}, since {row['since']}{whose}" if row["pid"] else "")
         lines.append(
             (
                 printable(row["name"], _WIDTH),
@@ -110,7 +111,7 @@ def _tell(rows: Sequence[dict[str, Any]], said: Mapping[str, Answering]) -> None
                 str(row["port"] or "–"),
                 printable(",".join(row["gpus"] or ["–"]), _WIDTH),
                 gib(tier),
-                state,
+                word_of(state),
                 printable(told, 400),
             )
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kvtop.cli import stdio
@@ -11,37 +13,47 @@ from kvtop.cli.args import Parser
 from kvtop.cli.profile.chosen import name_of, several
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.interrupt import CODE
+from kvtop.model.words import exact
 from kvtop.profiles import folder
 from kvtop.profiles.running import client, look, tools
 from kvtop.profiles.running import logs as files
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.runners import runner_of
-from kvtop.profiles.running.text import MAX_LINE, Lines
+from kvtop.profiles.running.text import MAX_LINE, Lines, less_polls
 from kvtop.profiles.secret import shown
 
 _POLL_S = 0.25
 """Python's library has no event for a file that grows; four looks a second cost nothing."""
 _MOST = 1_000_000
+_AMONG = 100_000
+"""Lines of a tool among which those that are no polls are looked for."""
+_PAST_S = 10.0
+_SILENT_S = 0.5
+"""What a tool gives before it says nothing for so long, within _PAST_S, was there already."""
 
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="kvtop profile logs",
-        usage="%(prog)s [-h] [PROFILE] [-n N] [-f] [--grep TEXT]",
+        usage="%(prog)s [-h] [PROFILE] [-n N] [-f] [--grep TEXT] [--all]",
         description="The log of a profile's server, its last lines. docker, compose and systemd keep theirs themselves "
-        "and are asked for it. Secrets are masked. Without PROFILE: of the one that runs, or ran last.",
+        "and are asked for it. Secrets are masked. Lines that only tell of answered polls, as kvtop "
+        "itself asks them every second, are left out, but for --all and --grep. Without PROFILE: of the one that "
+        "runs, or ran last.",
     )
     parser.add_argument("profile", metavar="PROFILE", nargs="?", help="its name, or the path of its file")
     parser.add_argument("-n", type=int, default=50, metavar="N", help="so many lines (default 50)")
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
     parser.add_argument("--grep", default="", metavar="TEXT", help="only lines with TEXT, whatever its case")
+    parser.add_argument("--all", action="store_true", help="also lines that only tell of polls: GET /metrics, /health")
     args = parser.parse_args(argv)
     if not 0 <= args.n <= _MOST:
         raise UsageError(f"-n is 0 to {_MOST}")
     seen = _which(args.profile)
+    want = _Want(args.n, args.grep.casefold(), args.all or bool(args.grep))
     try:
-        code = _from_tool(seen, args.n, args.follow, args.grep)
-        return code if code is not None else _from_file(seen, args.n, args.follow, args.grep)
+        code = _from_tool(seen, want, args.follow)
+        return code if code is not None else _from_file(seen, want, args.follow)
     except KeyboardInterrupt:
         return CODE
 
@@ -67,25 +79,50 @@ def _which(named: str | None) -> Seen:
     return max(past, key=lambda seen: seen.record.started_at if seen.record else 0.0)
 
 
-def _from_tool(seen: Seen, count: int, follow: bool, text: str) -> int | None:
+@dataclass(frozen=True, slots=True)
+class _Want:
+    """Which lines."""
+
+    count: int
+    text: str
+    every: bool
+    """Also answered polls, of kvtop and of other watchers."""
+
+    def of(self, lines: Iterable[str]) -> tuple[list[str], int]:
+        """(those that are wanted, polls that were left out)."""
+        found = [line for line in lines if self.text in line.casefold()]
+        return (found, 0) if self.every else less_polls(found)
+
+    def among(self) -> int:
+        """How many lines a tool is asked for, so that enough are left of them."""
+        if self.text:
+            return _MOST
+        return self.count if self.every or not self.count else max(self.count, _AMONG)
+
+
+def _from_tool(seen: Seen, want: _Want, follow: bool) -> int | None:
     """None: it is a file."""
     assert seen.record is not None
-    words = runner_of(seen.record).log_command(_MOST if text else count, follow)
+    words = runner_of(seen.record).log_command(want.among(), follow)
     if words is None:
         return None
-    want, lines = text.casefold(), Lines()
+    lines = Lines()
     if not follow:
         try:
             said = tools.log(words)
         except tools.Failed as error:
             raise KvtopError(str(error)) from None
-        found = [line for line in lines.feed(said + b"\n") if want in line.casefold()]
-        _show(found[-count:] if count else [])
+        _show_last(want, [*lines.feed(said + b"\n")])
         return 0
     tail = files.CommandTail(words)
     try:
+        past: deque[str] = deque(maxlen=_MOST)
+        until = time.monotonic() + _PAST_S
+        while (left := until - time.monotonic()) > 0 and (data := tail.wait(min(left, _SILENT_S))):
+            past.extend(lines.feed(data))
+        _show_last(want, past)
         while data := tail.wait():
-            _show([line for line in lines.feed(data) if want in line.casefold()])
+            _show(want.of(lines.feed(data))[0])
         if code := tail.child.wait():
             raise KvtopError(f"{' '.join(words[:2])} failed: exit code {tools.code_of(code)}")
         return 0
@@ -93,12 +130,31 @@ def _from_tool(seen: Seen, count: int, follow: bool, text: str) -> int | None:
         tail.close()
 
 
-def _from_file(seen: Seen, count: int, follow: bool, text: str) -> int:
+def _show_last(want: _Want, lines: Sequence[str]) -> None:
+    """The last ones that are wanted, and how many polls stood among them."""
+    found: deque[str] = deque()
+    polls = 0
+    for line in reversed(lines):
+        if len(found) >= want.count:
+            break
+        kept, left_out = want.of([line])
+        found.extendleft(kept)
+        polls += left_out
+    _say_left_out(polls)
+    _show(found)
+
+
+def _from_file(seen: Seen, want: _Want, follow: bool) -> int:
     assert seen.record is not None
     path = Path(seen.record.log)
     try:
         size = path.stat().st_size
-        _show(files.last_lines(path, count, text, size))
+        if want.every:
+            _show(files.last_lines(path, want.count, want.text, size))
+        else:
+            found, polls = files.last_told(path, want.count, size)
+            _say_left_out(polls)
+            _show(found)
     except OSError as error:
         raise KvtopError(
             f"{printable(str(path), 300)}: {error.strerror or error}", "it is made when the server starts"
@@ -108,13 +164,19 @@ def _from_file(seen: Seen, count: int, follow: bool, text: str) -> int:
             why = f": {shown(seen.record.why, 400)}" if seen.record.why else ""
             stdio.tell(f"kvtop: the last start of {printable(seen.name, 80)} failed, and wrote nothing{why}")
         return 0
-    tail, lines, want = files.FileTail(path, size), Lines(), text.casefold()
+    tail, lines = files.FileTail(path, size), Lines()
     while True:
         while data := tail.read():
-            _show([line for line in lines.feed(data) if want in line.casefold()])
+            _show(want.of(lines.feed(data))[0])
         time.sleep(_POLL_S)
 
 
-def _show(lines: Sequence[str]) -> None:
+def _say_left_out(polls: int) -> None:
+    if polls:
+        many = "1 answered poll" if polls == 1 else f"{exact(polls)} answered polls"
+        stdio.tell(f"kvtop: {many} left out (GET /metrics, /health); --all shows them")
+
+
+def _show(lines: Iterable[str]) -> None:
     for line in lines:
         print(shown(line, MAX_LINE), flush=True)

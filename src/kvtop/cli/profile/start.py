@@ -52,10 +52,7 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(following.document(seen), allow_nan=False) if args.json else following.ready_words(seen))
         return 0
     told(seen.record.notes if seen.record is not None else ())
-    error = failed(chosen.name, seen.record.why if seen.record is not None else "")
-    if seen.state == "stopped":
-        by = seen.record.ask.by if seen.record is not None and seen.record.ask is not None else "another kvtop"
-        error = KvtopError(f"{name} was stopped before it answered, by {printable(by, 80)}")
+    error = failed(seen)
     raise Answered(error.what, error.fix, following.document(seen))
 
 

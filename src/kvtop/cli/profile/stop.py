@@ -20,6 +20,8 @@ from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Record
 
 FOREIGN_WAIT_S = 15.0
+_KILLED = 137
+"""Exit code of one that SIGKILL ended."""
 _NONE = "no server runs that kvtop could stop"
 
 
@@ -61,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(following.document(look.look(chosen.name)), allow_nan=False))
         return 0 if not state.family else 1
     took = "" if state.ask is None or state.ended_at is None else f" after {secs(state.ended_at - state.ask.at)}"
-    print(f"{name} stopped{took}")
+    print(f"{name} {'was killed' if state.exit_code == _KILLED else 'stopped'}{took}")
     told(state.notes)
     if state.after_owed and (run := _owed(state, args.yes)):
         print(f"{name}: {run}")
@@ -123,7 +125,7 @@ def _stop_foreign(one: Foreign, yes: bool, as_json: bool) -> int:
         raise KvtopError("nothing was stopped")
     with Lock(f"stops process {one.who.pid}"):
         done = adopt.end(one, FOREIGN_WAIT_S)
-    notes = adopt.told(done, FOREIGN_WAIT_S)
+    notes = adopt.told(done)
     if as_json:
         document = {
             "profile": one.profiles[0] if len(one.profiles) == 1 else None,

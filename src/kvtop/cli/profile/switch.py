@@ -63,7 +63,9 @@ class _Switch:
         """It has begun to change what runs."""
 
     def run(self, entry: folder.Entry, force: bool) -> int:
-        with Lock(f"switches to {self._new.name}", "wait for it") as lock:
+        again = self._restart and look.look(self._new.name).state == "running"
+        verb = "restarts" if again else "switches to"
+        with Lock(f"{verb} {self._new.name}", "wait for it") as lock:
             try:
                 self._old = self._running(entry)
                 if not checking.allowed(entry, force=force, yes=self._yes, replacing=self._pids()):
@@ -122,6 +124,12 @@ class _Switch:
             raise KvtopError("nothing was stopped or started")
         return one
 
+    @property
+    def _why(self) -> str:
+        """For the record of what is stopped."""
+        itself = isinstance(self._old, Seen) and self._old.name == self._new.name
+        return "a restart" if itself else f"a switch to {self._new.name}"
+
     def _pids(self) -> frozenset[int] | None:
         if isinstance(self._old, Seen):
             return leaves(self._old)
@@ -136,12 +144,12 @@ class _Switch:
             self._former = _former(self._old) if self._old.name != self._new.name else None
             held = list(self._old.record.family) if self._old.record is not None else []
             stdio.tell(f"stops {old}")
-            told(client.stop(self._old.name, f"a switch to {self._new.name}", locked=True).notes)
+            told(client.stop(self._old.name, self._why, locked=True).notes)
         else:
             stdio.tell(f"stops {self._old.words}")
             held = adopt.family_of(self._old)
             done = adopt.end(self._old, FOREIGN_WAIT_S)
-            told(adopt.told(done, FOREIGN_WAIT_S))
+            told(adopt.told(done))
             if done.left:
                 raise KvtopError(f"{self._old.words} does not end", "nothing was started")
         left = freed(held)
@@ -157,7 +165,7 @@ class _Switch:
             return 0
         state = seen.record
         told(state.notes if state is not None else ())
-        error = failed(self._new.name, state.why if state is not None else "it was stopped")
+        error = failed(seen)
         if self._former is None or seen.state != "failed":
             raise self._answered(error, seen)
         former = printable(self._former.name, 80)
@@ -175,7 +183,7 @@ class _Switch:
         back = following.follow(self._new.name)
         both = {**following.document(seen), "fallback": following.document(back)}
         if back.state != "running":
-            again_failed = failed(former, back.record.why if back.record is not None else "")
+            again_failed = failed(back)
             raise Answered(again_failed.what, again_failed.fix, both)
         words = f"{former} runs again: {following.ready_words(back)}"
         if self._json:

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 from kvtop.errors import UsageError, printable
 from kvtop.profiles import config_file, folder, match
-from kvtop.profiles.check import containers, last, needs
+from kvtop.profiles.check import containers, last, needs, plugins
 from kvtop.profiles.check.installed import installed, version_of
+from kvtop.profiles.check.rules import modules
 from kvtop.profiles.check.rules.service import local_paths
 from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, LastStart, Listener, Server
 from kvtop.profiles.check.sizes import ranks
@@ -62,7 +63,7 @@ def gather(
     """
     profile = entry.usable()
     run = launch(entry.name, profile)
-    here = None
+    here, env = None, {}
     if profile.runner == "venv":
         env = {name: value for name, value in {**os.environ, **run.set}.items() if name not in run.unset}
         here = installed(venv_command(profile), run.cwd, env, ask=ask_vllm, asking=tell)
@@ -99,7 +100,17 @@ def gather(
         container=_container(facts),
         paths=_paths(facts, run),
         last=_last(facts),
+        plugins=_plugins(facts, run, env),
     )
+
+
+def _plugins(facts: Facts, run: Launch, env: Mapping[str, str]) -> dict[str, bool]:
+    named = [module for _, module in modules.named(facts.flags)]
+    if not named or facts.installed is None or not needs.is_here(facts.profile.venv.wrap):
+        return {}
+    if any("PYTHON" in word for word in facts.profile.venv.wrap):  # env PYTHONPATH=/plugins, systemd-run --setenv=
+        return {}
+    return plugins.found(named, facts.installed.program, venv_command(facts.profile), run.cwd, env)
 
 
 def _yaml(run: Launch, profile: Profile) -> str | None:

@@ -5,6 +5,7 @@ That help takes it many seconds, so what it said is kept in the state folder unt
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -127,12 +128,13 @@ def _read(file: Path, key: str) -> _Kept | None:
 
 def _write(file: Path, kept: _Kept) -> None:
     """A cache that cannot be written costs time alone."""
+    part = file.with_suffix(f".{os.getpid()}")
     try:
         paths.make_private(file.parent)
-        part = file.with_suffix(f".{os.getpid()}")
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as out:
             out.write(msgspec.json.encode(kept))
         part.replace(file)
     except OSError:
-        return
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)

@@ -40,13 +40,18 @@ def _of_venv(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[
     wrap = profile.venv.wrap
     if wrap and _lacks(run.argv[0], run.cwd, env):
         yield Absent("venv.wrap", run.argv[0], "program")
-    if not wrap or Path(wrap[0]).name in _HERE:
+    if is_here(wrap):
         program = venv_command(profile)[0]
         if _lacks(program, run.cwd, env):
             yield Absent("venv.command", program, "program")
         config = Flags.read(run.serve).config
         if config is not None and (Path(config).is_absolute() or profile.venv.cwd):
             yield from _file("serve.config", str(Path(run.cwd or "/", config)))
+
+
+def is_here(wrap: list[str]) -> bool:
+    """Whether what stands behind these words runs on this machine and its file system."""
+    return not wrap or Path(wrap[0]).name in _HERE
 
 
 def _of_docker(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[Absent]:

@@ -174,6 +174,9 @@ class Facts:
     is left out."""
     absent: tuple[Absent, ...] = ()
     """What the start needs and this machine lacks."""
+    plugins: Mapping[str, bool] = field(default_factory=dict)
+    """Modules of others that the command line names -> whether vLLM's Python finds them; less those of which that is
+    not known."""
     secrets_missing: Mapping[str, str] = field(default_factory=dict)
     """Variable -> why its value cannot be read."""
     shm_total_bytes: int | None = None

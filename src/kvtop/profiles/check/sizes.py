@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kvtop.model.words import gib
 from kvtop.profiles.check.seen import Card, Facts
 from kvtop.sources.tier_size import tier_bytes
 
@@ -29,15 +30,31 @@ DEFAULT_UTILIZATION = 0.92
 class Tier:
     """The CPU tier that is asked for."""
 
-    bytes: int
-    """For the whole instance."""
+    each_bytes: int
+    """Of one engine."""
     flag: str
     connector: str
     """OffloadingConnector keeps it in /dev/shm since 0.20.2, SimpleCPUOffloadConnector in pinned memory."""
 
+    engines: int = 1
+    """On this machine: each makes one of its own."""
+
+    @property
+    def bytes(self) -> int:
+        return self.each_bytes * self.engines
+
+    @property
+    def words(self) -> str:
+        """`64.0 GiB`, `2 × 32.0 GiB`."""
+        return f"{self.engines} × {gib(self.each_bytes)}" if self.engines > 1 else gib(self.each_bytes)
+
+    def fits(self, size: int) -> bool:
+        """Whether a tier of a whole GiB for each engine has room there."""
+        return size >= GIB * self.engines
+
     def fix(self, size: int) -> str:
-        """The flag with another size, to paste; rounded down to whole GiB."""
-        whole = size // GIB
+        """The flag with another size of all engines, to paste; rounded down to whole GiB."""
+        whole = size // self.engines // GIB
         if self.flag == OFFLOADING:
             return f"{OFFLOADING} {whole}"
         return f"cpu_bytes_to_use {whole * GIB} ({whole} GiB)"
@@ -84,7 +101,7 @@ def tier(facts: Facts) -> Tier | None:
     if size is None or not own:
         return None
     by_size = facts.flags.value(OFFLOADING) is not None
-    return Tier(size, OFFLOADING if by_size else TRANSFER, own[0])
+    return Tier(size, OFFLOADING if by_size else TRANSFER, own[0], facts.flags.engines())
 
 
 def in_shm(facts: Facts) -> Tier | None:
@@ -215,15 +232,15 @@ class Size:
 def sizes(facts: Facts) -> tuple[Size, ...]:
     """What the command line asks for, in every unit."""
     found = tier(facts)
-    count = ranks(facts)
+    count, engines = ranks(facts), facts.flags.engines()
     out: list[Size] = []
     if found is not None:
-        out.append(Size(found.flag, found.bytes, found.bytes // count, tokens(facts, found.bytes)))
+        out.append(Size(found.flag, found.bytes, found.each_bytes // count, tokens(facts, found.bytes)))
     kv = facts.flags.number("kv-cache-memory-bytes")
     if kv is not None and 0 < kv < 1 << 50:
-        total = int(kv) * count
+        total = int(kv) * count * engines
         out.append(Size("--kv-cache-memory-bytes", total, int(kv), tokens(facts, total)))
     weights = facts.flags.number("cpu-offload-gb")
     if weights is not None and 0 < weights < 1 << 20:
-        out.append(Size("--cpu-offload-gb", int(weights * GIB) * count, int(weights * GIB), None))
+        out.append(Size("--cpu-offload-gb", int(weights * GIB) * count * engines, int(weights * GIB), None))
     return tuple(out)

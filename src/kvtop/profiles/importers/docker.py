@@ -180,7 +180,7 @@ def inspect(draft: Draft, text: str) -> None:
             draft.add("docker", "options", ["--gpus", str(request["Count"])])
     for row in rows(config.get("Env")):
         name, _, value = str(row).partition("=")
-        if matters(name):
+        if matters(name, image=True):
             draft.variable(name, value)
     if project := table(config.get("Labels")).get("com.docker.compose.project"):
         draft.note(f"docker compose made this container (project {keyless(str(project), 60)}): import its file instead")

@@ -69,6 +69,6 @@ def end(one: Foreign, wait_s: float, pause: Pause = time.sleep) -> End:
         raise KvtopError(f"{one.words} is another user's", "stop it as that user") from None
 
 
-def told(done: End, wait_s: float) -> list[str]:
+def told(done: End) -> list[str]:
     """How it ended, in words."""
-    return aftermath.told(done, wait_s, True)
+    return aftermath.told(done)

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvtop.model.words import gib
-from kvtop.profiles.running.family import End
+from kvtop.profiles.running.family import FREE_S, End, Pause
 from kvtop.profiles.running.record import Record, TierFile
 from kvtop.readings import OffloadFile
 
 _SHM = Path("/dev/shm")
 _PREFIX = "vllm_offload_"
+_LOOK_S = 0.5
 YOUNG_S = 60.0
 """A file of another server that is younger may be about to be mapped."""
 
@@ -47,21 +48,22 @@ class Tiers:
             self._state.tier_files.append(one)
 
 
-def told(end: End, wait_s: float, asked: bool) -> list[str]:
+def told(end: End) -> list[str]:
     """How the processes ended, in words; nothing where all was as it should be."""
     said: list[str] = []
-    if asked and not end.in_time:
-        said.append(f"it did not end within {wait_s:g} s of SIGINT and was killed")
-    if end.killed and end.in_time:
+    if end.too_long:
+        said.append(f"it did not end {end.too_long} and was killed")
+    if end.killed and not end.too_long:
         said.append(f"{end.killed} worker{' was' if end.killed == 1 else 's were'} left behind and killed")
     if end.left:
         said.append(f"cannot be killed: {', '.join(f'process {pid}' for pid in end.left)}")
     return said
 
 
-def left_over(state: Record) -> list[str]:
-    """Look at shared memory and cards; stale files of this server are removed. In words what was found."""
-    return [*_shared_memory(state), *_cards(state)]
+def left_over(state: Record, pause: Pause = time.sleep) -> list[str]:
+    """Look at shared memory and cards, which may take FREE_S; stale files of this server are removed. In words what was
+    found."""
+    return [*_shared_memory(state), *_cards(state, pause)]
 
 
 def _shared_memory(state: Record) -> list[str]:
@@ -98,21 +100,26 @@ def _unlinked(path: str, inode: int) -> bool:
     return False
 
 
-def _cards(state: Record) -> list[str]:
+def _cards(state: Record, pause: Pause) -> list[str]:
+    """A driver takes a moment to give back the memory of a process that is gone: it is waited for."""
     from kvtop.sources.nvml import NvmlSource
 
     source = NvmlSource()
+    mine = {who.pid for who in state.family}
+    until = time.monotonic() + (FREE_S if mine else 0.0)
     try:
-        reading = source.read(pcie=False)
+        while True:
+            held = [
+                f"process {one.pid} still holds {gib(one.memory_used_bytes)} of GPU {gpu.index}"
+                for gpu in source.read(pcie=False).gpus
+                for one in gpu.processes
+                if one.pid in mine
+            ]
+            if not held or time.monotonic() >= until:
+                return held
+            pause(_LOOK_S)
     finally:
         source.close()
-    mine = {who.pid for who in state.family if who.lives}
-    return [
-        f"process {one.pid} still holds {gib(one.memory_used_bytes)} of GPU {gpu.index}"
-        for gpu in reading.gpus
-        for one in gpu.processes
-        if one.pid in mine
-    ]
 
 
 def _files() -> list[str]:

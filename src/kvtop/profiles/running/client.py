@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvtop import paths
+from kvtop import interrupt, paths
 from kvtop.errors import KvtopError, printable
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.profile import Profile
@@ -33,6 +33,7 @@ BEGIN_S = 20.0
 """For the keeper to write its first word."""
 LOOK_S = 0.2
 _LOG_BYTES = 100_000
+_SAID_BYTES = 4096
 _keepers: list[subprocess.Popen[bytes]] = []
 """Of this process, so that it takes notice of their end."""
 
@@ -55,14 +56,17 @@ def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None) -> R
     Raises KvtopError where it runs already, or the keeper does not come up.
     """
     startable(chosen)
+    record.tidy()
     base = dict(os.environ if env is None else env)
     order = Order(chosen.name, chosen.file, chosen.profile, chosen.launch, base, chosen.names, lock.fd)
-    child = _keeper(order, lock.fd)
-    state = record.read(chosen.name)
-    if state is None or state.keeper is None or state.keeper.pid != child.pid:
-        child.kill()
-        child.wait()
-        raise KvtopError(f"the keeper of {chosen.name} did not come up", f"its log: {_keeper_log()}")
+    with interrupt.held():  # it comes up all the same: whoever tells what goes on looks at its record
+        child, said = _keeper(order, lock.fd)
+        state = record.read(chosen.name)
+        if state is None or state.keeper is None or state.keeper.pid != child.pid:
+            child.kill()
+            child.wait()
+            why = f": {printable(said, 300)}" if said else ""
+            raise KvtopError(f"the keeper of {chosen.name} did not come up{why}", f"its log: {_keeper_log()}")
     return state
 
 
@@ -80,7 +84,8 @@ def _keeper_log() -> Path:
     return record.folder() / "keeper.log"
 
 
-def _keeper(order: Order, lock_fd: int) -> subprocess.Popen[bytes]:
+def _keeper(order: Order, lock_fd: int) -> tuple[subprocess.Popen[bytes], str]:
+    """(the keeper, what it says where it cannot begin)."""
     _keepers[:] = [child for child in _keepers if child.poll() is None]
     paths.make_private(record.folder())
     log = os.open(_keeper_log(), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -103,17 +108,16 @@ def _keeper(order: Order, lock_fd: int) -> subprocess.Popen[bytes]:
     assert child.stdin is not None and child.stdout is not None
     poll = select.poll()
     poll.register(child.stdout, select.POLLIN)
+    said = b""
     try:
         with contextlib.suppress(BrokenPipeError):
             child.stdin.write(msgspec.json.encode(order))
             child.stdin.close()
-        poll.poll(BEGIN_S * 1000)
-    except KeyboardInterrupt:
-        poll.poll(BEGIN_S * 1000)  # it comes up all the same: whoever tells what goes on looks at its record
-        raise
+        if poll.poll(BEGIN_S * 1000):
+            said = os.read(child.stdout.fileno(), _SAID_BYTES)
     finally:
         child.stdout.close()
-    return child
+    return child, said.decode("utf-8", "replace").strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,7 @@ def stop(name: str, by: str, pause: family.Pause = time.sleep, *, locked: bool =
     state = seen.record
     if state is None or not stoppable(seen):
         raise KvtopError(f"{printable(name, 80)} does not run", "kvtop profile list shows what runs")
+    record.tidy()
     if state.keeper is not None and state.keeper.lives:
         return _by_keeper(state, by, pause, locked)
     return _alone(state, by, pause, locked)
@@ -166,8 +171,10 @@ def stoppable(seen: Seen) -> bool:
 def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
     assert state.keeper is not None
     if state.state != "stopping":
-        record.ask(state.name, by, time.time())
+        with contextlib.suppress(OSError):  # a full disk: then it does not know who asked
+            record.ask(state.name, by, time.time())
         family.send(state.keeper, signal.SIGTERM)
+    family.send(state.keeper, signal.SIGCONT)  # one that was halted would never read it
     until = time.monotonic() + _patience_s(state)
     while time.monotonic() < until:
         if not state.keeper.lives:
@@ -178,14 +185,14 @@ def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Rec
         pause(family.POLL_S)
     raise KvtopError(
         f"{printable(state.name, 80)} does not end (its keeper: process {state.keeper.pid})",
-        "kvtop profile logs shows what it does",
+        f"kill -9 {state.keeper.pid} ends its keeper alone; then kvtop profile stop {printable(state.name, 80)} again",
     )
 
 
 def _patience_s(state: Record) -> float:
     """How long its keeper may take over the end of it."""
     after = state.after_stop * AFTER_S + len(state.sidecars) * (SIDECAR_STOP_S + family.KILL_S)
-    return state.stop_wait_s + runner_of(state).end_more_s + after
+    return state.stop_wait_s + runner_of(state).end_more_s + family.FREE_S + after
 
 
 def _alone(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
@@ -202,19 +209,31 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     runner = runner_of(state)
     record.asked(state.name)  # its keeper will not read it any more
     state.state, state.ask = "stopping", Ask(by, time.time())
-    record.write(state)
+    _written(state)
     try:
         done = runner.end(state.stop_wait_s, pause, time.monotonic)
     except (Failed, OSError) as error:
         raise KvtopError(f"{printable(state.name, 80)} does not end: {error}") from None
-    state.notes = aftermath.told(done, state.stop_wait_s, True)
+    state.notes = aftermath.told(done)
     end_sidecars(state, pause)
-    state.notes += aftermath.left_over(state)
+    state.notes += aftermath.left_over(state, pause)
     look.owe(state)
-    state.state, state.ended_at, state.why = "stopped", time.time(), ""
+    state.state, state.ended_at = "stopped", time.time()
+    state.why = record.cut_short(state)
     state.family = [who for who in state.family if who.lives]
-    record.write(state)
+    unwritten = _written(state)
+    if unwritten:
+        state.notes.append(f"its record could not be written: {unwritten}")
     return state
+
+
+def _written(state: Record) -> str:
+    """Empty, or why it could not be: a full disk keeps nobody from ending a server."""
+    try:
+        record.write(state)
+    except OSError as error:
+        return printable(error.strerror or str(error), 200)
+    return ""
 
 
 def run_after_stop(chosen: Chosen, env: Mapping[str, str] | None = None, pause: family.Pause = time.sleep) -> list[str]:

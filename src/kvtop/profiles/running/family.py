@@ -26,6 +26,8 @@ KILL_S = 10.0
 TRACKER_S = 3.0
 """How long Python's resource tracker may take: once those whose memory it tracks are gone, it removes what they left in
 /dev/shm, and ends. Killed with them, it leaves that behind."""
+FREE_S = 15.0
+"""How long a card's driver may take over giving the memory of a process back."""
 POLL_S = 0.05
 
 Pause = Callable[[float], None]
@@ -36,8 +38,8 @@ Pause = Callable[[float], None]
 class End:
     """How a server's processes ended."""
 
-    in_time: bool = True
-    """The server itself ended by the one signal that it got."""
+    too_long: str = ""
+    """The server itself did not end by the one signal that it got: `within 15 s of SIGINT`; empty: it did."""
     took_s: float = 0.0
     killed: int = 0
     """Of those that were killed, the ones that had left the server's session, or stayed behind it."""
@@ -146,10 +148,11 @@ def end(
                 send(who, signal.SIGTERM)
     if asked:
         _until(lambda: not server.lives, wait_s, pause, clock)
-        done.in_time = not server.lives
+        if server.lives:
+            done.too_long = f"within {wait_s:g} s of {'SIGTERM' if politely else 'SIGINT'}"
         family = see(family)
         until = clock() + min(WORKERS_S, wait_s)
-        while done.in_time and family and clock() < until:
+        while not done.too_long and family and clock() < until:
             pause(POLL_S)
             family = see(family)
     until, trackers_until = clock() + KILL_S, clock() + TRACKER_S

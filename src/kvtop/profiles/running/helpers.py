@@ -70,7 +70,7 @@ class Helpers:
 
     def _start(self, sidecar: Sidecar, env: Mapping[str, str], cwd: str | None) -> None:
         name = printable(sidecar.name, 40)
-        path = logs.default(f"{self._name}.{sidecar.name}")
+        path = logs.default(self._name, sidecar.name)
         fd = logs.open_log(path, self._profile.log.max_bytes)
         try:
             child = subprocess.Popen(

@@ -77,13 +77,16 @@ class Keeper:
             self._watch()
         except _Asked:
             asked = record.asked(state.name) or Ask("a signal to its keeper", time.time())
-            self._finish(asked, "" if state.ready_at is not None else "it had not answered yet")
+            self._finish(asked, "")
         except Failed as why:
             self._finish(None, str(why))
         except OSError as error:
-            said = printable(f"{error.filename or 'kvtop'}: {error.strerror or error}", 300)
-            print(said, file=sys.stderr, flush=True)  # the record may be what cannot be written
+            where = f"{error.filename}: " if error.filename else ""
+            said = printable(f"{where}{error.strerror or error}", 300)
+            with contextlib.suppress(OSError):  # the record may be what cannot be written, and this log too
+                print(said, file=sys.stderr, flush=True)
             self._finish(None, said)
+            self._tell_started(said)
 
     def pause(self, seconds: float) -> None:
         """Wait, but not past a signal. Raises _Asked for one that asks for the end, once."""
@@ -124,9 +127,10 @@ class Keeper:
         self._runner.start(order, env, log=self._log, pause=self.pause, timeout_s=self._left())
         self.save()
 
-    def _tell_started(self) -> None:
+    def _tell_started(self, why_not: str = "") -> None:
+        """Whoever waits for its first word may go on; not for a second one."""
         with contextlib.suppress(OSError):
-            os.write(1, b"\n")
+            os.write(1, f"{why_not}\n".encode())
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, 1)
         os.close(nowhere)
@@ -240,19 +244,21 @@ class Keeper:
         state = self._record
         self._ending = True
         state.ask, state.why = asked, why
+        if asked is not None:
+            state.why = record.cut_short(state)
         state.state = "stopping"
         self.save()
         try:
             # One that failed is not asked: it had its time, or is dying already.
             gently = asked is not None or state.ready_at is None
             done = self._runner.end(state.stop_wait_s, self.pause, time.monotonic, gently=gently)
-            state.notes += aftermath.told(done, state.stop_wait_s, asked is not None)
+            state.notes += aftermath.told(done)
         except (Failed, OSError) as error:
             state.notes.append(printable(str(error), 300))
         if state.exit_code is None:
             state.exit_code = self._runner.code()
         self._helpers.after(self._log, self.pause)
-        state.notes += aftermath.left_over(state)
+        state.notes += aftermath.left_over(state, self.pause)
         state.state = "stopped" if asked is not None else "failed"
         state.ended_at = time.time()
         record.asked(state.name)  # what came too late

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import select
@@ -18,15 +19,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kvtop import paths
-from kvtop.profiles.running.text import MAX_LINE, clean
+from kvtop.profiles.running.text import MAX_LINE, clean, is_poll
 
 _BLOCK = 1 << 16
 _COPY = 1 << 20
+_OURS = "kvtop"
+"""kvtop.log is what --debug writes."""
+_MOST_CHARACTERS = 100
+POLLED_BYTES = 4_000_000
+"""Of a log that is looked through for what is no poll: hours of them."""
 
 
-def default(name: str) -> Path:
-    """Where a profile's log is, unless it says otherwise. Raises UsageError as `paths.state_dir`."""
-    return paths.state_dir() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log"
+def default(name: str, sidecar: str = "") -> Path:
+    """Where a profile's log is, unless it says otherwise; or that of one of its sidecars. Each has one of its own: no
+    name of a profile holds a +. Raises UsageError as `paths.state_dir`."""
+    called = f"{_plain(name)}+{_plain(sidecar)}" if sidecar or name == _OURS else _plain(name)
+    return paths.state_dir() / f"{called}.log"
+
+
+def _plain(name: str) -> str:
+    """As a file may be called; two names never become one."""
+    made = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:_MOST_CHARACTERS]
+    if made == name:
+        return made
+    return f"{made}+{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
 
 
 def older(path: Path) -> Path:
@@ -128,11 +144,11 @@ class CommandTail:
         except OSError:  # nothing there now
             return b""
 
-    def wait(self) -> bytes:
-        """What it says next, as soon as it does; nothing: that was all."""
+    def wait(self, timeout_s: float | None = None) -> bytes | None:
+        """What it says next, as soon as it does; nothing: that was all. None: it said nothing within that time."""
         assert self.child.stdout is not None
-        select.select((self.child.stdout,), (), ())
-        return self.read()
+        ready, _, _ = select.select((self.child.stdout,), (), (), timeout_s)
+        return self.read() if ready else None
 
     def close(self) -> None:
         if self.child.poll() is None:
@@ -157,6 +173,25 @@ def since(path: Path, offset: int, limit: int) -> bytes:
         return b""
 
 
+def last_told(path: Path, count: int, upto: int | None = None, most: int = POLLED_BYTES) -> tuple[list[str], int]:
+    """(the last lines up to the byte `upto`, or to the end, less those that only tell of polls; how many of these stood
+    among them). No more than about `most` bytes are looked through, those of the older file too.
+
+    Raises OSError where the log cannot be read.
+    """
+    found: deque[str] = deque()
+    polls = seen = 0
+    for text in _from_end(path, upto):
+        seen += len(text) + 1
+        if len(found) >= count or seen > most:
+            break
+        if is_poll(text):
+            polls += 1
+        else:
+            found.appendleft(text)
+    return list(found), polls
+
+
 def last_lines(path: Path, count: int, holds: str = "", upto: int | None = None) -> list[str]:
     """The last lines up to the byte `upto`, or to the end; of those with the text `holds` in them whatever its case,
     and from the older file too where the new one has too few. Read backwards: a large log is not read whole, unless
@@ -166,19 +201,22 @@ def last_lines(path: Path, count: int, holds: str = "", upto: int | None = None)
     """
     found: deque[str] = deque()
     want = holds.casefold()
+    for text in _from_end(path, upto):
+        if len(found) >= count:
+            break
+        if not want or want in text.casefold():
+            found.appendleft(text)
+    return list(found)
+
+
+def _from_end(path: Path, upto: int | None) -> Iterator[str]:
+    """The lines of the log, then those of the older file, each last one first. Raises OSError."""
     for part in (path, older(path)):
         try:
-            lines = backwards(part, upto if part == path else None)
-            for line in lines:
-                if len(found) >= count:
-                    break
-                text = clean(line)
-                if not want or want in text.casefold():
-                    found.appendleft(text)
+            yield from map(clean, backwards(part, upto if part == path else None))
         except FileNotFoundError:
             if part == path:
                 raise
-    return list(found)
 
 
 def backwards(path: Path, upto: int | None = None) -> Iterator[bytes]:

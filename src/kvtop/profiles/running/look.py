@@ -78,7 +78,7 @@ def _finish(state: Record) -> None:
     """Neither keeper nor server: how it ended is worked out once."""
     ran = state.ready_at is not None
     if state.ask is not None:
-        state.state = "stopped"
+        state.state, state.why = "stopped", record.cut_short(state)
     elif state.server is None and not state.container and not state.unit:
         state.state, state.why = "failed", "its keeper ended before the server was started"
     else:
@@ -87,6 +87,10 @@ def _finish(state: Record) -> None:
         state.exit_code = runner.code()
         cause = failure.root_cause(runner.log_text(_LOG_BYTES), ran=ran)
         state.why = failure.ended(cause, state.exit_code, ran=ran) + "; its keeper was gone"
+    if left := sum(who.lives for who in (*state.family, *state.sidecars)):
+        ends = f"kvtop profile stop {printable(state.name, 80)} ends them"
+        many = "1 of its processes lives" if left == 1 else f"{left} of its processes live"
+        state.why = "; ".join(filter(None, (state.why, f"{many} still: {ends}")))
     state.ended_at = time.time()
     owe(state)
 

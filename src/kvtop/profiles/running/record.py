@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from kvtop import paths
+from kvtop.errors import printable
 from kvtop.files import read_start
 from kvtop.sources.births import birth, lives
 
@@ -49,7 +50,7 @@ class Ask(msgspec.Struct, frozen=True):
     """Who asked for the server's end."""
 
     by: str
-    """For instance `kvtop profile stop`, `a switch to coder-30b`."""
+    """For instance `kvtop profile stop`, `a switch to coder-30b`, `a restart`."""
     at: float
     """Unix time."""
 
@@ -230,9 +231,26 @@ def remember(name: str, start: Start) -> None:
     _put(starts_path(name), msgspec.json.encode([*starts(name), start][-LAST_STARTS:]))
 
 
+def cut_short(state: Record) -> str:
+    """Why a server that somebody ended never answered; empty where it had answered, or nobody is known to have."""
+    if state.ready_at is not None or state.ask is None:
+        return ""
+    return f"it was stopped before it answered, by {printable(state.ask.by, 120)}"
+
+
 def ended_stages(stages: Sequence[Stage]) -> dict[str, float]:
     """Stage -> seconds, of those whose length is known."""
     return {stage.name: took for stage in stages if (took := stage.took_s) is not None}
+
+
+def tidy() -> None:
+    """Remove what writers that were killed left half written."""
+    with contextlib.suppress(OSError):
+        for file in folder().glob(".*.json.*"):
+            pid = file.name.rpartition(".")[2]
+            if pid.isdecimal() and len(pid) < 10 and birth(int(pid)) is None:
+                with contextlib.suppress(OSError):
+                    file.unlink()
 
 
 def _decode(path: Path, kind: type[_T]) -> _T | None:

@@ -6,12 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvtop.profiles.running.family import Pause
+from kvtop.profiles.running.family import FREE_S, Pause
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Who
 
-FREE_S = 15.0
-"""How long a card's driver may take over giving memory back."""
 _LOOK_S = 0.5
 
 

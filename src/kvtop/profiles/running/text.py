@@ -7,7 +7,7 @@ movements are taken out. A line without an end for very long is cut.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 MAX_LINE = 100_000
 """Bytes; what is longer is no line that a person wrote."""
@@ -17,6 +17,11 @@ _PREFIX = re.compile(
     r"^(?:\((?P<process>[^)]{1,60})\) ?)?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):? +"
     r"(?:\d\d-\d\d (?P<time>\d\d:\d\d:\d\d) )?(?:\[[^\]]{1,100}\] ?)?)?"
+)
+_POLL = re.compile(
+    r"^(?:\([^)]{1,60}\) ?)?INFO\b[^\"]{0,200}\"GET "
+    r"(?:(?:/metrics|/health|/v1/models|/version)(?:\?[^ \"]{0,200})? HTTP/[\d.]{1,3}\" 200"
+    r"|/is_sleeping HTTP/[\d.]{1,3}\" (?:200|404))(?: [A-Za-z ]{0,30})?$"
 )
 
 
@@ -42,6 +47,19 @@ class Lines:
 def clean(line: bytes) -> str:
     """Without colours and cursor movements, as text. What else controls a terminal stays: see `errors.printable`."""
     return _ANSI.sub("", line.decode("utf-8", "replace")).rstrip()
+
+
+def is_poll(line: str) -> bool:
+    """Whether it tells of an answered question such as kvtop and other watchers ask every second. Who asked it does not
+    say; one that was refused is none."""
+    return _POLL.match(line) is not None
+
+
+def less_polls(lines: Iterable[str]) -> tuple[list[str], int]:
+    """(the lines that are no polls, how many were)."""
+    every = list(lines)
+    kept = [line for line in every if not is_poll(line)]
+    return kept, len(every) - len(kept)
 
 
 def split(line: str) -> tuple[str, str, str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from kvtop import interrupt
 from kvtop.profiles.running.family import POLL_S, Pause
 from kvtop.profiles.secret import shown
 
@@ -72,29 +73,31 @@ def run(
     """
     name = shown(words if isinstance(words, str) else words[0] if words else "", 80)
     with _file(name) as out, _file(name) as err:
-        try:
-            child = subprocess.Popen(
-                words,
-                shell=isinstance(words, str),
-                stdin=subprocess.DEVNULL,
-                stdout=out if output is None else output,
-                stderr=err if output is None else output,
-                env=None if env is None else dict(env),
-                cwd=cwd,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise Failed(f"{name} cannot be run: {getattr(error, 'strerror', None) or error}") from None
+        child: subprocess.Popen[bytes] | None = None
         until = clock() + timeout_s
         try:
+            with interrupt.held():  # else ctrl-c leaves behind what nobody knows yet
+                child = subprocess.Popen(
+                    words,
+                    shell=isinstance(words, str),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out if output is None else output,
+                    stderr=err if output is None else output,
+                    env=None if env is None else dict(env),
+                    cwd=cwd,
+                    start_new_session=True,
+                )
             while child.poll() is None:
                 if clock() > until:
                     raise Failed(f"{name} did not end within {timeout_s:g} s")
                 pause(POLL_S)
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        except BaseException as error:
+            if child is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+            elif isinstance(error, OSError | ValueError):
+                raise Failed(f"{name} cannot be run: {getattr(error, 'strerror', None) or error}") from None
             raise
         return Done(code_of(child.returncode), _text(_end(out, _MAX_BYTES)), _text(_end(err, _MAX_BYTES)))
 

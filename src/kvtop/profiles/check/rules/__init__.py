@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvtop.profiles.check.rules import command, memory, needed, occupied, offload, scheduling, service
+from kvtop.profiles.check.rules import command, memory, modules, needed, occupied, offload, scheduling, service
 from kvtop.profiles.check.seen import Facts, Saying
 
 Rule = Callable[[Facts], Saying]
@@ -13,6 +13,7 @@ RULES: tuple[Rule, ...] = (
     needed.program_missing,
     needed.secret_missing,
     needed.relative_path,
+    modules.plugin_missing,
     command.unknown_flag,
     command.removed_flag,
     command.json_flag_invalid,
@@ -40,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     service.no_prompt_tokens_details,
     service.no_include_usage,
     service.no_kv_cache_metrics,
+    service.polls_fill_log,
     service.dev_mode_on,
     offload.hash_seed_unset,
     service.model_path_missing,

@@ -38,22 +38,22 @@ def _of_container(facts: Facts, tier: Tier) -> Saying:
             fix = f"shm_size: {whole}gb or ipc: host in the compose file"
         if not _fits_memory(facts, tier):
             fix = _LESS
-        yield Says("error", "--shm-size", f"tier {gib(tier.bytes)}, the container's /dev/shm has {gib(size)}", fix)
+        yield Says("error", "--shm-size", f"tier {tier.words}, the container's /dev/shm has {gib(size)}", fix)
 
 
 def _no_room(facts: Facts, tier: Tier, free: int, total: int) -> Says:
     freed = sizes.freed_shm_bytes(facts)
     if tier.bytes <= free + freed:
-        says = f"tier {gib(tier.bytes)}, /dev/shm has {gib(free)} free, {gib(free + freed)} after the stop"
+        says = f"tier {tier.words}, /dev/shm has {gib(free)} free, {gib(free + freed)} after the stop"
         return Says("note", tier.flag, says, "nothing: the server that is stopped gives it back")
     stale = sum(file.bytes for file in facts.offload_files or () if file.stale)
-    says = f"tier {gib(tier.bytes)}, /dev/shm has {gib(free + freed)} free of {gib(total)}"
+    says = f"tier {tier.words}, /dev/shm has {gib(free + freed)} free of {gib(total)}"
     if stale and tier.bytes <= free + freed + stale:
         return Says("error", tier.flag, says, f"remove the left-over files: they hold {gib(stale)}")
     mount = f"mount -o remount,size={-(-(total - free - freed + tier.bytes) // GIB) + 1}G /dev/shm"
     most = sizes.room_bytes(facts)
     room = min(int((free + freed) * SPARE), most if most is not None else total)
-    ways = [tier.fix(room)] if room >= GIB else []
+    ways = [tier.fix(room)] if tier.fits(room) else []
     ways += [mount] if _fits_memory(facts, tier) else []
     return Says("error", tier.flag, says, ", or ".join(ways) or _LESS)
 
@@ -88,11 +88,11 @@ def memory_too_small(facts: Facts) -> Saying:
         return
     freed = sizes.freed_shm_bytes(facts)
     if tier.bytes > free + freed:
-        says = f"tier {gib(tier.bytes)}, this machine has {gib(free + freed)} available"
+        says = f"tier {tier.words}, this machine has {gib(free + freed)} available"
         room = sizes.room_bytes(facts) or 0
-        yield Says("error", tier.flag, says, tier.fix(room) if room >= GIB else _LESS)
+        yield Says("error", tier.flag, says, tier.fix(room) if tier.fits(room) else _LESS)
     elif tier.bytes > free:
-        says = f"tier {gib(tier.bytes)}, {gib(free)} available, {gib(free + freed)} after the stop"
+        says = f"tier {tier.words}, {gib(free)} available, {gib(free + freed)} after the stop"
         yield Says("note", tier.flag, says, "nothing: the server that is stopped gives it back")
 
 
@@ -107,14 +107,14 @@ def container_memory_limit(facts: Facts) -> Saying:
     limit, flag = _limit(facts)
     if limit is None or limit >= tier.bytes + OWN_BYTES:
         return
-    says = f"tier {gib(tier.bytes)} and about {gib(OWN_BYTES, 0)} for vLLM, the limit is {gib(limit)}"
+    says = f"tier {tier.words} and about {gib(OWN_BYTES, 0)} for vLLM, the limit is {gib(limit)}"
     level: Level = "error" if limit < tier.bytes else "warning"
     most = sizes.room_bytes(facts)
     room = limit - OWN_BYTES if most is None else min(limit - OWN_BYTES, most)
     need = tier.bytes + OWN_BYTES
     total = facts.memory_total_bytes
     ways = [f"a limit of {-(-need // GIB)} GiB"] if total is None or need <= total else []
-    ways += [tier.fix(room)] if room >= GIB else []
+    ways += [tier.fix(room)] if tier.fits(room) else []
     yield Says(level, flag, says, ", or ".join(ways) or _LESS)
 
 

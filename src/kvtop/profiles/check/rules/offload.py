@@ -100,7 +100,7 @@ def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
     found = sizes.tier(facts)
     if found is None or any(map(_is_staged, (extra for _, extra in sizes.connectors(facts)))):
         return
-    held = sizes.tokens(facts, found.bytes)
+    held = sizes.tokens(facts, found.each_bytes)
     pool = facts.last.kv_cache_tokens if facts.last is not None else None
     if held is None or pool is None:
         yield Lacks("the KV cache size of this profile's last start")

@@ -9,6 +9,8 @@ from kvtop.profiles.check.seen import NO_ENV, NO_LINE, Facts, Lacks, Saying, Say
 _LOOPBACK = ("localhost", "::1")
 _EVERYWHERE = ("0.0.0.0", "::")
 
+_QUIET = "disable-access-log-for-endpoints"
+
 
 def exposed_without_key(facts: Facts) -> Saying:
     """Without --host vLLM listens on every interface; an API key guards /v1 alone (vLLM 0.32)."""
@@ -68,6 +70,25 @@ def no_kv_cache_metrics(facts: Facts) -> Saying:
     """The lifetime of KV blocks, which shows eviction, needs a flag (since 0.12)."""
     if facts.version is None or facts.version >= (0, 12):
         yield from _switch(facts, "kv-cache-metrics", "without it nothing shows that blocks were evicted")
+
+
+def polls_fill_log(facts: Facts) -> Saying:
+    """uvicorn logs each GET /metrics and /health that kvtop and other watchers ask, and what matters is rotated away:
+    this vLLM has a flag that leaves them out."""
+    known = facts.installed.known if facts.installed is not None else None
+    flags = facts.flags
+    if not facts.line_known:
+        yield Lacks(NO_LINE)
+    elif known is None:
+        yield Lacks("the help of the vLLM that is to run")
+    elif (
+        f"--{_QUIET}" in known
+        and flags.value(_QUIET) is None
+        and not flags.on("disable-uvicorn-access-log")
+        and flags.value("uvicorn-log-level") not in ("critical", "error", "warning")
+    ):
+        says = "each poll of kvtop and other watchers is a line of its log"
+        yield Says("note", f"--{_QUIET}", says, f"add --{_QUIET} /metrics,/health,/v1/models")
 
 
 def _switch(facts: Facts, name: str, says: str) -> Saying:

@@ -20,6 +20,8 @@ from kvtop.profiles.running.runners.base import Runner
 from kvtop.profiles.running.tools import Failed
 from kvtop.profiles.secret import shown
 
+_KILLED = 137
+"""Exit code of one that SIGKILL ended."""
 _ID = re.compile(r"^[0-9a-f]{12,64}$")
 STOP_MORE_S = 20.0
 """What docker itself may take on top of the wait that it is told."""
@@ -157,7 +159,8 @@ class Container(Runner):
             left = [who.pid for who in self.record.family if who.lives]
         took, code = clock() - began, self.code()
         # One that is removed at its end (docker run --rm) takes its exit code with it.
-        return End(in_time=took < wait if code is None else code != 137, took_s=took, left=left)
+        killed = gently and (took >= wait if code is None else code == _KILLED)
+        return End(f"within {wait} s of its stop signal" if killed else "", took_s=took, left=left)
 
     def tail(self) -> logs.Tail:
         return logs.CommandTail([*self._logs(), "--since", iso(self.record.started_at) or "0", "-f", *self._which()])

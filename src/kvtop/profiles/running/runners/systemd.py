@@ -77,7 +77,8 @@ class Systemd(Runner):
         while left and clock() < until:
             pause(family.POLL_S)
             left = [who.pid for who in self.record.family if who.lives]
-        return End(in_time=self.shown().get("Result", "success") != "timeout", took_s=clock() - began, left=left)
+        late = gently and self.shown().get("Result") == "timeout"
+        return End("in the time that its unit gives it" if late else "", took_s=clock() - began, left=left)
 
     def tail(self) -> logs.Tail:
         return logs.CommandTail([*self._journalctl(), "-n", "all", f"--since=@{int(self.record.started_at)}", "-f"])
