@@ -167,7 +167,7 @@ def test_the_limits_and_cards_of_a_service() -> None:
         ("services: {}", "there is no service in it"),
         ("services: {a: {command: x}, b: {command: y}}", "2 services may run vLLM"),
         ("a: [1", "line 1: expected ',' or ']', but got '<stream end>'"),
-        ("services: {a: {image: vllm, command: 'x ${'}}", "${ has no end"),
+        ("services: {a: {image: vllm, command: 'x ${'}}", "a ${ has no end"),
     ],
 )
 def test_compose_files_that_cannot_be_read(text: str, what: str) -> None:

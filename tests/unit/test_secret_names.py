@@ -87,6 +87,7 @@ def test_of_vllms_own_flags_two_hold_a_secret() -> None:
         ("docker run -p 80:80 --user 1000:1000 img", "docker run -p 80:80 --user 1000:1000 img"),
         ("curl -s http://x && docker run -u 0:0 img", "curl -s http://x && docker run -u 0:0 img"),
         ('curl -H "Cookie: a=geheim; b=geheim" http://x', 'curl -H "Cookie: ***" http://x'),
+        (r'x "{\"password\": \"geheim\", \"a\": 1}"', r'x "{\"password\": "***", \"a\": 1}"'),
         ("http://h/?pwd=geheim&a=1", "http://h/?pwd=***&a=1"),
         ('{"list":["--api-key","geheim"],"a":1}', '{"list":["--api-key","***"],"a":1}'),
         ('{"a":"--api-key geheim","a":1}', '{"a":"--api-key ***'),

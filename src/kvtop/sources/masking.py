@@ -41,6 +41,7 @@ _NAMED: tuple[tuple[re.Pattern[str], re.Pattern[str], str], ...] = tuple(
         (r"(?<![\w-])(--?[\w.-]{1,200})(?:=|\s+)", _QUOTED, MASK),
         (r"""["']([\w.-]{1,200})["']\s*:\s*""", r"\[[^\]]*(?:\]|$)", f'["{MASK}"]'),
         (r"""["']([\w.-]{1,200})["']\s*:\s*""", _QUOTED, f'"{MASK}"'),
+        (r"""\\["']([\w.-]{1,200})\\+["']\s*:\s*""", r"""\\+["'][^\\"']*\\*["']?""", f'"{MASK}"'),
         # ['--api-key', 'a'], as Python prints a command line
         (r"""["'](--?[\w.-]{1,200})["']""", rf"""(?:\s*,\s*(?!["']--)(?:{_QUOTED}))+""", f", '{MASK}'"),
         (r"[?&]([\w-]{1,200})=", r"""[^&\s"'#]+""", MASK),
@@ -97,7 +98,7 @@ def _walked(words: Sequence[str], inner: Callable[[str], str]) -> list[str]:
         word = whole[len(front) :]
         front = inner(front)
         flag, equals, value = word.partition("=")
-        secret = _is_secret_flag(flag)
+        secret = _is_secret_flag(flag.rstrip("\"'"))
         if first and not secret:
             # the value itself, even where it begins with a dash
             out.append(MASK)

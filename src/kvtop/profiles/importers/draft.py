@@ -12,6 +12,7 @@ import msgspec
 
 from kvtop.errors import UsageError, keyless
 from kvtop.profiles.differences import flag_values
+from kvtop.profiles.importers.clean import NEEDED, Secrets
 from kvtop.profiles.launch import VISIBLE, Secret, serve_words
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.secret import holds_secret, is_secret, masked_words, shown
@@ -50,7 +51,7 @@ def unknown(place: Secret | None, line: int | None) -> Refused:
     if place is not None and place.kind == "env":
         fix = f"set it in front, or give it a default; or {BY_HAND}"
         return Refused(f"${place.where} is not set there", fix, line)
-    where = keyless(place.where, 200) if place is not None else "a file"
+    where = command_text(place.where, 200) if place is not None else "a file"
     return Refused(f"what is in {where} is known only when it runs", line=line)
 
 
@@ -105,6 +106,7 @@ class Draft:
         self.notes: list[str] = []
         self._values: dict[str, str] = {}
         """Of variables, as they came; never written anywhere."""
+        self._secrets = Secrets()
         self.served = False
         """vLLM's own command line was found."""
         self.outer: dict[str, str | None] = {}
@@ -118,6 +120,10 @@ class Draft:
     def keeps_own(self) -> bool:
         """The runner's own file holds what is run: the profile only says what is expected there."""
         return self.runner in ("compose", "systemd")
+
+    def hide(self, value: str) -> None:
+        """A secret that the source has by a name: it is told nowhere."""
+        self._secrets.add(value)
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -143,7 +149,7 @@ class Draft:
     def variable(self, name: str, value: str, flag: str = "") -> None:
         """A variable of vLLM's environment. One that holds a secret is named, not copied. `flag`: where it stood."""
         if not VARIABLE.fullmatch(name):
-            self.note(f"{keyless(name, 60)} is no name of a variable: left out")
+            self.note("what is no name of a variable was left out of its environment")
             return
         self._forget(name)
         self._values[name] = value
@@ -156,6 +162,8 @@ class Draft:
             self._secret(name, flag)
         else:
             self.table("env").setdefault("set", {})[name] = str(value)
+        if place is None and is_secret(name, value):
+            self.hide(value)
 
     def take_outer(self) -> None:
         """vLLM gets the environment of the command line."""
@@ -209,7 +217,8 @@ class Draft:
             if group.name in _SECRET_FLAGS and group.values:
                 self._key(_SECRET_FLAGS[group.name], group)
             elif holds_secret(group.words):
-                self.note(f"--{group.name} holds a secret: left out" if group.name else "a secret: left out")
+                name = command_text([f"--{group.name}"], 60)
+                self.note(f"{name} holds a secret: left out" if group.name else "a secret: left out")
             else:
                 self.refuse_unknown(group.words)
                 kept += [str(word) for word in group.words]
@@ -229,29 +238,42 @@ class Draft:
         self.note(f"{flag} and {variable} have different values: vLLM takes that of {flag}")
         place = secret_of(other)
         if place is not None and place.kind == "file" and secret_of(value) is None and not self.keeps_own:
-            self.note(f"{flag}: its value was not copied; {variable} is read from {keyless(place.where, 200)}")
+            self.note(f"{flag}: its value was not copied; {variable} is read from {command_text(place.where, 200)}")
             return
         self.variable(variable, value, flag)
 
     def refuse_unknown(self, words: Sequence[str], by_shell: bool = False) -> None:
         """Raises Refused for a word whose value is not written there. `by_shell`: a shell will fill it in."""
-        for word in words:
+        for word, told in zip(words, masked_words(words), strict=True):
             if isinstance(word, Word) and not word.plain and not by_shell:
-                what = f"`{keyless(word, 60)}` is filled in by the shell"
+                what = f"`{keyless(told, 60)}` is filled in by the shell"
                 raise Refused(what, "put it between quotes, or write it out", word.line)
             if (place := secret_of(word)) is not None:
                 raise unknown(place, word.line if isinstance(word, Word) else None)
 
+    def _safe(self) -> dict[str, Any]:
+        """What was found less what holds a secret. Raises Refused where the server would be another one without it."""
+        raw = {key: _plain(value) for key, value in self.raw.items()}
+        safe, less = self._secrets.taken_out(raw)
+        for where in less:
+            if self.keeps_own:
+                self.note(f"{command_text(where, 80)} holds a secret, *** stands for it here")
+            elif where in NEEDED:
+                raise Refused(f"{where} would hold a secret", "put it into a variable or a file, and import that")
+            else:
+                self.note(f"{command_text(where, 80)} holds a secret: left out")
+        return safe if not self.keeps_own else self._secrets.shown(raw)
+
     def made(self) -> Imported:
         """The profile. Raises Refused where what was found makes none."""
-        raw = {key: _plain(value) for key, value in self.raw.items() if value not in ({}, [])}
+        raw = self._safe()
         if not _keeps(raw, -3):  # the table of a JSON flag is the fourth
             raise Refused("a word with a NUL, or one that is not UTF-8: no file of TOML holds it")
         try:
             profile = msgspec.convert(raw, Profile)
         except msgspec.ValidationError as error:
-            raise Refused(f"no profile can be made of it: {keyless(str(error), 200)}") from None
-        return Imported(profile, tuple(self.notes))
+            raise Refused(f"no profile can be made of it: {command_text(str(error), 200)}") from None
+        return Imported(profile, tuple(map(self._secrets.told, self.notes)))
 
 
 def _by_key(words: Sequence[str]) -> dict[str, Any]:

@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kvtop.errors import keyless
 from kvtop.files import read_start
 from kvtop.profiles.importers import compose, docker, script, unit
-from kvtop.profiles.importers.draft import BY_HAND, Draft, Imported, Refused, read_yaml
+from kvtop.profiles.importers.draft import BY_HAND, Draft, Imported, Refused, command_text, read_yaml
 
 FORMATS = ("script", "compose", "systemd", "inspect", "config")
 _MAX_BYTES = 2_000_000
@@ -86,4 +85,5 @@ def _config(draft: Draft, text: str, file: Path) -> None:
     draft.note("the flags stay in that file: vLLM reads it at each start; flags of the profile win over it")
     for key, value in found.items():
         if value is False:
-            draft.note(f"{keyless(str(key), 60)}: false is dropped by vLLM; write no-{keyless(str(key), 60)}: true")
+            name = command_text(str(key), 60)
+            draft.note(f"{name}: false is dropped by vLLM; write no-{name}: true")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvtop.profiles.importers.draft import Draft, Refused, Word
+from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text
 from kvtop.sources.processes import program_of, role
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -94,7 +94,7 @@ def env(draft: Draft, words: Sequence[str]) -> list[str]:
         elif word == "--" or assignment(draft, word):
             pass
         elif word.startswith("-"):
-            raise Refused(f"env {word}: a profile cannot do that")
+            raise Refused(f"env {command_text([word], 40)}: a profile cannot do that")
         else:
             break
         at += 1
