@@ -309,7 +309,7 @@ def test_a_form_is_guessed(tmp_path: Path, name: str, text: str, form: str) -> N
         ("a.yaml", b"apiVersion: v1\nkind: Pod\nspec: {containers: []}", "a Kubernetes manifest"),
         ("a", b"# x\n{ config, lib, ... }:\n{ }", "a NixOS module: logic decides what it becomes"),
         ("a.sh", b"\xff", "not UTF-8"),
-        ("a.sh", b"#" * 2_000_001, "larger than 2 MB"),
+        ("a.sh", b"#" * 2_000_001, "larger than 256 kB"),
     ],
 )
 def test_files_that_are_no_source(tmp_path: Path, name: str, data: bytes, what: str) -> None:

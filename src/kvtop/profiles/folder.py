@@ -214,7 +214,7 @@ class _Reader:
         except ValueError as error:
             return Problem("profile", f"cannot be read: {error}", _DOCS, file)
         try:
-            if _values(raw) > MAX_VALUES:
+            if values_of(raw) > MAX_VALUES:
                 return Problem("profile", f"more than {MAX_VALUES} keys and words", "make it smaller", file)
             for fault in chain(valid.faults(raw), valid.more_faults(raw)):
                 line = line_of(text, fault.path, fault.nth)
@@ -234,7 +234,8 @@ def dotted(path: Sequence[str]) -> str:
     return ".".join(path)
 
 
-def _values(raw: dict[str, Any]) -> int:
+def values_of(raw: dict[str, Any]) -> int:
+    """How many keys and words a profile has."""
     serve = raw.get("serve")
     args = serve.get("args") if isinstance(serve, dict) else None
     return sum(1 for _ in _leaves(raw)) + (len(args) if isinstance(args, list) else 0)

@@ -34,7 +34,7 @@ def loaded(text: str, as_typed: bool = False) -> Any:
     import yaml
 
     try:
-        found = yaml.load(text, _as_typed() if as_typed else yaml.SafeLoader)
+        found = yaml.load(text, _loader(as_typed))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         # what it quotes may be a secret: `api-key: *geheim` is an alias to YAML
@@ -51,10 +51,21 @@ def loaded(text: str, as_typed: bool = False) -> Any:
     return found
 
 
-def _as_typed() -> Any:
+def _loader(as_typed: bool) -> Any:
     import yaml
 
-    class AsTyped(yaml.SafeLoader):
+    class Bounded(yaml.SafeLoader):
+        """PyYAML takes quadratic time for brackets in brackets."""
+
+        def fetch_flow_collection_start(self, token: Any) -> None:
+            if self.flow_level > _DEEPEST:
+                raise RecursionError
+            super().fetch_flow_collection_start(token)
+
+    if not as_typed:
+        return Bounded
+
+    class AsTyped(Bounded):
         """Reads true, false and null; PyYAML's own reads 22:22 as a number and `on` as true."""
 
     AsTyped.yaml_implicit_resolvers = {

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text
+from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, short_enough
 from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import matters
 from kvtop.profiles.importers.words import shell_text
@@ -123,6 +123,7 @@ def gpus(draft: Draft, value: str) -> None:
 def inside(draft: Draft, entrypoint: Sequence[str], behind: Sequence[str]) -> None:
     """What runs in the container: its entrypoint, and the words behind the image."""
     words = [*entrypoint, *behind]
+    short_enough(words)
     text = shell_text(words)
     if text is not None:
         _shell(draft, words, text, bool(entrypoint))

@@ -12,6 +12,7 @@ import msgspec
 
 from kvtop.errors import UsageError, keyless
 from kvtop.profiles.differences import flag_values
+from kvtop.profiles.folder import MAX_VALUES, values_of
 from kvtop.profiles.importers.clean import NEEDED, Secrets
 from kvtop.profiles.launch import VISIBLE, Secret, serve_words
 from kvtop.profiles.profile import Profile
@@ -20,6 +21,7 @@ from kvtop.profiles.spelling import Group, groups, is_switch
 from kvtop.profiles.valid import DEEPEST_JSON, VARIABLE
 from kvtop.profiles.yaml_text import NoYaml, loaded
 from kvtop.sources.masking import MASK
+from kvtop.sources.secret_names import names_secret
 
 BY_HAND = "write the profile by hand: docs/profiles.md has an example"
 _CARDS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*")
@@ -27,8 +29,9 @@ _SECRET_FLAGS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
 """Flags whose value vLLM takes from a variable too."""
 _MOST = 2**63
 MOST_CHARACTERS = 100_000
-MOST_WORDS = 10_000
-"""Of one value. A few lines that double a variable make more than fits into memory."""
+MOST_WORDS = MAX_VALUES
+"""Of one value. A few lines that double a variable make more than fits into memory, and no profile holds more."""
+_MOST_NOTES = 300
 
 
 class Refused(UsageError):
@@ -58,6 +61,12 @@ def unknown(place: Secret | None, line: int | None) -> Refused:
 def too_long(line: int | None = None) -> Refused:
     """For a value that grows beyond what a command line holds."""
     return Refused("a value that is too long for a command line", line=line)
+
+
+def short_enough(words: Sequence[str], line: int | None = None) -> None:
+    """Raises Refused for a command line of more words than a profile may have."""
+    if len(words) > MOST_WORDS:
+        raise Refused(f"a command line of more than {MOST_WORDS} words", line=line)
 
 
 def command_text(words: Iterable[str] | str, limit: int) -> str:
@@ -121,12 +130,15 @@ class Draft:
         """The runner's own file holds what is run: the profile only says what is expected there."""
         return self.runner in ("compose", "systemd")
 
-    def hide(self, value: str) -> None:
-        """A secret that the source has by a name: it is told nowhere."""
-        self._secrets.add(value)
+    def hide(self, name: str, value: str) -> None:
+        """A value that the source has by a name. Where that tells of a secret, it is one wherever else it stands."""
+        if names_secret(name):
+            self._secrets.add(value)
 
     def note(self, text: str) -> None:
         if text not in self.notes:
+            if len(self.notes) >= _MOST_NOTES:
+                raise Refused(f"more than {_MOST_NOTES} things in it cannot be taken over")
             self.notes.append(text)
 
     def table(self, name: str) -> dict[str, Any]:
@@ -162,8 +174,8 @@ class Draft:
             self._secret(name, flag)
         else:
             self.table("env").setdefault("set", {})[name] = str(value)
-        if place is None and is_secret(name, value):
-            self.hide(value)
+        if place is None:
+            self.hide(name, value)
 
     def take_outer(self) -> None:
         """vLLM gets the environment of the command line."""
@@ -212,6 +224,7 @@ class Draft:
     def serve(self, words: Sequence[str]) -> None:
         """What stands behind `vllm serve`."""
         self.served = True
+        short_enough(words)
         kept: list[str] = []
         for group in groups(words):
             if group.name in _SECRET_FLAGS and group.values:
@@ -269,6 +282,8 @@ class Draft:
         raw = self._safe()
         if not _keeps(raw, -3):  # the table of a JSON flag is the fourth
             raise Refused("a word with a NUL, or one that is not UTF-8: no file of TOML holds it")
+        if values_of(raw) > MAX_VALUES:
+            raise Refused(f"more than {MAX_VALUES} keys and words: no profile holds them")
         try:
             profile = msgspec.convert(raw, Profile)
         except msgspec.ValidationError as error:

@@ -8,7 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kvtop.files import read_start
-from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, Word, command_text, too_long
+from kvtop.profiles.importers.draft import (
+    MOST_CHARACTERS,
+    MOST_WORDS,
+    Draft,
+    Refused,
+    Word,
+    command_text,
+    short_enough,
+    too_long,
+)
 from kvtop.profiles.importers.expand import Scope
 from kvtop.profiles.importers.shell import Statement, assignment, statements
 from kvtop.profiles.importers.variables import of_file
@@ -37,6 +46,7 @@ _NOTHING = {"echo", "printf", "true", ":", "wait", "exit", "shopt", "date", "cle
 """Commands that change nothing of what runs."""
 _LEFT_OUT = {"trap", "ulimit", "umask", "conda", "micromamba", "module", "pkill", "kill", "killall", "fuser"}
 _MAX_SOURCED = 256_000
+_MOST_OTHERS = 300
 _EXPORT = re.compile(r"^[ \t]*export[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
@@ -56,6 +66,7 @@ class _Script:
         self._pending: Iterator[Statement] = iter(())
         self._line = 1
         self._begun = False
+        self._others = 0
         self._in_background = False
 
     def run(self, text: str) -> None:
@@ -80,6 +91,7 @@ class _Script:
         is_export = bool(one.words) and one.words[0].bare == "export"  # its words are never split
         words = [Word("export")] if is_export else [word for raw in one.words for word in self._scope.words(raw)]
         values = [(name, added, self._value(value)) for name, added, value in one.assigned]
+        short_enough(words, one.line)
         if not words:
             for name, added, value in values:
                 self._assign(name, added, value, export=self._all_exported)
@@ -118,8 +130,8 @@ class _Script:
         if len(value) > (MOST_WORDS if isinstance(value, list) else MOST_CHARACTERS):
             raise too_long(self._line)
         self._scope.values[name] = value
-        if isinstance(value, Word) and is_secret(name, value):
-            self._draft.hide(value)
+        if isinstance(value, Word):
+            self._draft.hide(name, value)
         if export:
             self._scope.exported[name] = True
 
@@ -258,6 +270,9 @@ class _Script:
     ) -> None:
         """A command that is none of vLLM's."""
         draft = self._draft
+        self._others += 1
+        if self._others > _MOST_OTHERS:
+            raise Refused(f"more than {_MOST_OTHERS} commands that are none of vLLM", line=one.line)
         shown = f"line {one.line}: `{command_text(words, 80)}`"
         if draft.keeps_own:
             return
