@@ -11,6 +11,7 @@ from kvtop.files import read_start
 from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, command_text, too_long
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.words import command
+from kvtop.profiles.secret import holds_secret
 
 _SECTION = re.compile(r"\[([\w-]+)\]")
 _SPECIFIER = re.compile(r"%(.)")
@@ -156,7 +157,7 @@ class _Unit:
         for key in ("ExecStartPre", "ExecStartPost", "ExecStop", "ExecStopPost"):
             for value, line in self._of(key):
                 words = _split(self._specified(value), line)
-                self._draft.note(f"systemd runs {key}: {command_text(words, 100)}")
+                self._draft.note(f"systemd runs {key}: {command_text(words if holds_secret(words) else value, 100)}")
         for value, _ in self._of("TimeoutStartSec"):
             seconds = _seconds(value)
             if seconds and 0 < seconds <= 86_400 and seconds != 1800:
