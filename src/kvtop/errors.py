@@ -88,12 +88,14 @@ def keyless(text: str, limit: int = 200) -> str:
     return printable(_KEY.sub(lambda found: f"{found[0][:4]}…", text[: limit + 200]), limit)
 
 
+KEY_BEGINS = r"(?:[spr]k[-_]|hf_|gsk_|gh[a-z]_|github_pat_|glpat-|npm_|nvapi-|pypi-|xai-|xox[a-z]-)"
+"""How keys begin that tell whose they are, as a regular expression."""
 _BARE_KEY = re.compile(
-    r"""(?x)
-    (?:sk[-_] | hf_ | gsk_ | gh[a-z]_ | github_pat_ | glpat- | npm_ | nvapi- | xai- | xox[a-z]-)[\w+=~-]{4,}
-    | (?:AKIA|AIza)[\w+=~-]{6,}
-    | eyJ[\w+=~.-]{6,}
-    | (?=[\w+=~]*[0-9])(?=[\w+=~]*[A-Za-z])[\w+=~]{32,}
+    rf"""(?x)
+    {KEY_BEGINS}[\w+=~-]{{4,}}
+    | (?:AKIA|AIza)[\w+=~-]{{6,}}
+    | eyJ[\w+=~.-]{{6,}}
+    | (?=[\w+=~]*[0-9])(?=[\w+=~]*[A-Za-z])[\w+=~]{{32,}}
     """
 )
 """How keys begin, and what is too long and mixed for a machine's name."""

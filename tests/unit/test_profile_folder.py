@@ -277,3 +277,21 @@ def test_a_chain_has_an_end(tmp_path: Path) -> None:
         write(tmp_path, **{f"p{number}": f"extends = 'p{number + 1}'" if number <= MAX_BASES else "about = 'end'"})
     assert folder.find("p1", tmp_path).usable().about == "end"
     assert "extends more than 16 profiles" in problem(tmp_path, "p0")
+
+
+def test_each_value_of_each_sidecar_has_its_own_line(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        base="[[sidecar]]\nname = 'x'\ncommand = 'x'",
+        p="extends = 'base'\n[[sidecar]]\nname = 'a'\ncommand = 'b'\n\n[[sidecar]]\nname = 'c'\ncommand = 'd'",
+    )
+    origins = folder.find("p", tmp_path).origins
+    lines = [origins[f"sidecar[{number}].{key}"].line for number in (0, 1) for key in ("name", "command")]
+    assert lines == [3, 4, 7, 8] and all(one.file == tmp_path / "p.toml" for one in origins.values())
+
+
+def test_a_long_chain_tells_its_reason_once(tmp_path: Path) -> None:
+    for number in range(12):
+        write(tmp_path, **{f"p{number}": f"extends = 'p{number + 1}'"})
+    assert problem(tmp_path, "p0").count("extends") == 2
+    assert "p11.toml, line 1: extends p12: there is no p12.toml" in problem(tmp_path, "p0")

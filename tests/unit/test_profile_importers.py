@@ -169,7 +169,7 @@ def test_the_limits_and_cards_of_a_service() -> None:
         ("services: {}", "there is no service in it"),
         ("services: {a: {command: x}, b: {command: y}}", "2 services may run vLLM"),
         ("a: [1", "line 1: expected ',' or ']', but got '<stream end>'"),
-        ("services: {a: {image: vllm, command: 'x ${'}}", "${ has no end"),
+        ("services: {a: {image: vllm, command: 'x ${'}}", "a ${ has no end"),
     ],
 )
 def test_compose_files_that_cannot_be_read(text: str, what: str) -> None:
@@ -325,7 +325,7 @@ def test_a_form_is_guessed(tmp_path: Path, name: str, text: str, form: str) -> N
         ("a.yaml", b"apiVersion: v1\nkind: Pod\nspec: {containers: []}", "a Kubernetes manifest"),
         ("a", b"# x\n{ config, lib, ... }:\n{ }", "a NixOS module: logic decides what it becomes"),
         ("a.sh", b"\xff", "not UTF-8"),
-        ("a.sh", b"#" * 2_000_001, "larger than 2 MB"),
+        ("a.sh", b"#" * 2_000_001, "larger than 256 kB"),
     ],
 )
 def test_files_that_are_no_source(tmp_path: Path, name: str, data: bytes, what: str) -> None:

@@ -131,10 +131,10 @@ def test_any_words_are_those_of_bash_or_refused(text: str) -> None:
         ("run() { vllm serve; }\nrun", "line 1: a function or a subshell is logic of the script"),
         ("(vllm serve)", "line 1: a function or a subshell is logic of the script"),
         ("{ vllm serve; }", "line 1: `{`: the script has logic"),
-        ("vllm serve $(nvidia-smi -L)", "line 1: what $(nvidia-smi -L) prints is known only when it runs"),
+        ("vllm serve $(nvidia-smi -L)", "line 1: what $(nvidia-smi…) prints is known only when it runs"),
         ("A=`date`\nvllm serve", "line 1: what `…` prints is known only when it runs"),
-        ("vllm serve $((1 + 2))", "line 1: what $((1 + 2)) prints is known only when it runs"),
-        ("vllm serve ${A%.x}", "line 1: ${A%.x} is computed by the shell"),
+        ("vllm serve $((1 + 2))", "line 1: what $(…) prints is known only when it runs"),
+        ("vllm serve ${A%.x}", "line 1: ${A…} is computed by the shell"),
         ("vllm serve ${#A}", "line 1: ${#A} is computed by the shell"),
         ("A=1\nvllm serve $MODEL", "line 2: $MODEL is not set there"),
         ("vllm serve /x/$MODEL", "line 1: $MODEL is not set there"),
@@ -143,7 +143,7 @@ def test_any_words_are_those_of_bash_or_refused(text: str) -> None:
         ('vllm serve m --j {"a":1,"b":2}', "line 1: `{a:1,b:2}` is filled in by the shell"),
         ("vllm serve 'm", "line 1: a quote ' has no end"),
         ('A=1\nvllm serve "m', 'line 2: a quote " has no end'),
-        ("vllm serve ${A", "line 1: ${A has no end"),
+        ("vllm serve ${A", "line 1: a ${ has no end"),
         ("vllm serve m\nvllm serve n", "line 2: a second command that starts vLLM: a profile is one server"),
         ("vllm serve m | grep x", "line 1: a pipe behind vLLM: the script has logic"),
         ("cat x | vllm serve m", "line 1: a pipe behind `cat`: the script has logic"),
@@ -207,7 +207,7 @@ def test_secrets_are_read_where_they_are() -> None:
 
 def test_the_folder_of_the_script_and_its_environment(tmp_path: Path) -> None:
     (tmp_path / "venv/bin").mkdir(parents=True)
-    (tmp_path / ".env").write_text("A=1\nTOKEN_X='two words'\n")
+    (tmp_path / ".env").write_text("A=1\nKIND_X='two words'\n")
     file = tmp_path / "scripts/start.sh"
     made = read(
         'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"\ncd "$HERE"\nset -a\nsource .env\nset +a\n'
@@ -218,7 +218,7 @@ def test_the_folder_of_the_script_and_its_environment(tmp_path: Path) -> None:
     assert profile.venv.cwd == str(tmp_path)
     assert profile.venv.command[0] == f"{tmp_path}/venv/bin/python"
     assert profile.serve.args == ["--model", f"{tmp_path}/m"]
-    assert profile.env.set == {"A": "1", "TOKEN_X": "two words"}
+    assert profile.env.set == {"A": "1", "KIND_X": "two words"}
     assert made.notes == ("the script hands its own arguments on ($@): none were taken",)
 
 

@@ -27,6 +27,8 @@ MAX_BASES = 16
 MAX_FILES = 1000
 MAX_VALUES = 2000
 """Keys and words of the command line, of one profile. Real ones have some dozens."""
+_MOST_SIDECARS = 20
+"""Whose values are looked for one by one."""
 _EXTENDS = ("extends",)
 _DOCS = "docs/profiles.md says what a profile may hold"
 
@@ -120,9 +122,11 @@ def _missing(name: str, where: Path) -> NoReturn:
 
 
 class _Unusable(Exception):
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, root: Problem | None = None) -> None:
         super().__init__(str(problem))
         self.problem = problem
+        self.root = root or problem
+        """That of the file where it is wrong, for those that extend it."""
 
 
 class _Read(NamedTuple):
@@ -162,6 +166,10 @@ class _Reader:
             for path in _leaves(raw)
             if path != _EXTENDS
         }
+        for number, row in enumerate(raw.get("sidecar", ())[:_MOST_SIDECARS]):
+            for key in row:
+                line = line_of(text, ("sidecar", key), number)
+                origins[f"sidecar[{number}].{key}"] = Origin(file, line, how)
         raw = spelled(raw)
         args = raw.get("serve", {}).get("args", ())
         if args:
@@ -193,9 +201,9 @@ class _Reader:
         except _Unusable as error:
             if error.problem.file == file or (error.problem.key == "extends" and error.problem.what.count(" loop")):
                 raise
-            what = f"extends {base}: {error.problem.short}"
+            what = f"extends {base}: {error.root.short}"
             problem = Problem("profile", what, _DOCS, file, line, key="extends", expected=error.problem.expected)
-            raise _Unusable(problem) from None
+            raise _Unusable(problem, error.root) from None
         return (*merged(values, raw, from_base, origins), (base, *bases))
 
     def _one(self, file: Path) -> _Read:
@@ -214,7 +222,7 @@ class _Reader:
         except ValueError as error:
             return Problem("profile", f"cannot be read: {error}", _DOCS, file)
         try:
-            if _values(raw) > MAX_VALUES:
+            if values_of(raw) > MAX_VALUES:
                 return Problem("profile", f"more than {MAX_VALUES} keys and words", "make it smaller", file)
             for fault in chain(valid.faults(raw), valid.more_faults(raw)):
                 line = line_of(text, fault.path, fault.nth)
@@ -234,7 +242,8 @@ def dotted(path: Sequence[str]) -> str:
     return ".".join(path)
 
 
-def _values(raw: dict[str, Any]) -> int:
+def values_of(raw: dict[str, Any]) -> int:
+    """How many keys and words a profile has."""
     serve = raw.get("serve")
     args = serve.get("args") if isinstance(serve, dict) else None
     return sum(1 for _ in _leaves(raw)) + (len(args) if isinstance(args, list) else 0)

@@ -74,7 +74,13 @@ def _over(
         if path != ("serve", "args"):
             _forget(origins, ".".join(path))
         values[name] = value
-        origins.update({key: one for key, one in from_own.items() if _within(key, ".".join(path)) and "[" not in key})
+        origins.update(
+            {
+                key: one
+                for key, one in from_own.items()
+                if _within(key, ".".join(path)) and not key.startswith("serve.args[")
+            }
+        )
     return values
 
 

@@ -15,6 +15,8 @@ _DEEPEST = 40
 _MOST_BITS = 4096
 """Of a whole number: 1:59:59:… is one to YAML, of as many digits as one likes, which Python refuses to write out."""
 
+_WORDS_QUOTED = re.compile(r""":?\s*(["'])[\w*&!~+/=.-]{2,}\1""")
+
 
 class NoYaml(ValueError):
     """Why a text cannot be used, in a few words."""
@@ -32,15 +34,16 @@ def loaded(text: str, as_typed: bool = False) -> Any:
     import yaml
 
     try:
-        found = yaml.load(text, _as_typed() if as_typed else yaml.SafeLoader)
+        found = yaml.load(text, _loader(as_typed))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        what = keyless(str(getattr(error, "problem", None) or "not YAML"), 100)
+        # what it quotes may be a secret: `api-key: *geheim` is an alias to YAML
+        what = keyless(_WORDS_QUOTED.sub("", str(getattr(error, "problem", None) or "not YAML")), 100)
         raise NoYaml(what, mark.line + 1 if mark is not None else None) from None
     except RecursionError:
         raise NoYaml("nested too deeply") from None
     except (ValueError, OverflowError) as error:  # a date or a number that is none
-        raise NoYaml(keyless(str(error), 80) or "not YAML") from None
+        raise NoYaml(keyless(_WORDS_QUOTED.sub("", str(error)), 80) or "not YAML") from None
     except (LookupError, AttributeError, TypeError):  # PyYAML's own words for a `!!bool maybe`
         raise NoYaml("a value is not of the kind that its !!tag says") from None
     if not _is_small(found):
@@ -48,10 +51,21 @@ def loaded(text: str, as_typed: bool = False) -> Any:
     return found
 
 
-def _as_typed() -> Any:
+def _loader(as_typed: bool) -> Any:
     import yaml
 
-    class AsTyped(yaml.SafeLoader):
+    class Bounded(yaml.SafeLoader):
+        """PyYAML takes quadratic time for brackets in brackets."""
+
+        def fetch_flow_collection_start(self, token: Any) -> None:
+            if self.flow_level > _DEEPEST:
+                raise RecursionError
+            super().fetch_flow_collection_start(token)
+
+    if not as_typed:
+        return Bounded
+
+    class AsTyped(Bounded):
         """Reads true, false and null; PyYAML's own reads 22:22 as a number and `on` as true."""
 
     AsTyped.yaml_implicit_resolvers = {

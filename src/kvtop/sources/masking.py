@@ -7,55 +7,64 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from kvtop.errors import printable
+from kvtop.errors import KEY_BEGINS, printable
+from kvtop.sources.secret_names import names_secret
 
 MASK = "***"
 
-_WORD = r"(?:api[-_]?keys?|(?:secret|access|auth|private)[-_]?key|token|password|passwd|passphrase|secret|credentials?)"
-_SECRET_FLAG = re.compile(
-    rf"^--?[\w.-]*{_WORD}s?$"
-    # argparse takes a flag that is cut short as long as no other one begins like it
-    r"|^--(api[-_]ke?|hf[-_]t(o(ke?)?)?)$",
-    re.IGNORECASE,
-)
-_NOT_SECRET = re.compile(r"(num|max|min|batched|long|prefill|special|skip|add)[\w-]*token", re.IGNORECASE)
-_VARIABLE = r"\w*(?:key|token|password|passwd|passphrase|secret|credentials?)|\w+_(?:pass|pwd)"
-_ENV_SECRET = re.compile(rf"^({_VARIABLE})=", re.IGNORECASE)
+_FLAG = re.compile(r"--[a-z][\w.-]*(=.*)?", re.IGNORECASE | re.DOTALL)
+_FLAG_NAME = re.compile(r"--?[\w.-]*")
+_CUT_SHORT = re.compile(r"--(api[-_]ke?|hf[-_]t(o(ke?)?)?)", re.IGNORECASE)
+"""argparse takes a flag that is cut short as long as no other one begins like it."""
+_IN_FRONT = re.compile(r"""\S*["'(=](?=-)|["'(]+""")
+"""Of a flag that is the value of something else, or of a word whose quotes a shell has not yet taken off."""
+_BEHIND = {
+    "curl": ("-u", "--user", "-U", "--proxy-user", "-b"),
+    "login": ("-p",),
+    "mongosh": ("-p",),
+    "mysql": ("-p",),
+    "redis-cli": ("-a",),
+    "sshpass": ("-p",),
+}
+"""Programs -> flags of theirs that hold a secret, and are called like others that hold none."""
+_ENDS = frozenset(("|", "||", "&&", ";", "&"))
 _QUOTED = r'"(?:\\.|[^"\\])*(?:"|$)' + r"|'(?:\\.|[^'\\])*(?:'|$)"
-_QUOTED_SECRET = re.compile(
-    # no flag is longer: without a limit .-.-.- takes quadratic time
-    rf"(?<![\w-])((?:{_VARIABLE})=|--?[\w.-]{{0,80}}{_WORD}(?:=|\s+))({_QUOTED})",
-    re.IGNORECASE,
+_NAMED: tuple[tuple[re.Pattern[str], re.Pattern[str], str], ...] = tuple(
+    (re.compile(name), re.compile(value, re.DOTALL), mask)
+    for name, value, mask in (
+        # quotes keep a blank within the text for a shell; Namespace(api_key=['a', 'b'])
+        (r"(?<![\w-])(\w{1,200})=", rf"{_QUOTED}|\[[^\]]*(?:\]|$)", MASK),
+        (r"(?<![\w-])(--?[\w.-]{1,200})(?:=|\s+)", _QUOTED, MASK),
+        (r"""["']([\w.-]{1,200})["']\s*:\s*""", r"\[[^\]]*(?:\]|$)", f'["{MASK}"]'),
+        (r"""["']([\w.-]{1,200})["']\s*:\s*""", _QUOTED, f'"{MASK}"'),
+        (r"""\\["']([\w.-]{1,200})\\+["']\s*:\s*""", r"""\\+["'][^\\"']*\\*["']?""", f'"{MASK}"'),
+        # ['--api-key', 'a'], as Python prints a command line
+        (r"""["'](--?[\w.-]{1,200})["']""", rf"""(?:\s*,\s*(?!["']--)(?:{_QUOTED}))+""", f", '{MASK}'"),
+        (r"[?&]([\w-]{1,200})=", r"""[^&\s"'#]+""", MASK),
+    )
 )
-"""NAME='a b' within a text for a shell: quotes keep a blank in it."""
-_JSON_SECRET = re.compile(rf"""(["'][\w.-]*{_WORD}["']\s*:\s*)(?:(\[[^\]]*(?:\]|$))|{_QUOTED})""", re.IGNORECASE)
+"""What stands in front of a value and names it, what may be the value, and what is shown in its place."""
 _HEADER_SECRET = re.compile(
     r"""((?<![\w-])(?:(?:proxy-)?authorization|(?:x-)?api-key|x-[\w-]*(?:key|token|secret))["']?\s*[:=]\s*["']?"""
     r"""(?:(?:bearer|basic|token)\s+)?)[^"'\s]+""",
     re.IGNORECASE,
 )
+_COOKIE = re.compile(r"""((?<![\w-])(?:set-)?cookie["']?\s*:\s*["']?)[^"'\r\n]+""", re.IGNORECASE)
 _BEARER = re.compile(r"(\bbearer\s+)(?=[\w.~+/-]*\d)[\w.~+/-]{8,}=*", re.IGNORECASE)
-_FLAG = re.compile(r"--[a-z][\w.-]*(=.*)?", re.IGNORECASE | re.DOTALL)
+_ALONE = re.compile(r"(\s*(?:bearer\s+|basic\s+(?=[\w+/-]{8}))(?=\S))\S+(\s*)", re.IGNORECASE)
+"""A value that is an authorization and nothing else."""
+_PEM = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|$)", re.DOTALL
+)
 _URL_SECRET = re.compile(r"""(://)(?:[^/@\s"']+|[^\s/@:"']*:(?!\d{1,5}/)(?:(?!://)[^\s"']){0,500})@""")
-_QUERY_SECRET = re.compile(
-    r"""([?&](?:[\w-]*(?:key|token|password|passwd|passphrase|secret|signature)|sig|pass|pwd)=)[^&\s"'#]+""",
-    re.IGNORECASE,
-)
 _KEY = re.compile(
-    r"""(?x)(?<!\w)(?<!\w-)(?:
-    (?:[spr]k[-_] | hf_ | gsk_ | gh[a-z]_ | github_pat_ | glpat- | npm_ | nvapi- | pypi- | xai- | xox[a-z]-)[\w+~-]{16,}
-    | AKIA[0-9A-Z]{12,} | AIza[\w-]{20,} | eyJ[\w-]{10,}\.[\w.-]+
-    )"""
+    rf"(?<!\w)(?<!\w-)(?:{KEY_BEGINS}[\w+~-]{{16,}}|AKIA[0-9A-Z]{{12,}}|AIza[\w-]{{20,}}|eyJ[\w-]{{10,}}\.[\w.-]+)"
 )
-"""How keys begin. Length alone tells nothing here: names of models and digests of images are long too."""
-_LIST = re.compile(rf"(?<![\w-])((?:{_VARIABLE})=)\[[^\]]*(?:\]|$)", re.IGNORECASE)
-"""Namespace(api_key=['a', 'b'])"""
-_WORDS = re.compile(rf"""(["']--?[\w.-]{{0,80}}{_WORD}["'])(?:\s*,\s*(?!["']--)(?:{_QUOTED}))+""", re.IGNORECASE)
-"""['--api-key', 'a'], as Python prints a command line."""
+"""Length alone tells nothing here: names of models and digests of images are long too."""
 
 
 def masked(command: Sequence[str]) -> tuple[str, ...]:
@@ -82,39 +91,65 @@ def text_without_secrets(text: str) -> str:
 def _walked(words: Sequence[str], inner: Callable[[str], str]) -> list[str]:
     out: list[str] = []
     hide = first = False
-    for word in words:
+    own: tuple[str, ...] = ()
+    for whole in words:
+        found = _IN_FRONT.match(whole)
+        front = found[0] if found and not names_secret(found[0].partition("=")[0]) else ""
+        word = whole[len(front) :]
+        front = inner(front)
         flag, equals, value = word.partition("=")
-        secret = bool(_SECRET_FLAG.match(flag)) and not _NOT_SECRET.search(flag)
+        secret = _is_secret_flag(flag.rstrip("\"'"))
         if first and not secret:
             # the value itself, even where it begins with a dash
             out.append(MASK)
             first = False
         elif secret:
-            out.append(f"{inner(flag)}={MASK}" if equals else inner(flag))
+            out.append(f"{front}{inner(flag)}={MASK}" if equals else front + inner(flag))
             hide = first = not equals
         elif hide and not _FLAG.fullmatch(word):
             # --api-key takes any number of values.
             out.append(MASK)
-        elif _ENV_SECRET.match(word):
+        elif word in own:
+            hide, first = False, True
+            out.append(whole)
+        elif word[:2] in own and word[1:2] != "-":
             hide = False
-            out.append(f"{flag}={MASK}")
-        elif equals and _ENV_SECRET.match(value):  # --env=NAME=value
+            out.append(f"{front}{word[:2]}{MASK}")
+        elif equals and value and _is_variable(flag):
             hide = False
-            out.append(f"{flag}={value.partition('=')[0]}={MASK}")
+            out.append(f"{front}{flag}={MASK}")
+        elif equals and _is_variable(value.partition("=")[0]) and "=" in value:  # --env=NAME=value
+            hide = False
+            out.append(f"{front}{flag}={value.partition('=')[0]}={MASK}")
         else:
             hide = False
-            out.append(inner(word))
+            out.append(inner(whole))
+        own = () if whole in _ENDS else _BEHIND.get(word.rpartition("/")[2], own)
     return out
+
+
+def _is_secret_flag(flag: str) -> bool:
+    return flag.startswith("-") and (
+        _CUT_SHORT.fullmatch(flag) is not None or (_FLAG_NAME.fullmatch(flag) is not None and names_secret(flag))
+    )
+
+
+def _is_variable(name: str) -> bool:
+    """It is one, and called like a secret."""
+    return name.isidentifier() and names_secret(name)
 
 
 def _word(word: str) -> str:
     """One word of a command line. A process may have taken its whole command line as its title, in one word."""
-    word = _json(word)
-    word = _QUOTED_SECRET.sub(_assigned, word)
-    word = _JSON_SECRET.sub(lambda found: f'{found[1]}["{MASK}"]' if found[2] else f'{found[1]}"{MASK}"', word)
-    word = _BEARER.sub(rf"\1{MASK}", _HEADER_SECRET.sub(rf"\1{MASK}", word))
-    word = _QUERY_SECRET.sub(rf"\1{MASK}", _URL_SECRET.sub(rf"\1{MASK}@", word))
-    word = _LIST.sub(_assigned, _WORDS.sub(rf"\1, '{MASK}'", _KEY.sub(MASK, word)))
+    if alone := _ALONE.fullmatch(word):
+        return f"{alone[1]}{MASK}{alone[2]}"
+    if (whole := _json(word)) is not None:
+        return whole
+    word = _PEM.sub(MASK, word)
+    for name, value, mask in _NAMED:
+        word = _behind(word, name, value, mask)
+    word = _BEARER.sub(rf"\1{MASK}", _HEADER_SECRET.sub(rf"\1{MASK}", _COOKIE.sub(rf"\1{MASK}", word)))
+    word = _KEY.sub(MASK, _URL_SECRET.sub(rf"\1{MASK}@", word))
     pieces = re.split(r"(\s+)", word)
     if len(pieces) > 1:
         pieces[::2] = _walked(pieces[::2], lambda piece: piece)
@@ -122,35 +157,52 @@ def _word(word: str) -> str:
     return word
 
 
-def _assigned(found: re.Match[str]) -> str:
-    return found[0] if _NOT_SECRET.search(found[1]) else f"{found[1]}{MASK}"
+def _behind(text: str, name: re.Pattern[str], value: re.Pattern[str], mask: str) -> str:
+    out: list[str] = []
+    at = 0
+    for found in name.finditer(text):
+        named = found.start() >= at and (names_secret(found[1]) or found[0] in ("?pwd=", "&pwd="))
+        if named and (held := value.match(text, found.end())):
+            out += [text[at : found.end()], mask]
+            at = held.end()
+    return "".join([*out, text[at:]])
 
 
-def _json(word: str) -> str:
-    """JSON, alone or behind `--flag=`; to the letter where it holds no secret."""
+def _json(word: str) -> str | None:
+    """JSON, alone or behind `--flag=`; to the letter where it holds no secret. None for what is none."""
     at = min((at for at in (word.find("{"), word.find("[")) if at >= 0), default=-1)
     if at < 0 or (at > 0 and word[at - 1] not in "='\""):
-        return word
+        return None
     try:
-        found = json.loads(word[at:])
-        hidden = _hidden(found, False)
+        found = json.loads(word[at:], object_pairs_hook=_once)
+        hidden = value_without_secrets(found)
+        front = word[:at] and _word(word[:at])
         if hidden == found:
-            return word
+            return front + word[at:]
         tight = None if ": " in word[at:] else (",", ":")
-        return word[:at] + json.dumps(hidden, separators=tight, ensure_ascii=False)
+        return front + json.dumps(hidden, separators=tight, ensure_ascii=False)
     except (ValueError, RecursionError):
-        return word
+        return None
 
 
-_NAMED = re.compile(rf"^[\w.-]*{_WORD}$", re.IGNORECASE)
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A key that is there twice would hide the first value."""
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError
+    return dict(pairs)
 
 
-def _hidden(value: Any, secret: bool) -> Any:
-    if isinstance(value, dict):
+def value_without_secrets(value: Any, named: bool = False) -> Any:
+    """A value of JSON or TOML without secrets; `named`: what it is called says that it is one."""
+    if isinstance(value, Mapping):
         return {
-            key: _hidden(one, secret or bool(_NAMED.match(key) and not _NOT_SECRET.search(key)))
+            text_without_secrets(key): value_without_secrets(one, named or names_secret(key))
             for key, one in value.items()
         }
-    if isinstance(value, list):
-        return [_hidden(one, secret) for one in value]
-    return MASK if secret and isinstance(value, str) and value else value
+    if isinstance(value, list | tuple):
+        if not named and value and all(isinstance(one, str) for one in value):
+            return without_secrets(value)
+        return [value_without_secrets(one, named) for one in value]
+    if isinstance(value, str):
+        return MASK if value and named else text_without_secrets(value)
+    return MASK if named and isinstance(value, int | float) and not isinstance(value, bool) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -61,12 +62,17 @@ def _lines(entry: Entry) -> Iterator[str]:
     yield f"# {entry.name}: {paths.with_tilde(entry.file)}" + "".join(f", extends {base}" for base in entry.bases)
     if _is_default(entry, "runner"):
         yield 'runner = "venv"  # default'
+    sidecars = 0
     for path, heading, values in tables(_masked(entry)):
+        above = ".".join(path)
+        if heading.startswith("[["):
+            above = f"{above}[{sidecars}]"
+            sidecars += 1
         if heading:
             yield ""
             yield heading
         for key, value in values:
-            where = ".".join((*path, key))
+            where = f"{above}.{key}" if above else key
             if isinstance(value, list) and where == "serve.args":
                 yield from _args(entry, value)
                 continue
@@ -121,7 +127,7 @@ def _told(entry: Entry, where: str) -> str:
 def _above(origins: Mapping[str, Origin], where: str) -> Origin | None:
     """Of the nearest part that is known: a list of tables is known as a whole."""
     while "." in where:
-        where = where.rpartition(".")[0]
+        where = re.sub(r"\[\d+\]$", "", where.rpartition(".")[0])
         if where in origins:
             return origins[where]
     return None

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvtop.errors import keyless
 from kvtop.files import read_start
 from kvtop.profiles.docker_options import mount
 from kvtop.profiles.importers import docker
-from kvtop.profiles.importers.draft import Draft, Refused, read_yaml
+from kvtop.profiles.importers.draft import Draft, Refused, command_text, read_yaml
 from kvtop.profiles.importers.interpolate import Interpolation
 from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.launch import ALL
+from kvtop.profiles.valid import VARIABLE
 
 _MAX_ENV = 256_000
 _SPAN = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?")
@@ -42,7 +42,7 @@ def read(draft: Draft, text: str, file: Path | None, service: str = "") -> None:
     if one.get("extends"):
         draft.note("the service extends another one: what stands there is not seen here")
     if needed := rows(one.get("depends_on")) or list(table(one.get("depends_on"))):
-        draft.note(f"docker compose starts before it: {keyless(', '.join(map(str, needed)), 100)}")
+        draft.note(f"docker compose starts before it: {command_text(', '.join(map(str, needed)), 100)}")
     reader.environment(one)
     _options(draft, one)
     _inside(draft, one)
@@ -54,7 +54,9 @@ def read(draft: Draft, text: str, file: Path | None, service: str = "") -> None:
 def _chosen(services: Mapping[str, dict[str, Any]], asked: str, reader: _Reader) -> str:
     if asked:
         if asked not in services:
-            raise Refused(f"there is no service '{keyless(asked, 60)}'", f"one of {keyless(', '.join(services), 200)}")
+            raise Refused(
+                f"there is no service '{command_text(asked, 60)}'", f"one of {command_text(', '.join(services), 200)}"
+            )
         return asked
     likely = [
         name
@@ -65,7 +67,7 @@ def _chosen(services: Mapping[str, dict[str, Any]], asked: str, reader: _Reader)
     if len(found) != 1:
         raise Refused(
             f"{len(found)} services may run vLLM" if found else "there is no service in it",
-            f"choose one: --service {keyless(' | '.join(found), 200)}",
+            f"choose one: --service {command_text(' | '.join(found), 200)}",
         )
     return found[0]
 
@@ -107,7 +109,9 @@ class _Reader:
             name = str(one.get("path", "") if isinstance(one, dict) else one)
             text = self._text(name)
             if text is None:
-                self._draft.note(f"env_file {keyless(name, 100)} cannot be read: what stands in it is not known here")
+                self._draft.note(
+                    f"env_file {command_text(name, 100)} cannot be read: what stands in it is not known here"
+                )
             for variable, given in of_file(text or ""):
                 self._draft.variable(variable, self._variables.filled(given))
         said = service.get("environment")
@@ -122,6 +126,8 @@ class _Reader:
         """A variable without a value: that of .env, else that of docker compose's own environment."""
         if name in self._known:
             self._draft.variable(name, self._known[name])
+        elif not VARIABLE.fullmatch(name):
+            self._draft.note("a row of its environment is no NAME=VALUE: left out")
         else:
             self._draft.note(f"{name} is handed on from the environment of docker compose, where it is set")
 
@@ -168,7 +174,9 @@ def _options(draft: Draft, one: Mapping[str, Any]) -> None:
         elif str(device.get("count", "all")) == "all":
             draft.raw["gpus"] = list(ALL)
         else:
-            draft.note(f"{device['count']} cards are asked for by their number: which ones is not told")
+            draft.note(
+                f"{command_text(str(device['count']), 20)} cards are asked for by their number: which ones is not told"
+            )
     if one.get("gpus") == "all":
         draft.raw["gpus"] = list(ALL)
 
@@ -202,7 +210,7 @@ def _words(value: object) -> list[str]:
     try:
         return shlex.split(str(value))
     except ValueError:
-        raise Refused(f"a quote has no end in {keyless(str(value), 60)}", "mend the file") from None
+        raise Refused("a quote in its command has no end", "mend the file") from None
 
 
 def _start(draft: Draft, one: Mapping[str, Any]) -> None:

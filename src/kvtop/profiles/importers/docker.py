@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kvtop.errors import keyless
-from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text
+from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, short_enough
 from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import matters
 from kvtop.profiles.importers.words import shell_text
@@ -61,7 +60,9 @@ def _options(draft: Draft, words: list[str]) -> list[str]:
             flag, value, equals = word[:2], word[2:].removeprefix("="), "="
         if not equals:
             if not words:
-                raise Refused(f"nothing stands behind {keyless(word, 40)}", "give the words of docker run, all of them")
+                raise Refused(
+                    f"nothing stands behind {command_text([word], 40)}", "give the words of docker run, all of them"
+                )
             value = words.pop(0)
         elif isinstance(word, Word):
             value = Word(value, word.secret, line=word.line)
@@ -98,12 +99,14 @@ def _option(draft: Draft, flag: str, value: str, words: Sequence[str]) -> None:
     elif flag == "--gpus":
         gpus(draft, value)
     elif holds_secret([str(word) for word in words]):
-        draft.note(f"{flag} holds a secret: left out")
+        draft.note(f"{command_text([flag], 60)} holds a secret: left out")
     else:
         draft.refuse_unknown(words)
         draft.add("docker", "options", words)
         if flag == "--restart" and value not in ("no", "") and not draft.keeps_own:
-            draft.note(f"--restart {value}: docker starts it again after a crash or a boot without kvtop")
+            draft.note(
+                f"--restart {command_text([value], 40)}: docker starts it again after a crash or a boot without kvtop"
+            )
 
 
 def gpus(draft: Draft, value: str) -> None:
@@ -120,6 +123,7 @@ def gpus(draft: Draft, value: str) -> None:
 def inside(draft: Draft, entrypoint: Sequence[str], behind: Sequence[str]) -> None:
     """What runs in the container: its entrypoint, and the words behind the image."""
     words = [*entrypoint, *behind]
+    short_enough(words)
     text = shell_text(words)
     if text is not None:
         _shell(draft, words, text, bool(entrypoint))
@@ -183,7 +187,9 @@ def inspect(draft: Draft, text: str) -> None:
         if matters(name, image=True):
             draft.variable(name, value)
     if project := table(config.get("Labels")).get("com.docker.compose.project"):
-        draft.note(f"docker compose made this container (project {keyless(str(project), 60)}): import its file instead")
+        draft.note(
+            f"docker compose made this container (project {command_text(str(project), 60)}): import its file instead"
+        )
     entrypoint = [str(word) for word in rows(config.get("Entrypoint"))]
     draft.note("the entrypoint is written out: docker inspect does not tell the image's own from one that was given")
     inside(draft, entrypoint, [str(word) for word in rows(config.get("Cmd"))])

@@ -12,6 +12,8 @@ import msgspec
 
 from kvtop.errors import UsageError, keyless
 from kvtop.profiles.differences import flag_values
+from kvtop.profiles.folder import MAX_VALUES, values_of
+from kvtop.profiles.importers.clean import NEEDED, Secrets
 from kvtop.profiles.launch import VISIBLE, Secret, serve_words
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.secret import holds_secret, is_secret, masked_words, shown
@@ -19,6 +21,7 @@ from kvtop.profiles.spelling import Group, groups, is_switch
 from kvtop.profiles.valid import DEEPEST_JSON, VARIABLE
 from kvtop.profiles.yaml_text import NoYaml, loaded
 from kvtop.sources.masking import MASK
+from kvtop.sources.secret_names import names_secret
 
 BY_HAND = "write the profile by hand: docs/profiles.md has an example"
 _CARDS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*")
@@ -26,8 +29,9 @@ _SECRET_FLAGS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
 """Flags whose value vLLM takes from a variable too."""
 _MOST = 2**63
 MOST_CHARACTERS = 100_000
-MOST_WORDS = 10_000
-"""Of one value. A few lines that double a variable make more than fits into memory."""
+MOST_WORDS = MAX_VALUES
+"""Of one value. A few lines that double a variable make more than fits into memory, and no profile holds more."""
+_MOST_NOTES = 300
 
 
 class Refused(UsageError):
@@ -50,13 +54,19 @@ def unknown(place: Secret | None, line: int | None) -> Refused:
     if place is not None and place.kind == "env":
         fix = f"set it in front, or give it a default; or {BY_HAND}"
         return Refused(f"${place.where} is not set there", fix, line)
-    where = keyless(place.where, 200) if place is not None else "a file"
+    where = command_text(place.where, 200) if place is not None else "a file"
     return Refused(f"what is in {where} is known only when it runs", line=line)
 
 
 def too_long(line: int | None = None) -> Refused:
     """For a value that grows beyond what a command line holds."""
     return Refused("a value that is too long for a command line", line=line)
+
+
+def short_enough(words: Sequence[str], line: int | None = None) -> None:
+    """Raises Refused for a command line of more words than a profile may have."""
+    if len(words) > MOST_WORDS:
+        raise Refused(f"a command line of more than {MOST_WORDS} words", line=line)
 
 
 def command_text(words: Iterable[str] | str, limit: int) -> str:
@@ -105,6 +115,7 @@ class Draft:
         self.notes: list[str] = []
         self._values: dict[str, str] = {}
         """Of variables, as they came; never written anywhere."""
+        self._secrets = Secrets()
         self.served = False
         """vLLM's own command line was found."""
         self.outer: dict[str, str | None] = {}
@@ -119,8 +130,15 @@ class Draft:
         """The runner's own file holds what is run: the profile only says what is expected there."""
         return self.runner in ("compose", "systemd")
 
+    def hide(self, name: str, value: str) -> None:
+        """A value that the source has by a name. Where that tells of a secret, it is one wherever else it stands."""
+        if names_secret(name):
+            self._secrets.add(value)
+
     def note(self, text: str) -> None:
         if text not in self.notes:
+            if len(self.notes) >= _MOST_NOTES:
+                raise Refused(f"more than {_MOST_NOTES} things in it cannot be taken over")
             self.notes.append(text)
 
     def table(self, name: str) -> dict[str, Any]:
@@ -143,7 +161,7 @@ class Draft:
     def variable(self, name: str, value: str, flag: str = "") -> None:
         """A variable of vLLM's environment. One that holds a secret is named, not copied. `flag`: where it stood."""
         if not VARIABLE.fullmatch(name):
-            self.note(f"{keyless(name, 60)} is no name of a variable: left out")
+            self.note("what is no name of a variable was left out of its environment")
             return
         self._forget(name)
         self._values[name] = value
@@ -156,6 +174,8 @@ class Draft:
             self._secret(name, flag)
         else:
             self.table("env").setdefault("set", {})[name] = str(value)
+        if place is None:
+            self.hide(name, value)
 
     def take_outer(self) -> None:
         """vLLM gets the environment of the command line."""
@@ -204,12 +224,14 @@ class Draft:
     def serve(self, words: Sequence[str]) -> None:
         """What stands behind `vllm serve`."""
         self.served = True
+        short_enough(words)
         kept: list[str] = []
         for group in groups(words):
             if group.name in _SECRET_FLAGS and group.values:
                 self._key(_SECRET_FLAGS[group.name], group)
             elif holds_secret(group.words):
-                self.note(f"--{group.name} holds a secret: left out" if group.name else "a secret: left out")
+                name = command_text([f"--{group.name}"], 60)
+                self.note(f"{name} holds a secret: left out" if group.name else "a secret: left out")
             else:
                 self.refuse_unknown(group.words)
                 kept += [str(word) for word in group.words]
@@ -229,29 +251,44 @@ class Draft:
         self.note(f"{flag} and {variable} have different values: vLLM takes that of {flag}")
         place = secret_of(other)
         if place is not None and place.kind == "file" and secret_of(value) is None and not self.keeps_own:
-            self.note(f"{flag}: its value was not copied; {variable} is read from {keyless(place.where, 200)}")
+            self.note(f"{flag}: its value was not copied; {variable} is read from {command_text(place.where, 200)}")
             return
         self.variable(variable, value, flag)
 
     def refuse_unknown(self, words: Sequence[str], by_shell: bool = False) -> None:
         """Raises Refused for a word whose value is not written there. `by_shell`: a shell will fill it in."""
-        for word in words:
+        for word, told in zip(words, masked_words(words), strict=True):
             if isinstance(word, Word) and not word.plain and not by_shell:
-                what = f"`{keyless(word, 60)}` is filled in by the shell"
+                what = f"`{keyless(told, 60)}` is filled in by the shell"
                 raise Refused(what, "put it between quotes, or write it out", word.line)
             if (place := secret_of(word)) is not None:
                 raise unknown(place, word.line if isinstance(word, Word) else None)
 
+    def _safe(self) -> dict[str, Any]:
+        """What was found less what holds a secret. Raises Refused where the server would be another one without it."""
+        raw = {key: _plain(value) for key, value in self.raw.items()}
+        safe, less = self._secrets.taken_out(raw)
+        for where in less:
+            if self.keeps_own:
+                self.note(f"{command_text(where, 80)} holds a secret, *** stands for it here")
+            elif where in NEEDED:
+                raise Refused(f"{where} would hold a secret", "put it into a variable or a file, and import that")
+            else:
+                self.note(f"{command_text(where, 80)} holds a secret: left out")
+        return safe if not self.keeps_own else self._secrets.shown(raw)
+
     def made(self) -> Imported:
         """The profile. Raises Refused where what was found makes none."""
-        raw = {key: _plain(value) for key, value in self.raw.items() if value not in ({}, [])}
+        raw = self._safe()
         if not _keeps(raw, -3):  # the table of a JSON flag is the fourth
             raise Refused("a word with a NUL, or one that is not UTF-8: no file of TOML holds it")
+        if values_of(raw) > MAX_VALUES:
+            raise Refused(f"more than {MAX_VALUES} keys and words: no profile holds them")
         try:
             profile = msgspec.convert(raw, Profile)
         except msgspec.ValidationError as error:
-            raise Refused(f"no profile can be made of it: {keyless(str(error), 200)}") from None
-        return Imported(profile, tuple(self.notes))
+            raise Refused(f"no profile can be made of it: {command_text(str(error), 200)}") from None
+        return Imported(profile, tuple(map(self._secrets.told, self.notes)))
 
 
 def _by_key(words: Sequence[str]) -> dict[str, Any]:

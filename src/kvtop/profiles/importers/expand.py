@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvtop.errors import keyless
 from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Refused, Word, too_long, unknown
 from kvtop.profiles.importers.shell import Part, Raw
 from kvtop.profiles.launch import Secret
@@ -24,6 +23,8 @@ _HERE = re.compile(
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*|--[\w.-]+)=")
 """What a value from elsewhere may stand behind: NAME= and --flag=."""
 _MOST_DEEP = 20
+_BEGINS = re.compile(r"\s*([!#]?[A-Za-z_][\w-]{0,40})(?![\w-])")
+"""What of a text may be said: its rest may be a secret."""
 
 
 class Scope:
@@ -100,7 +101,7 @@ class Scope:
             return [Word(os.path.normpath(f"{self._folder}{here['more'] or ''}"))]
         if self._folder is not None and text.strip() == "pwd":
             return [Word(str(self._folder))]
-        raise Refused(f"what $({keyless(text, 60)}) prints is known only when it runs", line=line)
+        raise Refused(f"what $({_begin(text)}) prints is known only when it runs", line=line)
 
     def _whole(self, path: str, line: int) -> str:
         name = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
@@ -124,7 +125,7 @@ class Scope:
             return known if isinstance(known, list) else [] if known is None else [known]
         found = _SIMPLE.fullmatch(text)
         if not found:
-            raise Refused(f"${{{keyless(text, 60)}}} is computed by the shell", line=line)
+            raise Refused(f"${{{_begin(text)}}} is computed by the shell", line=line)
         name, operator, default = found[1], found[2] or "", found[3] or ""
         value = self._known(name)
         if operator.endswith("+"):
@@ -164,13 +165,13 @@ class Scope:
         if not set(text) & set("$`\"'\\"):
             return [Word(_home(text))]
         if quoted and "'" in text:
-            raise Refused(f"quotes inside of quotes in the default {keyless(text, 60)}", line=line)
+            raise Refused("quotes inside of quotes in a default", line=line)
         if not text.startswith('"'):
             text = f'"{text}"' if '"' not in text else text
         found = list(statements(text))
         raws = [raw for one in found for raw in one.words]
         if len(found) != 1 or len(raws) != 1 or found[0].end:
-            raise Refused(f"the default {keyless(text, 60)} is not read", line=line)
+            raise Refused("a default that is more than a text with variables", line=line)
         return [self.one(raws[0])]
 
 
@@ -183,3 +184,8 @@ def _filled_in(raw: Raw) -> bool:
 
 def _home(text: str) -> str:
     return str(Path.home()) + text[1:] if text == "~" or text.startswith("~/") else text
+
+
+def _begin(text: str) -> str:
+    found = _BEGINS.match(text)
+    return "…" if found is None else f"{found[1]}{'…' if found.end() < len(text) else ''}"

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvtop.errors import keyless
 from kvtop.profiles.importers.draft import MOST_CHARACTERS, Refused, too_long
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -41,11 +40,10 @@ class Interpolation:
                 name = _NAME.match(inside)
                 operator = _OPERATOR.match(inside, name.end()) if name else None
                 if name is None or operator is None:
-                    raise Refused(f"${{{keyless(inside, 60)}}} is no variable of a compose file")
+                    raise Refused(f"${{{name[0] if name else ''}…}} is no variable of a compose file")
                 out.append(self._value(name[0], operator[0], inside[operator.end() :], depth))
             else:
-                what = f"a $ that begins no variable: {keyless(text[dollar : dollar + 30], 60)}"
-                raise Refused(what, "write $$ for a dollar")
+                raise Refused("a $ that begins no variable", "write $$ for a dollar")
             length += len(out[-1])
             if length > MOST_CHARACTERS:
                 raise too_long()
@@ -75,4 +73,4 @@ def _braces(text: str, at: int) -> tuple[str, int]:
             depth -= 1
             if depth == 0:
                 return text[at + 2 : place], place + 1
-    raise Refused(f"{keyless(text[at : at + 30], 60)} has no end")
+    raise Refused("a ${ has no end")

@@ -6,17 +6,18 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kvtop.errors import keyless
 from kvtop.files import read_start
 from kvtop.profiles.importers import compose, docker, script, unit
-from kvtop.profiles.importers.draft import BY_HAND, Draft, Imported, Refused, read_yaml
+from kvtop.profiles.importers.draft import BY_HAND, Draft, Imported, Refused, command_text, read_yaml
 
 FORMATS = ("script", "compose", "systemd", "inspect", "config")
-_MAX_BYTES = 2_000_000
+_MAX_BYTES = 256_000
+"""As much as a profile may have; what starts a server has some kB."""
 _HEAD = 2000
 """Characters in which a NixOS module says that it is one."""
 _UNIT = re.compile(r"^\[(Unit|Service|Install)\][ \t\r]*$", re.MULTILINE)
 _FOREIGN = re.compile(r"^[ \t]*(apiVersion|kind)[ \t]*:", re.MULTILINE)
+_SERVICES = re.compile(r"""^(?:\{\s*)?["']?services["']?[ \t]*:""", re.MULTILINE)
 _NIX = re.compile(r"^\s*(?:#.*\n\s*)*\{[^{}]*\b(?:config|pkgs|lib)\b[^{}]*\}\s*:")
 
 
@@ -24,7 +25,7 @@ def import_file(file: Path, form: str | None = None, service: str = "") -> tuple
     """(the profile, its form). Raises Refused; OSError for a file that cannot be read."""
     data, _ = read_start(file, _MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
-        raise Refused("larger than 2 MB", "name a file that starts vLLM")
+        raise Refused(f"larger than {_MAX_BYTES // 1000} kB", "name a file that starts vLLM")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -57,10 +58,9 @@ def guessed(text: str, name: str) -> str:
     if text.startswith("#!") or name.endswith((".sh", ".bash")):
         return "script"
     if name.endswith((".yaml", ".yml")):
-        found = read_yaml(text) if "\n---" not in text else {}
         if _FOREIGN.search(text) and "containers" in text:
             raise Refused("a Kubernetes manifest", BY_HAND)
-        return "compose" if isinstance(found, dict) and "services" in found else "config"
+        return "compose" if _SERVICES.search(text) else "config"
     return "script"
 
 
@@ -86,4 +86,5 @@ def _config(draft: Draft, text: str, file: Path) -> None:
     draft.note("the flags stay in that file: vLLM reads it at each start; flags of the profile win over it")
     for key, value in found.items():
         if value is False:
-            draft.note(f"{keyless(str(key), 60)}: false is dropped by vLLM; write no-{keyless(str(key), 60)}: true")
+            name = command_text(str(key), 60)
+            draft.note(f"{name}: false is dropped by vLLM; write no-{name}: true")

@@ -7,14 +7,22 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kvtop.errors import keyless
 from kvtop.files import read_start
-from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, Word, command_text, too_long
+from kvtop.profiles.importers.draft import (
+    MOST_CHARACTERS,
+    MOST_WORDS,
+    Draft,
+    Refused,
+    Word,
+    command_text,
+    short_enough,
+    too_long,
+)
 from kvtop.profiles.importers.expand import Scope
 from kvtop.profiles.importers.shell import Statement, assignment, statements
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.words import CONTAINERS, command
-from kvtop.profiles.secret import holds_secret
+from kvtop.profiles.secret import holds_secret, is_secret
 from kvtop.sources.processes import role
 
 _LOGIC = {
@@ -38,6 +46,7 @@ _NOTHING = {"echo", "printf", "true", ":", "wait", "exit", "shopt", "date", "cle
 """Commands that change nothing of what runs."""
 _LEFT_OUT = {"trap", "ulimit", "umask", "conda", "micromamba", "module", "pkill", "kill", "killall", "fuser"}
 _MAX_SOURCED = 256_000
+_MOST_OTHERS = 300
 _EXPORT = re.compile(r"^[ \t]*export[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
@@ -57,6 +66,7 @@ class _Script:
         self._pending: Iterator[Statement] = iter(())
         self._line = 1
         self._begun = False
+        self._others = 0
         self._in_background = False
 
     def run(self, text: str) -> None:
@@ -81,6 +91,7 @@ class _Script:
         is_export = bool(one.words) and one.words[0].bare == "export"  # its words are never split
         words = [Word("export")] if is_export else [word for raw in one.words for word in self._scope.words(raw)]
         values = [(name, added, self._value(value)) for name, added, value in one.assigned]
+        short_enough(words, one.line)
         if not words:
             for name, added, value in values:
                 self._assign(name, added, value, export=self._all_exported)
@@ -92,7 +103,7 @@ class _Script:
         if self._starts(words):
             self._server(one, words, values)
         elif one.end == "|":
-            raise Refused(f"a pipe behind `{keyless(words[0], 40)}`: the script has logic", line=one.line)
+            raise Refused(f"a pipe behind `{command_text(words[:1], 40)}`: the script has logic", line=one.line)
         elif one.end == "||":
             instead = self._next()
             if instead is None or [raw.bare for raw in instead.words] not in (["true"], [":"]):
@@ -119,6 +130,8 @@ class _Script:
         if len(value) > (MOST_WORDS if isinstance(value, list) else MOST_CHARACTERS):
             raise too_long(self._line)
         self._scope.values[name] = value
+        if isinstance(value, Word):
+            self._draft.hide(name, value)
         if export:
             self._scope.exported[name] = True
 
@@ -162,7 +175,7 @@ class _Script:
             else:
                 name = raw.bare
                 if not name.isidentifier():
-                    raise Refused(f"export {keyless(name, 40)}", line=one.line)
+                    raise Refused("export of what is no name of a variable", line=one.line)
             self._scope.exported[name] = name != "PATH"
 
     def _cd(self, rest: Sequence[Word], one: Statement) -> None:
@@ -172,7 +185,9 @@ class _Script:
             here = Path(self._draft.table("venv").get("cwd", "") or self._folder or ".")
             whole = here / where
             if not whole.is_absolute():
-                raise Refused(f"cd {keyless(str(where), 80)}: where that is depends on where it is run", line=one.line)
+                raise Refused(
+                    f"cd {command_text(str(where), 80)}: where that is depends on where it is run", line=one.line
+                )
             self._draft.put("venv", "cwd", str(whole))
 
     def _here(self) -> Path | None:
@@ -192,7 +207,9 @@ class _Script:
             data, _ = read_start(file, _MAX_SOURCED)
             text = data.decode("utf-8")
         except (OSError, ValueError):
-            raise Refused(f"{keyless(str(rest[0]), 80)}, which it sources, cannot be read", line=one.line) from None
+            raise Refused(
+                f"{command_text(str(rest[0]), 80)}, which it sources, cannot be read", line=one.line
+            ) from None
         exported = set(_EXPORT.findall(text))
         for name, value in of_file(text):
             self._assign(name, False, Word(value), export=self._all_exported or name in exported)
@@ -228,7 +245,7 @@ class _Script:
         for operator, target in one.redirected:
             if not operator.endswith("&"):
                 where = "".join(self._scope.words(target))
-                draft.note(f"its output went to {keyless(where, 100)}: kvtop keeps a log of its own ([log] file)")
+                draft.note(f"its output went to {command_text(where, 100)}: kvtop keeps a log of its own ([log] file)")
         self._in_background = one.end == "&" or words[0] == "exec"
         if one.end == "|":
             behind = self._next()
@@ -253,13 +270,16 @@ class _Script:
     ) -> None:
         """A command that is none of vLLM's."""
         draft = self._draft
+        self._others += 1
+        if self._others > _MOST_OTHERS:
+            raise Refused(f"more than {_MOST_OTHERS} commands that are none of vLLM", line=one.line)
         shown = f"line {one.line}: `{command_text(words, 80)}`"
         if draft.keeps_own:
             return
         if Path(words[0]).name in CONTAINERS and words[1:2] and words[1] in ("rm", "stop", "kill"):
             draft.note(f"{shown} was left out: kvtop stops what it starts")
             return
-        if holds_secret([str(word) for word in words]):
+        if holds_secret(words) or any(is_secret(name, value) for name, _, value in values if isinstance(value, Word)):
             draft.note(f"{shown} was left out: it holds a secret")
             return
         draft.refuse_unknown(words, by_shell=True)

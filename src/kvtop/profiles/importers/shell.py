@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvtop.errors import keyless
 from kvtop.profiles.importers.draft import Refused
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -318,4 +317,4 @@ class _Lexer:
                     self._at = at + 1
                     return inside
             at += 1
-        raise Refused(f"{keyless(self._text[start - 1 : start + 20], 40)} has no end", line=self.line)
+        raise Refused(f"a ${opening} has no end", line=self.line)

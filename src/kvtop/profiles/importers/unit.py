@@ -11,6 +11,7 @@ from kvtop.files import read_start
 from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, command_text, too_long
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.words import command
+from kvtop.profiles.secret import holds_secret
 
 _SECTION = re.compile(r"\[([\w-]+)\]")
 _SPECIFIER = re.compile(r"%(.)")
@@ -83,7 +84,7 @@ class _Unit:
                 text = data.decode("utf-8")
             except (OSError, ValueError):
                 self._draft.note(
-                    f"EnvironmentFile {keyless(name, 100)} cannot be read: what stands in it is not known here"
+                    f"EnvironmentFile {command_text(name, 100)} cannot be read: what stands in it is not known here"
                 )
                 continue
             for variable, given in of_file(text):
@@ -154,17 +155,18 @@ class _Unit:
     def rest(self) -> None:
         """What systemd does around it: that is its own, and told."""
         for key in ("ExecStartPre", "ExecStartPost", "ExecStop", "ExecStopPost"):
-            for value, _ in self._of(key):
-                self._draft.note(f"systemd runs {key}: {command_text(value, 100)}")
+            for value, line in self._of(key):
+                words = _split(self._specified(value), line)
+                self._draft.note(f"systemd runs {key}: {command_text(words if holds_secret(words) else value, 100)}")
         for value, _ in self._of("TimeoutStartSec"):
             seconds = _seconds(value)
             if seconds and 0 < seconds <= 86_400 and seconds != 1800:
                 self._draft.put("start", "timeout_s", seconds)
         for value, _ in self._of("Restart"):
             if value not in ("no", ""):
-                self._draft.note(f"Restart={keyless(value, 20)}: systemd starts it again after a crash")
+                self._draft.note(f"Restart={command_text(value, 20)}: systemd starts it again after a crash")
         for value, _ in self._of("MemoryMax"):
-            self._draft.note(f"MemoryMax={keyless(value, 20)} limits its memory")
+            self._draft.note(f"MemoryMax={command_text(value, 20)} limits its memory")
 
 
 def _names(name: str) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvtop.profiles.importers.draft import Draft, Refused, Word
+from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, short_enough
 from kvtop.sources.processes import program_of, role
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -18,6 +18,7 @@ CONTAINERS = ("docker", "podman", "nerdctl")
 
 def command(draft: Draft, words: Sequence[str]) -> None:
     """Take over a command line. Raises Refused where there is no vLLM in it."""
+    short_enough(words)
     rest = _in_front(draft, list(words))
     if not rest:
         raise Refused("there is no command", "give the words that start vLLM: kvtop profile import -- vllm serve …")
@@ -94,7 +95,7 @@ def env(draft: Draft, words: Sequence[str]) -> list[str]:
         elif word == "--" or assignment(draft, word):
             pass
         elif word.startswith("-"):
-            raise Refused(f"env {word}: a profile cannot do that")
+            raise Refused(f"env {command_text([word], 40)}: a profile cannot do that")
         else:
             break
         at += 1

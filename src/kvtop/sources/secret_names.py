@@ -1,0 +1,70 @@
+"""Which names say that what they hold is a secret: of variables, flags, keys of JSON, and parameters of a query."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_WORDS = re.compile(r"[^\W\d_]+")
+_ALWAYS = re.compile(
+    r".*(?:password|passwd|passphrase|passcode|secret|credential|cookie|apikey|accesskey|privatekey)s?"
+    r"|pwd|jwt|bearer|authorization"
+)
+"""Words that tell, wherever they stand in a name."""
+_PLACES = re.compile(
+    "files?|filename|paths?|dir|directory|folder|ur[li]|endpoint|host|port|sock|socket|type|mode|method|name|ids?|index"
+    "|counts?|len|length|limit|size|threshold|budget|ttl|timeout|expiry|enabled|required|policy|provider|server"
+    "|parallelism|details|only"
+)
+"""At the end of a name: where a secret is, or how it is handled, and not what it is."""
+_SWITCHES = re.compile("allow|no|use|skip|ignore|requires?|return|add|num|max|min")
+"""At the beginning of a name: whether something is done, or how much of it."""
+_OFF = re.compile("disabled?|enable")
+"""The same within it."""
+_OF_TOKENS = re.compile(
+    "num|max|min|batched|scheduled|queued|long|prefill|decode|special|skip|add|eos|bos|pad|unk|sep|cls|mask|image|audio"
+    "|video|start|end|think|thinking|reasoning|per|first|last|next|stop|tool|draft|spec|prompt|completion|text"
+)
+"""Words beside `token` where it is a piece of a prompt."""
+_OF_KEYS = re.compile("public|cache|sort|primary|foreign|partition|hash|block|group|index|(?:mon|don|tur|hot)key")
+_OF_PASSES = re.compile("first|second|forward|backward|num|single|multi|one|two|compile|fusion|optimization")
+_GIVEN = re.compile("api|auth|access|hf|hub|bearer|refresh|secret|user")
+"""Words beside `tokens` where they let somebody in."""
+_BEHIND_AUTH = re.compile("headers?|key|string|basic|value")
+_MOST = 200
+"""Characters of a name that are looked at, from its end."""
+
+
+@lru_cache(4096)
+def names_secret(name: str) -> bool:
+    """Whether a value of that name lets somebody in: HF_TOKEN, api-key, dbPassword; not max_num_batched_tokens, not
+    VLLM_API_KEY_FILE. Dashes in front do not matter, and of a dotted name the last part counts."""
+    parts = (_WORDS.findall(_HUMP.sub("_", part)) for part in reversed(name[-_MOST:].split(".")))
+    words = [word.lower() for word in next((part for part in parts if part), ())]
+    if not words or (len(words) > 1 and _SWITCHES.fullmatch(words[0])) or _any(_OFF, words):
+        return False
+    if _PLACES.fullmatch(words[-1]):
+        return words[-2:] == ["secret", "id"]
+    return _tells(words[-1], words[:-1])
+
+
+def _tells(last: str, before: Sequence[str]) -> bool:
+    if last == "pwd" and not before:
+        return False  # the folder that a shell is in
+    if _any(_ALWAYS, (*before, last)):
+        return True
+    if last.endswith("key") or last == "keys":
+        return not _any(_OF_KEYS, (*before, last))
+    if last == "pass":
+        return not _any(_OF_PASSES, before)
+    if last == "tokens":
+        return _any(_GIVEN, before)
+    if last.endswith("token") or "token" in before:
+        return not _any(_OF_TOKENS, (*before, last))
+    return last in ("auth", "sig", "signature") or ("auth" in before and _BEHIND_AUTH.fullmatch(last) is not None)
+
+
+def _any(of: re.Pattern[str], words: Sequence[str]) -> bool:
+    return any(of.fullmatch(word) for word in words)

@@ -1,0 +1,155 @@
+"""`kvtop profile import` of every form with a secret in every place: it is in no output and in no file."""
+
+# ruff: noqa: E501  a line is a place
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvtop.cli.main import main
+
+CANARY = "Vogelbauer7"
+"""Like no key by itself: what stands beside it must tell."""
+
+HIDDEN: dict[str, list[str]] = {
+    "a flag": ["--api-key", CANARY],
+    "several": ["--api-key", "first", CANARY],
+    "one word": [f"--api-key={CANARY}"],
+    "a flag and its value in one word": [f"--api-key {CANARY}"],
+    "header": ["-H", f"Authorization: Bearer {CANARY}"],
+    "cookie": ["-H", f"Cookie: a={CANARY}"],
+    "url": [f"http://u:{CANARY}@h/"],
+    "query": [f"http://h/?access_token={CANARY}"],
+    "variable": [f"REDIS_AUTH={CANARY}"],
+    "flag as a value": [f"Z=--api-key={CANARY}"],
+    "json": ["--x", json.dumps({"a": {"password": CANARY}})],
+    "json list": ["--x", json.dumps({"list": ["--api-key", CANARY]})],
+    "json text": ["--x", json.dumps({"b": f"--api-key {CANARY}"})],
+    "pattern": ["--api-key", f"*{CANARY}"],
+    "private key": ["--x", f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----"],
+}
+VARIABLES = ["VLLM_API_KEY", "HF_TOKEN", "TOKEN_HF", "REDIS_AUTH", "AUTH_HEADER", "PASSWORD1", "COOKIE", "PASSPHRASE"]
+
+
+def quoted(words: list[str]) -> str:
+    import shlex
+
+    return " ".join(map(shlex.quote, words))
+
+
+def alone(words: list[str]) -> str:
+    """One word of them that tells by itself."""
+    return f"--api-key={CANARY}" if words[-1].removeprefix("*") == CANARY else words[-1]
+
+
+def for_systemd(words: list[str]) -> str:
+    return " ".join('"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"' for word in words)
+
+
+def compose(**service: Any) -> str:
+    return json.dumps({"services": {"v": {"image": "vllm/vllm-openai", **service}}})
+
+
+def inspect(**config: Any) -> str:
+    return json.dumps([{"Name": "/x", "Config": {"Image": "vllm/vllm-openai", **config}, "HostConfig": {}}])
+
+
+PLACES: dict[str, tuple[str, Callable[[list[str]], str]]] = {
+    "script: vllm": ("a.sh", lambda words: f"vllm serve m {quoted(words)}"),
+    "script: before": ("a.sh", lambda words: f"prepare {quoted(words)}\nvllm serve m"),
+    "script: curl": ("a.sh", lambda words: f"curl --user u:{CANARY} -u{CANARY} {quoted(words)}\nvllm serve m"),
+    "script: may fail": ("a.sh", lambda words: f"prepare {quoted(words)} || true\nvllm serve m"),
+    "script: after": ("a.sh", lambda words: f"vllm serve m\nclean {quoted(words)}"),
+    "script: sidecar": ("a.sh", lambda words: f"lmcache server {quoted(words)} &\nvllm serve m"),
+    "script: left out": ("a.sh", lambda words: f"pkill {quoted(words)}\nvllm serve m"),
+    "script: in front": ("a.sh", lambda words: f"AWS_SECRET_ACCESS_KEY={CANARY} aws s3 sync {quoted(words)}\nvllm serve m"),
+    "script: redirected": ("a.sh", lambda words: f"prepare > f {quoted(words)}\nvllm serve m > {quoted([alone(words)])}"),
+    "script: wrap": ("a.sh", lambda words: f"somewrap {quoted(words)} vllm serve m"),
+    "script: pipe": ("a.sh", lambda words: f"prepare {quoted(words)} | grep x\nvllm serve m"),
+    "script: docker": ("a.sh", lambda words: f"docker run -d {quoted(words[:2])} vllm/vllm-openai --model m {quoted(words)}"),
+    "script: docker env": ("a.sh", lambda words: f"docker run -e '{alone(words)}' -e COOKIE={CANARY} -l '{alone(words)}' vllm/vllm-openai --model m"),
+    "script: used again": ("a.sh", lambda words: f"A_TOKEN={CANARY}\nprepare -x $A_TOKEN\ncd /$A_TOKEN\nvllm serve m --seed a$A_TOKEN {quoted(words)}"),
+    "script: bash -c": ("a.sh", lambda words: f"bash -c {quoted([f'vllm serve m {quoted(words)}'])}"),
+    "script: default": ("a.sh", lambda words: f"export VLLM_API_KEY=\"${{X:-'{CANARY}'}}\"\nvllm serve m"),
+    "script: default in a command": ("a.sh", lambda words: f"export VLLM_API_KEY=$(echo {CANARY})\nvllm serve m"),
+    "script: dollar": ("a.sh", lambda words: f"export VLLM_API_KEY=\"a${{{CANARY}\"\nvllm serve m"),
+    "script: computed": ("a.sh", lambda words: f"export VLLM_API_KEY=\"${{A%{CANARY}}}\"\nvllm serve m"),
+    "script: export": ("a.sh", lambda words: f"export HF_TOKEN:{CANARY}\nvllm serve m"),
+    "compose: command": ("compose.yml", lambda words: compose(command=["--model", "m", *words])),
+    "compose: text": ("compose.yml", lambda words: compose(command=f"--model m {quoted(words)}".replace("$", "$$"))),
+    "compose: entrypoint": ("compose.yml", lambda words: compose(entrypoint=["run", *words], command=["--model", "m"])),
+    "compose: shell": ("compose.yml", lambda words: compose(entrypoint=["bash", "-c"], command=[f"prepare {quoted(words)} && exec vllm serve m"])),
+    "compose: logic": ("compose.yml", lambda words: compose(entrypoint=["bash", "-c"], command=[f"if x {quoted(words)}; then vllm serve m; fi"])),
+    "compose: environment": ("compose.yml", lambda words: compose(command="--model m", environment={"FOO": f"Bearer {CANARY}", "A": alone(words), **dict.fromkeys(VARIABLES, CANARY)})),
+    "compose: rows": ("compose.yml", lambda words: compose(command="--model m", environment=[f"HF_TOKEN: {CANARY}", alone(words)])),
+    "compose: options": ("compose.yml", lambda words: compose(command="--model m", volumes=[alone(words)], tmpfs=[alone(words)], ports=[alone(words)])),
+    "compose: dollar": ("compose.yml", lambda words: compose(command=f"--model m --api-key a$!{CANARY}")),
+    "compose: braces": ("compose.yml", lambda words: compose(command=f"--model m --api-key ${{X!{CANARY}}}")),
+    "compose: alias": ("compose.yml", lambda words: f"services: {{v: {{image: vllm, environment: {{HF_TOKEN: *{CANARY}}}}}}}"),
+    "unit: vllm": ("u.service", lambda words: f"[Service]\nExecStart=/usr/bin/vllm serve m {for_systemd(words)}"),
+    "unit: unknown": ("u.service", lambda words: f"[Service]\nExecStart=/usr/local/bin/run-vllm {for_systemd(words)}"),
+    "unit: shell": ("u.service", lambda words: f"[Service]\nExecStart=/bin/bash -c {for_systemd([f'for x in {quoted(words)}; do vllm serve m; done'])}"),
+    "unit: around": ("u.service", lambda words: f"[Service]\nExecStartPre=/usr/bin/x {for_systemd(words)}\nExecStop=/usr/bin/curl --user u:{CANARY}\nExecStart=/usr/bin/vllm serve m"),
+    "unit: environment": ("u.service", lambda words: "[Service]\nExecStart=/usr/bin/vllm serve m\n" + "".join(f'Environment="{name}={CANARY}"\n' for name in VARIABLES)),
+    "unit: variables": ("u.service", lambda words: f'[Service]\nEnvironment="HF_TOKEN={CANARY}"\nExecStart=/usr/bin/vllm serve m --x ${{HF_TOKEN}}\nExecStop=/usr/bin/x {CANARY}'),
+    "inspect: command": ("i.json", lambda words: inspect(Cmd=["--model", "m", *words])),
+    "inspect: entrypoint": ("i.json", lambda words: inspect(Entrypoint=["run", *words, "vllm", "serve"], Cmd=["m"])),
+    "inspect: environment": ("i.json", lambda words: inspect(Cmd=["--model", "m"], Env=[f"VLLM_X={alone(words)}", f"HF_TOKEN={CANARY}"])),
+    "inspect: shell": ("i.json", lambda words: inspect(Entrypoint=["bash", "-c", f"x {quoted(words)}; vllm serve m"])),
+    "inspect: options": ("i.json", lambda words: inspect(Cmd=["--model", "m"], WorkingDir=alone(words), User=alone(words))),
+    "config": ("c.yaml", lambda words: f"api-key: {CANARY}\nhf-token: {CANARY}\n{json.dumps(alone(words))}: false"),
+}  # fmt: skip
+
+
+def everything(capsys: pytest.CaptureFixture[str], home: Path, argv: list[str]) -> str:
+    """What is said, and what stands in any file afterwards; of the profile too, as it is shown and would be run."""
+    made = home / "config/profiles/p.toml"
+    made.unlink(missing_ok=True)
+    main(["profile", "import", "--name", "p", *argv])
+    if made.exists():
+        for words in (["show", "p"], ["show", "p", "--json"], ["command", "p"], ["command", "p", "--json"]):
+            main(["profile", *words])
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    files = [Path(at, name) for at, _, names in os.walk(home) for name in names]
+    return said.out + said.err + "".join(file.read_text() for file in files)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_secret_is_in_no_output_and_in_no_file(
+    place: str, own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, text = PLACES[place]
+    file = tmp_path / name
+    for kind, words in HIDDEN.items():
+        file.write_text(text(words))
+        said = everything(capsys, own_home, [str(file)])
+        assert CANARY not in said, (place, kind, said)
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["vllm", "serve", "m", "HERE"],
+        ["somewrap", "HERE", "vllm", "serve", "m"],
+        ["env", "HERE", "vllm", "serve", "m"],
+        ["docker", "run", "HERE", "vllm/vllm-openai", "--model", "m"],
+        ["docker", "HERE", "run", "vllm/vllm-openai", "--model", "m"],
+        ["docker", "run", "--entrypoint", "x", "vllm/vllm-openai", "HERE", "vllm", "serve", "m"],
+        ["HERE"],
+    ],
+    ids=" ".join,
+)
+def test_no_command_line_that_is_imported_leaves_one(
+    line: list[str], kind: str, own_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = HIDDEN[kind][:2] if line[:2] == ["docker", "run"] else HIDDEN[kind]
+    words = [one for word in line for one in (given if word == "HERE" else [word])]
+    assert CANARY not in everything(capsys, own_home, ["--", *words])

@@ -1,0 +1,126 @@
+"""What is masked as a secret, by its name or its form, and what is not though it is called much alike."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from kvtop.profiles.secret import is_secret, masked_value, masked_words
+from kvtop.profiles.vocabulary import vllm_0_32
+from kvtop.sources.masking import MASK, text_without_secrets, without_secrets
+from kvtop.sources.secret_names import names_secret
+
+SECRET = [
+    *(
+        "HF_TOKEN",
+        "TOKEN_HF",
+        "MYTOKEN",
+        "VLLM_API_KEY",
+        "api-key",
+        "apiKey",
+        "keys",
+        "SSH_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+    ),
+    *("PASSWORD1", "DB_PASSWD", "MYSQL_PWD", "DB_PASS", "PASSPHRASE", "GPG_PASSPHRASE", "COOKIE", "SESSION_COOKIE"),
+    *("MY_AUTH", "REDIS_AUTH", "AUTH_HEADER", "auth", "Authorization", "JWT", "credentials", "VAULT_SECRET_ID"),
+    *("api_tokens", "--ssl-keyfile-password", "--kv-transfer-config.extra.auth_token", "dbPassword", "signature"),
+]
+NONE = [
+    *(
+        "VLLM_API_KEY_FILE",
+        "HF_TOKEN_PATH",
+        "HF_HUB_DISABLE_IMPLICIT_TOKEN",
+        "HF_HUB_DISABLE_TELEMETRY",
+        "PWD",
+        "OLDPWD",
+    ),
+    *("TOKENIZERS_PARALLELISM", "tokenizer", "SSH_AUTH_SOCK", "XAUTHORITY", "AUTH_TYPE", "public_key", "kv_cache_key"),
+    *(
+        "max_tokens",
+        "prompt_tokens",
+        "stop_token_ids",
+        "eos_token",
+        "image_token_index",
+        "author",
+        "keyboard",
+        "pass_config",
+    ),
+    *("MONKEY", "num-pass", "x.max_num_token", "", "...", "USE_AUTH", "CUDA_VISIBLE_DEVICES"),
+]
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_a_name_that_tells_of_a_secret(name: str) -> None:
+    assert names_secret(name)
+    assert masked_value(name, "geheim") == MASK and is_secret(name, "geheim")
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_a_name_that_is_only_called_much_alike(name: str) -> None:
+    assert not names_secret(name)
+    assert masked_value(name, "offen") == "offen" and not is_secret(name, "offen")
+
+
+def test_of_vllms_own_flags_two_hold_a_secret() -> None:
+    flags = [one for one in vllm_0_32().long_names() if without_secrets([one, "x"]) != [one, "x"]]
+    assert flags == ["--api-key", "--hf-token"]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("--api-key=geheim", "--api-key=***"),
+        ("--api-key geheim", "--api-key ***"),
+        ("Bearer geheim", "Bearer ***"),
+        ("Basic dTpnZWhlaW0=", "Basic ***"),
+        ("NAME=--api-key=geheim", "NAME=--api-key=***"),
+        ("NAME='--api-key geheim' --port 1", "NAME='--api-key *** --port 1"),
+        ("-----BEGIN RSA PRIVATE KEY-----\ngeheim\n-----END RSA PRIVATE KEY-----\n", "***\n"),
+        ("-----BEGIN PRIVATE KEY-----\ngeheim", "***"),
+        ("curl --user u:geheim http://x", "curl --user *** http://x"),
+        ("/usr/bin/curl -uu:geheim http://x", "/usr/bin/curl -u*** http://x"),
+        ("sshpass -p geheim ssh h", "sshpass -p *** ssh h"),
+        ("docker login -u u -p geheim", "docker login -u u -p ***"),
+        ("docker run -p 80:80 --user 1000:1000 img", "docker run -p 80:80 --user 1000:1000 img"),
+        ("curl -s http://x && docker run -u 0:0 img", "curl -s http://x && docker run -u 0:0 img"),
+        ('curl -H "Cookie: a=geheim; b=geheim" http://x', 'curl -H "Cookie: ***" http://x'),
+        (r'x "{\"password\": \"geheim\", \"a\": 1}"', r'x "{\"password\": "***", \"a\": 1}"'),
+        ("http://h/?pwd=geheim&a=1", "http://h/?pwd=***&a=1"),
+        ('{"list":["--api-key","geheim"],"a":1}', '{"list":["--api-key","***"],"a":1}'),
+        ('{"a":"--api-key geheim","a":1}', '{"a":"--api-key ***'),
+        ('{"a":"--api-key geheim"}', '{"a":"--api-key ***"}'),
+        ('{"eos_token":"</s>","max_tokens":5}', '{"eos_token":"</s>","max_tokens":5}'),
+        ('x={"foo": ["--n", {"api_key": "geheim"', 'x={"foo": ["--n", {"api_key": "***"'),
+        ("org/tokenizer-7b --max-num-batched-tokens 8192", "org/tokenizer-7b --max-num-batched-tokens 8192"),
+        ("VLLM_API_KEY_FILE=/run/key.txt run", "VLLM_API_KEY_FILE=/run/key.txt run"),
+        ("TOKENIZERS_PARALLELISM=false", "TOKENIZERS_PARALLELISM=false"),
+        ("hf-internal-testing/tiny-random-model", "hf-internal-testing/tiny-random-model"),
+        ("prompt_tokens=512 max_model_len='8 k'", "prompt_tokens=512 max_model_len='8 k'"),
+        ("basic use of the cache", "basic use of the cache"),
+    ],
+)
+def test_a_value_by_its_form(value: str, told: str) -> None:
+    assert text_without_secrets(value) == told
+    assert masked_value("ABOUT", value) == told
+
+
+def test_words_are_masked_as_their_text_is() -> None:
+    assert masked_words(["curl", "--user", "u:geheim", "http://x"]) == ["curl", "--user", MASK, "http://x"]
+    assert masked_words(["docker", "run", "--user", "1000:1000", "-p", "80:80"])[3:] == ["1000:1000", "-p", "80:80"]
+    assert masked_words(["-e", "Z=--api-key=geheim"]) == ["-e", "Z=--api-key=***"]
+    assert masked_words(["x", '{"list":["--api-key","geheim"]}'])[1] == json.dumps(
+        {"list": ["--api-key", MASK]}, separators=(",", ":")
+    )
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a=", "a=[", '"a":', '"a":[', "'--a',", "--a 'b", "?a=", "a=-", "-----BEGIN PRIVATE KEY", "cookie: ", "a.b=("],
+)
+def test_a_long_line_takes_no_time(piece: str) -> None:
+    began = time.process_time()
+    text_without_secrets(piece * (60_000 // len(piece)))
+    assert time.process_time() - began < 2
