@@ -90,6 +90,13 @@ def test_a_log_without_a_line_of_this_start_says_so() -> None:
     assert "nothing yet since it was started at 12:00:00" in said
 
 
+def test_polls_that_were_left_out_are_counted() -> None:
+    tail = Tail(("INFO 11-30 12:00:01 [x.py:1] here",), "~/tiny.log", "tiny", NOW, polls=1_200)
+    assert "~/tiny.log, 1,200 polls left out" in text(log.rows(tail, 80, 5, follows=False))
+    assert "following, 1,200 polls left out" in text(log.rows(tail, 80, 5, follows=True))
+    assert "polls" not in text(log.rows(replace(tail, polls=0), 80, 5, follows=False))
+
+
 def test_the_port_has_a_column_where_there_is_room() -> None:
     rows = text(table.rows(table.Shown(view(running(), CHOSEN), {}, NOW), 0, 120, 6)).splitlines()
     at = rows[1].index("port")

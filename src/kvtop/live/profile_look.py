@@ -22,7 +22,7 @@ from kvtop.profiles.folder import Entry
 from kvtop.profiles.running import attached
 from kvtop.profiles.running.record import Record, Who
 from kvtop.profiles.running.runners import runner_of
-from kvtop.profiles.running.text import Lines
+from kvtop.profiles.running.text import Lines, less_polls
 from kvtop.profiles.standing import Known, Standing, known, standing, stranger
 from kvtop.readings import VllmProcess
 
@@ -30,7 +30,7 @@ LOG = logging.getLogger("kvtop.live")
 
 TAIL_LINES = 60
 """Of a log, for the panel."""
-TAIL_BYTES = 100_000
+TAIL_BYTES = 300_000
 """Of a log, read for them."""
 TOOL_EVERY_S = 5.0
 """A runner's own tool is asked for its log so often."""
@@ -133,7 +133,8 @@ class ProfileLook:
             stamp = (state.name, state.started_at, state.log, state.log_offset, _stamp(file))
             where = _short(file)
         if stamp != self._tail[0]:
-            self._tail = (stamp, Tail(_lines(state), where, state.name, state.started_at or None))
+            lines, polls = _lines(state)
+            self._tail = (stamp, Tail(lines, where, state.name, state.started_at or None, polls))
         return self._tail[1]
 
     def _ask_attached(self, now: float) -> None:
@@ -180,9 +181,11 @@ def _seen(one: Known, where: Path) -> Known:
     return replace(one, problem=one.problem.replace(f"{where}/", ""), changed_at=written / 1e9 if written else None)
 
 
-def _lines(state: Record) -> tuple[str, ...]:
-    """Of this start alone: what an earlier one has written is no news of it."""
-    return tuple(Lines().feed(runner_of(state).log_text(TAIL_BYTES) + b"\n"))[-TAIL_LINES:]
+def _lines(state: Record) -> tuple[tuple[str, ...], int]:
+    """Of this start alone: what an earlier one has written is no news of it. Nor are answered polls, kvtop's own among
+    them: how many were left out."""
+    kept, polls = less_polls(Lines().feed(runner_of(state).log_text(TAIL_BYTES) + b"\n"))
+    return tuple(kept[-TAIL_LINES:]), polls
 
 
 def _short(path: Path) -> str:

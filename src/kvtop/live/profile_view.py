@@ -38,6 +38,8 @@ class Tail:
     """The profile."""
     since: float | None = None
     """Unix time of the start that it is of; None: it is not kvtop's."""
+    polls: int = 0
+    """Lines that only tell of answered polls, and were left out among these."""
 
 
 @dataclass(frozen=True, slots=True)

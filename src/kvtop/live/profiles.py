@@ -38,7 +38,7 @@ BUSY_S, SEEN_S, IDLE_S = 0.5, 1.0, 3.0
 LOOK_S = 30.0
 """A look that takes longer is given up."""
 CHECK_S = 180.0
-"""vLLM may be asked for its flags, which takes it up to a minute."""
+"""vLLM may be asked for its flags, which takes it a minute or two."""
 RUNS = ("starting", "running", "stopping", "foreign")
 """What a profile's own server holds is no obstacle to it."""
 AGAIN_S = 5.0

@@ -244,7 +244,7 @@ class Deeds:
     # ---- what they share
     async def _checked(self, row: Standing, old: Standing | None, verb: str) -> Report | None:
         """What check says when `old` is gone; None where it refuses, which is said."""
-        self._say(f"checks {safe(row.name)}; the first time vLLM is asked for its flags, up to a minute", "t")
+        self._say(f"checks {safe(row.name)}; the first time vLLM is asked for its flags, a minute or two", "t")
         try:
             report = await self._profiles.report(row, replacing=old)
         except KvtopError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvtop.live.profile_view import Tail
 from kvtop.profiles.running.text import told
 from kvtop.ui.draw import Line, clip, fit, pick, safe
-from kvtop.ui.numbers import hms
+from kvtop.ui.numbers import exact, hms
 from kvtop.ui.widgets.panel import rule
 
 LEVELS = {"WARNING": ("WARN", "warn", "t"), "ERROR": ("ERROR", "bad", "bright"), "CRITICAL": ("CRIT", "bad", "bright"),
@@ -20,7 +20,10 @@ def rows(tail: Tail, w: int, h: int, follows: bool) -> list[Line]:
     if not tail.of:
         return [rule("Log", w)]
     where = safe(tail.where)
-    notes = [f"{where}, following", where] if follows else [where]
+    left_out = f", {exact(tail.polls)} polls left out" if tail.polls else ""
+    notes = [where + left_out, where]
+    if follows:
+        notes = [f"{where}, following{left_out}", f"{where}, following", *notes]
     out = [rule("Log", w, [(pick([*notes, clip(where, max(1, w - 12))], w - 9), "d")])]
     if not tail.lines:
         since = f" since it was started at {hms(tail.since)}" if tail.since is not None else ""

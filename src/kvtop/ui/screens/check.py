@@ -52,7 +52,7 @@ class CheckScreen(Page):
         if self._is_gone():
             return headline(Sentence("CHECK", "bad", f"{name}:", "its file is gone."), [], w)
         if checked is None or checked.profile != self.name_of or checked.working:
-            rest = "the first time vLLM is asked for its flags, which takes it up to a minute"
+            rest = "the first time vLLM is asked for its flags, which takes it a minute or two"
             return headline(Sentence("CHECK", "dim", f"{name} is being looked at;", rest), [], w)
         if checked.report is None:
             return headline(Sentence("CHECK", "bad", f"{name}:", safe(checked.error)), [], w)
