@@ -5,7 +5,17 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from kvtop.capture.turn import Captured, Part, Route, TurnState
-from kvtop.triage.baseline import LOOKED_AT, admitted, before, by_ids, by_outlines, common_head, earlier, was_read
+from kvtop.triage.baseline import (
+    LOOKED_AT,
+    admitted,
+    before,
+    by_ids,
+    by_outlines,
+    common_head,
+    earlier,
+    elsewhere,
+    was_read,
+)
 from kvtop.triage.ids import pack
 
 
@@ -76,6 +86,19 @@ def test_only_the_same_model_and_upstream_before_it() -> None:
     assert before(new, many, 0) == []
     assert by_ids(new, pack([1]), {1: pack([2])}, [turn(1)]) is None
     assert by_outlines(new, [turn(1)]) is None
+
+
+def test_of_older_conversations_of_its_agent_the_last_turns_are_looked_at_too() -> None:
+    new = turn(100, agent="pi")
+    old = [turn(1, agent="pi", conversation="c1"), turn(2, agent="pi", conversation="c1"),
+           turn(3, agent="pi", conversation="c3"), turn(4, agent="vibe", conversation="c4"),
+           turn(5, agent="pi", conversation="c5", state=TurnState.FAILED),
+           turn(6, agent="pi", conversation="c6", model="m-lora")]  # fmt: skip
+    near = [turn(50, agent="pi", conversation="c50"), turn(51, agent="vibe", conversation="c51")]
+    found = elsewhere(new, [*old, *near], near, 8)
+    assert [one.id for one in found] == [3, 2]
+    assert [one.id for one in elsewhere(new, [*old, *near], near, 1)] == [3]
+    assert elsewhere(new, old, [turn(50, conversation="c1"), turn(51, conversation="c3")], 8) == []
 
 
 def test_one_that_was_never_read_is_compared_with_and_counts_for_nothing() -> None:

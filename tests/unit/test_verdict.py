@@ -155,7 +155,7 @@ def test_two_conversations_are_no_broken_one() -> None:
 def test_what_another_prompt_had_left_in_the_cache_was_not_read_again() -> None:
     found = why(scene(turn=with_(HALF, cached_tokens=19_984), expected=BROKE, diff=diff(KEY_ORDER)))
     assert found.verdict is not Verdict.PROMPT_DIVERGED
-    assert "19,984 came from the cache, more than the captured prompts explain" in found.evidence
+    assert "19,984 came from the cache, more than the prompts looked at explain" in found.evidence
     some = why(scene(turn=with_(HALF, cached_tokens=16_000), expected=BROKE, diff=diff(KEY_ORDER)))
     assert "4,016 tokens were read again" in some.sentence
 
@@ -234,6 +234,14 @@ def test_queued_by_the_samples_alone() -> None:
     found = why(scene(turn=with_(WELL, samples=line, first_token_at=T + 69.1, ended_at=T + 75)))
     assert (found.verdict, found.rules_out) == (Verdict.QUEUED, ("a KV load: none moved while it waited",))
     assert found.evidence == ("8 ran and 3 waited meanwhile", "the KV pool was 97 % full")
+
+
+def test_who_is_read_while_another_one_waits_does_not_queue() -> None:
+    """The samples do not say which of the two runs: its own new tokens explain its wait."""
+    line = [sample(60 + i, running=1, waiting=1, load_bytes=5.0) for i in range(9)]
+    read = with_(WELL, samples=line, cached_tokens=0, prompt_tokens=16_000, first_token_at=T + 69.1, ended_at=T + 75)
+    assert why(scene(turn=read, rate=1_000.0)).verdict is not Verdict.QUEUED
+    assert why(scene(turn=read, rate=20_000.0)).verdict is Verdict.QUEUED, "at this rate they do not"
 
 
 @pytest.mark.parametrize(
@@ -387,7 +395,7 @@ def test_tools_that_came_back_are_told() -> None:
 def test_more_than_expected_is_no_negative_loss() -> None:
     found = why(scene(turn=with_(WELL, cached_tokens=20_992)))
     assert found.verdict is Verdict.NO_FAULT
-    assert "20,992 came from the cache, more than the captured prompts explain" in found.evidence
+    assert "20,992 came from the cache, more than the prompts looked at explain" in found.evidence
 
 
 def test_a_number_that_cannot_be_true_is_not_known() -> None:

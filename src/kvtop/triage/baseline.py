@@ -30,6 +30,20 @@ def before(turn: Captured, turns: Iterable[Captured], limit: int = LOOKED_AT) ->
     return sorted(found, key=_order)[-limit:] if limit > 0 else []
 
 
+def elsewhere(turn: Captured, turns: Iterable[Captured], near: Iterable[Captured], limit: int) -> list[Captured]:
+    """Of older conversations of its agent the last turns, which hold what all of them begin with: of so many of those
+    that none of the `near` ones belongs to."""
+    known = {one.conversation for one in near}
+    found: list[Captured] = []
+    for old in sorted(before(turn, turns, 1 << 30), key=_order, reverse=True):
+        if len(found) >= limit:
+            break
+        if old.agent == turn.agent and old.conversation not in known and old.state is not TurnState.FAILED:
+            known.add(old.conversation)
+            found.append(old)
+    return found
+
+
 def has_prompt(turn: Captured) -> bool:
     """It asked for a text to be gone on with."""
     return turn.route in (Route.CHAT, Route.COMPLETIONS, Route.RESPONSES, Route.MESSAGES)

@@ -38,7 +38,9 @@ LOOKED_AT = baseline.LOOKED_AT
 """Turns before one that may have left something in the cache for it."""
 OWN = 8
 """The last turns of its own conversation, however long ago."""
-COMPARED = LOOKED_AT + OWN + 1
+ELSEWHERE = 8
+"""Older conversations of its agent that one which begins may share its head with."""
+COMPARED = LOOKED_AT + OWN + ELSEWHERE + 1
 """Requests that are kept at hand: a verdict goes back to each of those before the turn several times, and to itself."""
 NEAREST = 4
 """Of a model that keeps all of its past only the prompts that are most alike decide; of others each may."""
@@ -134,11 +136,13 @@ class Casebook:
         rows += [] if turn.source.value == "tap" else self._store.turns(last=20 * LOOKED_AT, since_id=turn.id)
         rows = [row for row in rows if baseline.has_prompt(row)]
         near = baseline.before(turn, rows, LOOKED_AT)
+        if turn.parent is None:
+            near += baseline.elsewhere(turn, rows, near, ELSEWHERE)
         if turn.conversation is not None:  # its own last turns may be longer ago
             own = self._store.turns(last=OWN, conversation=turn.conversation, before_id=turn.id)
             known = {row.id for row in near}
             near += [row for row in baseline.before(turn, filter(baseline.has_prompt, own), OWN) if row.id not in known]
-            near.sort(key=lambda row: (row.started_at, row.id))
+        near.sort(key=lambda row: (row.started_at, row.id))
         found = [self._store.turn(row.id) for row in near]
         return [one for one in found if one is not None]
 

@@ -132,7 +132,7 @@ def _queued(seen: Seen) -> Why | None:
     if queue is not None:
         if queue < SHORT_S or queue * 2 <= ttft:
             return None
-    elif not stood_in_queue(seen.turn):
+    elif not stood_in_queue(seen.turn) or _read_for_long(seen, ttft):
         return None
     behind = _behind(seen)
     after = f" behind turn {behind}" if behind else ""
@@ -155,6 +155,13 @@ def _queued(seen: Seen) -> Why | None:
         rules_out=(*out,),
         behind=behind,
     )
+
+
+def _read_for_long(seen: Seen, ttft: float) -> bool:
+    """Reading its new tokens at the usual rate explains half of its wait: then it may be the one that ran, and another
+    one waited."""
+    new, rate = seen.turn.new_tokens, seen.rate
+    return new is not None and bool(rate) and 2 * new >= ttft * (rate or 0.0)
 
 
 def _loaded(seen: Seen) -> bool | None:
@@ -335,5 +342,5 @@ def _common_evidence(seen: Seen) -> tuple[str, ...]:
         why_ = because(_because(seen))
         found.append(f"{exact(expected.tokens)} tokens were expected of this prompt as it is: {why_}")
     if seen.cached is not None and seen.cached > expected.at_most:
-        found.append(f"{exact(seen.cached)} came from the cache, more than the captured prompts explain")
+        found.append(f"{exact(seen.cached)} came from the cache, more than the prompts looked at explain")
     return tuple(found)
