@@ -91,6 +91,20 @@ def test_records(where: Path, changes: Callable[[], dict[str, object]], what: st
     assert record.path_of(made.name).read_bytes() == before  # doctor changes nothing
 
 
+@pytest.mark.parametrize("made", ["", '{"name": "good", "sta', "[]", None])
+def test_a_record_that_cannot_be_read(where: Path, made: str | None) -> None:
+    record.write(Record(name="good", state="running"))
+    file = record.path_of("good")
+    file.unlink()
+    file.mkdir() if made is None else file.write_text(made)
+    row = told()["profile's record"]
+    assert (
+        not row.ok
+        and f"{file} cannot be read" in row.because
+        and row.fix.startswith(f"rm {file}" if made is not None else f"rm -r {file}")
+    )
+
+
 def test_tier_files_that_a_server_left(where: Path) -> None:
     file = OffloadFile("/dev/shm/vllm_offload_x.mmap", 3 << 30, (), True, shell_path="/dev/shm/vllm_offload_x.mmap")
     record.write(Record(name="good", state="stopped", tier_files=[TierFile(file.path, 7)]))

@@ -24,6 +24,8 @@ class Profiles:
     """The folder."""
     entries: tuple[Entry, ...] = ()
     records: tuple[Record, ...] = ()
+    unreadable: tuple[Path, ...] = ()
+    """Files that should be records."""
     error: str = ""
     """Why the folder cannot be read."""
 
@@ -39,10 +41,10 @@ def look() -> Profiles:
     except OSError as wrong:
         return Profiles(str(where), error=f"{where}: {wrong.strerror or wrong}")
     try:
-        records = tuple(record.every())
+        records, unreadable = tuple(record.every()), tuple(record.unreadable())
     except KvtopError:
-        records = ()
-    return Profiles(str(where), entries, records)
+        records = unreadable = ()
+    return Profiles(str(where), entries, records, unreadable)
 
 
 def startable(names: Sequence[str]) -> str:
@@ -79,6 +81,12 @@ def rows(seen: Profiles, host: HostReading) -> Iterator[Row]:
     names = {entry.name for entry in seen.entries}
     for state in seen.records:
         yield from _of_record(state, names)
+    for file in seen.unreadable:
+        because = (
+            f"{printable(str(file), 300)} cannot be read: if its server runs, kvtop takes it for one of somebody else"
+        )
+        fix = f"rm {'-r ' if file.is_dir() else ''}{quoted(str(file))}; a keeper that lives writes it anew"
+        yield Row("profile's record", False, because, fix)
     yield from _left(seen.records, host)
 
 

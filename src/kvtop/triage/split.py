@@ -41,7 +41,8 @@ def by_change(seen: Seen, named: int | None = None) -> int:
     anew = reread(seen, blamed(seen)) or 0
     if seen.most is not None and named is not None:
         anew = min(anew, max(0, seen.most - seen.cached - named))
-    return anew if anew > seen.unit else 0
+    counted = seen.diff is not None and seen.diff.exact
+    return anew if anew > seen.unit or (counted and anew == seen.unit) else 0
 
 
 def too_few(verdict: Verdict, parts: Split) -> str:

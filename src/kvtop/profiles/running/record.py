@@ -185,12 +185,20 @@ def read(name: str) -> Record | None:
 
 def every() -> list[Record]:
     """All records, by name."""
+    return [found for file in _files() if (found := _decode(file, Record)) is not None]
+
+
+def unreadable() -> list[Path]:
+    """Files that should be records, and are none: cut short, edited, of another kind."""
+    return [file for file in _files() if _decode(file, Record) is None]
+
+
+def _files() -> list[Path]:
     try:
         files = sorted(folder().glob("*.json"))
     except OSError:
         return []
-    own = [file for file in files if not file.name.endswith((".starts.json", ".ask.json"))]
-    return [record for file in own if (record := _decode(file, Record)) is not None]
+    return [file for file in files if not file.name.endswith((".starts.json", ".ask.json"))]
 
 
 def write(record: Record) -> None:
