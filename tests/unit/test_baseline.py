@@ -13,7 +13,7 @@ from kvtop.triage.baseline import (
     by_outlines,
     common_head,
     earlier,
-    elsewhere,
+    older,
     was_read,
 )
 from kvtop.triage.ids import pack
@@ -82,23 +82,31 @@ def test_only_the_same_model_and_upstream_before_it() -> None:
     ]
     assert before(new, others) == []
     many = [turn(i) for i in range(1, 60)]
-    assert [one.id for one in before(new, reversed(many))] == list(range(60 - LOOKED_AT, 60))
-    assert before(new, many, 0) == []
+    assert [one.id for one in before(new, reversed(many), LOOKED_AT)] == list(range(60 - LOOKED_AT, 60))
+    assert [one.id for one in before(new, reversed(many))] == list(range(1, 60))
     assert by_ids(new, pack([1]), {1: pack([2])}, [turn(1)]) is None
     assert by_outlines(new, [turn(1)]) is None
 
 
-def test_of_older_conversations_of_its_agent_the_last_turns_are_looked_at_too() -> None:
-    new = turn(100, agent="pi")
-    old = [turn(1, agent="pi", conversation="c1"), turn(2, agent="pi", conversation="c1"),
-           turn(3, agent="pi", conversation="c3"), turn(4, agent="vibe", conversation="c4"),
-           turn(5, agent="pi", conversation="c5", state=TurnState.FAILED),
-           turn(6, agent="pi", conversation="c6", model="m-lora")]  # fmt: skip
-    near = [turn(50, agent="pi", conversation="c50"), turn(51, agent="vibe", conversation="c51")]
-    found = elsewhere(new, [*old, *near], near, 8)
-    assert [one.id for one in found] == [3, 2]
-    assert [one.id for one in elsewhere(new, [*old, *near], near, 1)] == [3]
-    assert elsewhere(new, old, [turn(50, conversation="c1"), turn(51, conversation="c3")], 8) == []
+def test_older_turns_of_its_agent_that_begin_the_most_like_it() -> None:
+    new = turn(100, agent="pi", outline=[part("a"), part("b"), part("c")])
+    old = {
+        one.id: one
+        for one in (
+            turn(1, agent="pi", outline=[part("a"), part("b")]),
+            turn(2, agent="pi", outline=[part("a")]),
+            turn(3, agent="pi"),
+            turn(4, agent="pi", outline=[part("x")]),
+            turn(5, agent="pi", outline=[part("a"), part("b"), part("d")]),
+            turn(6, agent="vibe", outline=new.outline),
+            turn(7, agent="pi", model="m-lora", outline=new.outline),
+            turn(8, agent="pi", outline=new.outline),
+        )
+    }
+    rows = [replace(one, outline=[]) for one in old.values()]
+    assert [one.id for one in older(new, rows, [rows[7]], old.get)] == [5, 1, 2]
+    many = {i: turn(i, agent="pi", outline=new.outline) for i in range(1, 99)}
+    assert [one.id for one in older(new, many.values(), [many[98]], many.get)] == [97, 96, 95, 94]
 
 
 def test_one_that_was_never_read_is_compared_with_and_counts_for_nothing() -> None:

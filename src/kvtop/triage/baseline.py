@@ -14,11 +14,13 @@ from kvtop.triage.reuse import Earlier
 
 LOOKED_AT = 32
 """Turns that are looked back on."""
+OLDER, ALIKE = 200, 4
+"""Of so many turns of its agent before these so many more, where a turn begins a conversation."""
 _PROMPTS = frozenset({"tool", "system", "message", "prompt"})
 
 
-def before(turn: Captured, turns: Iterable[Captured], limit: int = LOOKED_AT) -> list[Captured]:
-    """The last turns before it of the same model on the same upstream, oldest first."""
+def before(turn: Captured, turns: Iterable[Captured], limit: int | None = None) -> list[Captured]:
+    """The turns before it of the same model on the same upstream, oldest first; the last `limit` of them."""
     found = [
         old
         for old in turns
@@ -27,21 +29,21 @@ def before(turn: Captured, turns: Iterable[Captured], limit: int = LOOKED_AT) ->
         and old.id != turn.id
         and _order(old) < _order(turn)
     ]
-    return sorted(found, key=_order)[-limit:] if limit > 0 else []
+    found.sort(key=_order)
+    return found if limit is None else found[-limit:]
 
 
-def elsewhere(turn: Captured, turns: Iterable[Captured], near: Iterable[Captured], limit: int) -> list[Captured]:
-    """Of older conversations of its agent the last turns, which hold what all of them begin with: of so many of those
-    that none of the `near` ones belongs to."""
-    known = {one.conversation for one in near}
-    found: list[Captured] = []
-    for old in sorted(before(turn, turns, 1 << 30), key=_order, reverse=True):
-        if len(found) >= limit:
-            break
-        if old.agent == turn.agent and old.conversation not in known and old.state is not TurnState.FAILED:
-            known.add(old.conversation)
-            found.append(old)
-    return found
+def older(
+    turn: Captured, rows: Iterable[Captured], near: Iterable[Captured], read: Callable[[int], Captured | None]
+) -> list[Captured]:
+    """Of its agent's turns before the `near` ones those whose prompts begin the most like its own, by their outlines,
+    which `read` gets; of equals the newest."""
+    known = {one.id for one in near}
+    its = [one for one in before(turn, rows) if one.agent == turn.agent and one.id not in known]
+    whole = [one for row in its[-OLDER:] if (one := read(row.id)) is not None]
+    heads = [(common_head(turn.outline, one.outline), _order(one), one) for one in whole]
+    best = sorted((head for head in heads if head[0]), key=lambda head: head[:2], reverse=True)
+    return [one for _, _, one in best[:ALIKE]]
 
 
 def has_prompt(turn: Captured) -> bool:

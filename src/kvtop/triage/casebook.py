@@ -38,9 +38,7 @@ LOOKED_AT = baseline.LOOKED_AT
 """Turns before one that may have left something in the cache for it."""
 OWN = 8
 """The last turns of its own conversation, however long ago."""
-ELSEWHERE = 8
-"""Older conversations of its agent that one which begins may share its head with."""
-COMPARED = LOOKED_AT + OWN + ELSEWHERE + 1
+COMPARED = LOOKED_AT + OWN + baseline.ALIKE + 1
 """Requests that are kept at hand: a verdict goes back to each of those before the turn several times, and to itself."""
 NEAREST = 4
 """Of a model that keeps all of its past only the prompts that are most alike decide; of others each may."""
@@ -137,7 +135,7 @@ class Casebook:
         rows = [row for row in rows if baseline.has_prompt(row)]
         near = baseline.before(turn, rows, LOOKED_AT)
         if turn.parent is None:
-            near += baseline.elsewhere(turn, rows, near, ELSEWHERE)
+            near += baseline.older(turn, rows, near, self._store.turn)
         if turn.conversation is not None:  # its own last turns may be longer ago
             own = self._store.turns(last=OWN, conversation=turn.conversation, before_id=turn.id)
             known = {row.id for row in near}
