@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says something of the machine, and nothing of the code.
-settings.register_profile("kvtop", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("kvtop", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile("kvtop")
 
