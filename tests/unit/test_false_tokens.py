@@ -72,6 +72,7 @@ class Backwards(WordServer):
 
 SAME = " ".join(f"rule{n}" for n in range(900))
 ASKED = {"old": f"{SAME} one", "new": f"{SAME} two and more"}
+HALF = {"old": SAME.replace("rule450 ", "one ", 1), "new": SAME.replace("rule450 ", "two ", 1)}
 APART = {"old": f"one {SAME}", "new": f"two {SAME}"}
 
 
@@ -81,6 +82,8 @@ APART = {"old": f"one {SAME}", "new": f"two {SAME}"}
         (ASKED, 768, Backwards(), True),
         (ASKED, 16, Backwards(), False),  # the cache does not contradict it
         (ASKED, 768, WordServer(), False),  # its tokens agree
+        (HALF, 768, Backwards(), True),
+        (HALF, 1_200, Backwards(), False),  # the texts are not the same for as long as that
         (APART, 768, WordServer(), False),  # the texts do not: another prompt left it there
         (ASKED, None, Backwards(), False),
     ],

@@ -5,12 +5,10 @@ from __future__ import annotations
 from kvtop.capture.turn import Captured, possible
 from kvtop.model.words import exact
 from kvtop.triage.differ import Divergence
+from kvtop.triage.ids import count
 from kvtop.triage.render import render
 from kvtop.triage.reuse import Expected
 from kvtop.triage.windows import common_head
-
-CHARS = 2
-"""A token has no fewer characters, by and large."""
 
 
 def doubt(found: Divergence, turn: Captured, expected: Expected | None, unit: int) -> str:
@@ -26,7 +24,8 @@ def doubt(found: Divergence, turn: Captured, expected: Expected | None, unit: in
     if cached - most < 2 * unit:
         return ""
     old, new = (render(one.prompt).text for one in found.sent)
-    if common_head(old, new) < CHARS * cached:
+    tokens = turn.prompt_tokens or count(found.counted[1].ids)
+    if common_head(old, new) * tokens < cached * len(new):  # by as many characters a token as this prompt has
         return ""
     return (
         f"the server's tokens are not believed: by them {exact(common)} tokens are the same, but {exact(cached)} came "
