@@ -79,6 +79,14 @@ def test_a_plain_text_goes_on_with_one_that_it_holds() -> None:
     assert not goes_on(compare(old, text(words(5, 1_500)))) and not goes_on(compare(text("hi"), text("X hi")))
 
 
+@pytest.mark.parametrize("closing", ["", " " + words(9, 40)])
+def test_two_plain_texts_with_one_preamble_are_two(closing: str) -> None:
+    """A labeller: the same instructions and examples before each document, and perhaps behind it."""
+    preamble = words(5, 3_000)
+    old, new = (text(f"{preamble} {words(n, 600)}{closing}") for n in (6, 7))
+    assert not may_go_on(old, new) and not goes_on(compare(old, new))
+
+
 def test_a_text_with_a_changed_part_is_held_and_half_of_one_is_not() -> None:
     assert holds(BIG, NOTE + BIG.replace(BIG[500:540], "other"))
     assert not holds(BIG, BIG[: len(BIG) // 2]) and holds("short", "a short one") and not holds("short", "none")

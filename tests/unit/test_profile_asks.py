@@ -152,6 +152,8 @@ def test_a_server_of_no_profile_is_named_by_its_process() -> None:
     row = stranger(VllmProcess(9, "api", command, 9000, "0.0.0.0", 5.0, tier_bytes=1 << 30), 9000)
     assert (row.name, row.stranger, row.pid, row.since) == ("process 9", True, 9, 5.0)
     assert (row.known.model, row.known.url, row.known.tier_bytes) == ("/m/qwen", "http://127.0.0.1:9000", 1 << 30)
+    two = stranger(VllmProcess(9, "api", (*command, "--data-parallel-size", "2"), 9000, tier_bytes=1 << 30), 9000)
+    assert two.known.tier_bytes == 2 << 30, "each engine has one of that size"
 
 
 def test_a_log_panel_has_this_start_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

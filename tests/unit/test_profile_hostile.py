@@ -360,6 +360,8 @@ def test_a_secret_in_a_command_that_is_left_out_is_not_written(tmp_path: Path) -
     text = made(lambda draft: unit.read(draft, line, None))
     assert "hunter2" not in text
     assert "systemd runs ExecStartPre: /bin/login --password *** --as me" in text
+    odd = made(lambda draft: unit.read(draft, f"{line}ExecStopPost=/bin/echo it's --token hunter2\n", None))
+    assert "systemd runs ExecStopPost, which cannot be told apart into words" in odd and "hunter2" not in odd
     (tmp_path / "start.sh").write_text("kill --token hunter2\ndocker rm --password=hunter2 x\nvllm serve m\n")
     text = made(lambda draft: script.read(draft, (tmp_path / "start.sh").read_text()))
     assert "hunter2" not in text

@@ -10,7 +10,7 @@ import pytest
 
 from kvtop.errors import UsageError
 from kvtop.profiles import shell
-from kvtop.profiles.launch import READY_TIMEOUT, VISIBLE, Launch, Secret, launch
+from kvtop.profiles.launch import READY_TIMEOUT, VISIBLE, Launch, Secret, asked, launch, port_is_told
 from kvtop.profiles.profile import Profile
 
 READY = {READY_TIMEOUT: "1800"}
@@ -184,3 +184,11 @@ def test_a_secret_that_was_typed_is_not_in_the_line() -> None:
     line = shell.line(made)
     assert "madeup" not in line and "hf_x" not in line and "pw" not in line
     assert "--api-key '***'" in line
+
+
+@pytest.mark.parametrize("published", ["9000:8000", "8000:8000", "127.0.0.1:8000:8000/tcp"])
+def test_a_port_that_is_published_is_told(published: str) -> None:
+    raw = {"runner": "compose", "compose": {"files": ["c.yaml"], "service": "s"}}
+    options = {"docker": {"options": ["-p", published]}}
+    assert not port_is_told(msgspec.convert(raw, Profile), asked(()))
+    assert port_is_told(msgspec.convert(raw | options, Profile), asked(()))

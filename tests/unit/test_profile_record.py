@@ -123,8 +123,27 @@ def test_what_outlived_server_and_keeper_can_be_stopped(program) -> None:  # typ
     ended = client.stop("x", "a test")
     assert (ended.state, ended.family, ended.sidecars) == ("stopped", [], [])
     assert not worker.lives and not sidecar.lives
+    assert ended.why.endswith("its keeper was gone"), "how it ended, less what is ended now"
     with pytest.raises(KvtopError, match="x does not run"):
         client.stop("x", "a test")
+
+
+def test_a_number_of_an_earlier_boot_means_nobodys_session() -> None:
+    """The machine was started anew since: who is in a session of that number is not the server's."""
+    leader = subprocess.Popen(
+        ["sh", "-c", "sleep 60 >&- & echo $!; read end"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert leader.stdout is not None
+    left, born = Who.of(int(leader.stdout.readline())), Who.of(leader.pid)
+    leader.communicate("\n")
+    assert left is not None and born is not None
+    try:
+        assert family.look(born) == [left], "of this boot it is what the leader left"
+        old = Who(born.pid, f"another-boot/{born.birth.partition('/')[2]}")
+        assert family.look(old) == [] and family.look(old, [left]) == [left]
+    finally:
+        os.kill(left.pid, signal.SIGKILL)
 
 
 def test_a_stop_leaves_what_another_kvtop_started_anew_alone(program) -> None:  # type: ignore[no-untyped-def]

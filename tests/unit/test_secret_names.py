@@ -26,6 +26,7 @@ SECRET = [
     ),
     *("PASSWORD1", "DB_PASSWD", "MYSQL_PWD", "DB_PASS", "PASSPHRASE", "GPG_PASSPHRASE", "COOKIE", "SESSION_COOKIE"),
     *("MY_AUTH", "REDIS_AUTH", "AUTH_HEADER", "auth", "Authorization", "JWT", "credentials", "VAULT_SECRET_ID"),
+    *("AUDIO_API_TOKEN", "IMAGE_AUTH_TOKEN"),
     *("api_tokens", "--ssl-keyfile-password", "--kv-transfer-config.extra.auth_token", "dbPassword", "signature"),
 ]
 NONE = [
@@ -48,6 +49,7 @@ NONE = [
         "keyboard",
         "pass_config",
     ),
+    *("speculative_token_tree", "draft_token_tree"),
     *("MONKEY", "num-pass", "x.max_num_token", "", "...", "USE_AUTH", "CUDA_VISIBLE_DEVICES"),
 ]
 
@@ -82,6 +84,9 @@ def test_of_vllms_own_flags_two_hold_a_secret() -> None:
         ("-----BEGIN PRIVATE KEY-----\ngeheim", "***"),
         ("curl --user u:geheim http://x", "curl --user *** http://x"),
         ("/usr/bin/curl -uu:geheim http://x", "/usr/bin/curl -u*** http://x"),
+        ("--env=HF_TOKEN=-geheim", "--env=HF_TOKEN=***"),
+        ("--env=API_KEY=abc=-geheim", "--env=API_KEY=***"),
+        ('--env=VLLM_API_KEY="-geheim" img', "--env=VLLM_API_KEY=*** img"),
         ("sshpass -p geheim ssh h", "sshpass -p *** ssh h"),
         ("docker login -u u -p geheim", "docker login -u u -p ***"),
         ("docker run -p 80:80 --user 1000:1000 img", "docker run -p 80:80 --user 1000:1000 img"),

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -151,8 +152,16 @@ def _judge(store: Store) -> Callable[[Captured], bool | None]:
     wanted = config.load().settings.thresholds
     limits = Thresholds(wanted.slow_factor, wanted.slow_extra_s, wanted.slow_ttft_s)
 
+    ahead: deque[Captured] = deque()
+    """Newest first: the next turn's are nearly the same ones."""
+
     def rate(turn: Captured) -> float | None:
-        return usual_rate(turn, store.turns(last=RATED, before_id=turn.id))
+        while ahead and ahead[0].id >= turn.id:
+            ahead.popleft()
+        if len(ahead) < RATED:
+            ahead.clear()
+            ahead.extend(store.turns(last=5 * RATED, before_id=turn.id))
+        return usual_rate(turn, islice(ahead, RATED))
 
     def before(turn: Captured) -> int | None:
         if turn.parent is None or turn.relation not in CONTINUES:

@@ -28,8 +28,8 @@ ABSENT_S = 5.0
 READ_S = 5.0
 PAGE = 500
 """Turns that are read at once, so that the screen can be drawn between two pages."""
-AT_ONCE = 1_000
-"""Turns that are worked out at once, on the loop: about 30 ms."""
+AT_ONCE = 200
+"""Turns that are worked out at once, on the loop: about 30 ms, were all of them slow."""
 AGAIN = 32
 """So many of the newest turns are read anew with every change: the counters complete some after their end."""
 ANEW_S = 5.0

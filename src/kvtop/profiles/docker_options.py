@@ -25,8 +25,8 @@ def mount(volume: Mapping[str, object]) -> str:
     return ",".join(f"{key}={volume[key]}" for key in ("type", "source", "target") if key in volume)
 
 
-def published_at(options: Sequence[str], port: int) -> int:
-    """The port of this machine at which a container's port is, by `-p HOST:CONTAINER`; the same where none is told."""
+def published_at(options: Sequence[str], port: int) -> int | None:
+    """The port of this machine at which a container's port is, by `-p HOST:CONTAINER`; None: that is not told."""
     for flag, value in pairs(options):
         if flag not in ("-p", "--publish"):
             continue
@@ -34,4 +34,4 @@ def published_at(options: Sequence[str], port: int) -> int:
         outer = outer.rpartition(":")[2]
         if inner == str(port) and outer.isdecimal() and len(outer) < 6 and 0 < int(outer) < 65536:
             return int(outer)
-    return port
+    return None

@@ -129,7 +129,7 @@ def port_is_told(profile: Profile, flags: Flags) -> bool:
         return True
     unread = flags.config is not None and not any(one.from_file for one in flags.given)
     own = profile.runner in ("compose", "systemd") and not flags.words
-    return not unread and not (own and published_at(profile.docker.options, VLLM_PORT) == VLLM_PORT)
+    return not unread and not (own and published_at(profile.docker.options, VLLM_PORT) is None)
 
 
 def compact(value: Any) -> str:
@@ -213,7 +213,7 @@ def _address(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[int, 
             raise UsageError(f"profile {printable(name, 100)}: {key}: {error.what}", error.fix) from None
         return place.port, place.host
     if profile.runner in ("docker", "compose"):
-        return published_at(profile.docker.options, port), _LOOPBACK
+        return published_at(profile.docker.options, port) or port, _LOOPBACK
     return port, _LOOPBACK if host in _EVERYWHERE else host
 
 

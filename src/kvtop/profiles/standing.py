@@ -136,11 +136,12 @@ def standing(profiles: Sequence[Known], processes: Sequence[VllmProcess]) -> lis
 def stranger(process: VllmProcess, port: int | None) -> Standing:
     """A server that kvtop did not start, and that runs what no profile says."""
     words = behind_serve(process.command)
-    model = asked(words).model if words is not None else None
+    flags = asked(words) if words is not None else None
+    model = flags.model if flags is not None else None
     host = process.host if process.host not in (None, "0.0.0.0", "::", "") else "127.0.0.1"
     known = Known(
         f"process {process.pid}", Path(), model=shown(model or "", 300), port=port, host=host or "127.0.0.1",
-        tier_bytes=process.tier_bytes,
+        tier_bytes=None if process.tier_bytes is None else process.tier_bytes * (flags.engines() if flags else 1),
     )  # fmt: skip
     return Standing(known, "foreign", process.pid, process.started_at)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
 
 def birth(pid: int) -> str | None:
     """The boot, and the clock ticks from it to the process's start; None where no such process lives.
@@ -12,7 +14,7 @@ def birth(pid: int) -> str | None:
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = _BOOT.read_text(encoding="ascii").strip()
         fields = stat.rpartition(")")[2].split()  # the program's name may hold anything
         state, ticks = fields[0], fields[19]
     except (OSError, IndexError):
@@ -23,3 +25,11 @@ def birth(pid: int) -> str | None:
 def lives(pid: int, born: str) -> bool:
     """The process of that number and birth runs; never one whose birth nobody noted."""
     return bool(born) and birth(pid) == born
+
+
+def of_this_boot(born: str) -> bool:
+    """Numbers of an earlier boot mean nothing any more."""
+    try:
+        return born.partition("/")[0] == _BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        return False

@@ -94,7 +94,8 @@ def _walked(words: Sequence[str], inner: Callable[[str], str]) -> list[str]:
     own: tuple[str, ...] = ()
     for whole in words:
         found = _IN_FRONT.match(whole)
-        front = found[0] if found and not names_secret(found[0].partition("=")[0]) else ""
+        named = found and any(names_secret(part.strip("\"'(")) for part in found[0].split("="))
+        front = found[0] if found and not named else ""
         word = whole[len(front) :]
         front = inner(front)
         flag, equals, value = word.partition("=")

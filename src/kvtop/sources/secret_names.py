@@ -25,7 +25,7 @@ _OFF = re.compile("disabled?|enable")
 """The same within it."""
 _OF_TOKENS = re.compile(
     "num|max|min|batched|scheduled|queued|long|prefill|decode|special|skip|add|eos|bos|pad|unk|sep|cls|mask|image|audio"
-    "|video|start|end|think|thinking|reasoning|per|first|last|next|stop|tool|draft|spec|prompt|completion|text"
+    "|video|start|end|think|thinking|reasoning|per|first|last|next|stop|tool|draft|spec|prompt|completion|text|speculative|tree"
 )
 """Words beside `token` where it is a piece of a prompt."""
 _OF_KEYS = re.compile("public|cache|sort|primary|foreign|partition|hash|block|group|index|(?:mon|don|tur|hot)key")
@@ -62,7 +62,7 @@ def _tells(last: str, before: Sequence[str]) -> bool:
     if last == "tokens":
         return _any(_GIVEN, before)
     if last.endswith("token") or "token" in before:
-        return not _any(_OF_TOKENS, (*before, last))
+        return _any(_GIVEN, before) or not _any(_OF_TOKENS, (*before, last))
     return last in ("auth", "sig", "signature") or ("auth" in before and _BEHIND_AUTH.fullmatch(last) is not None)
 
 

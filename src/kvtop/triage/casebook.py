@@ -327,7 +327,7 @@ class Casebook:
         return (await self.counted(turn)).ids
 
     def _rate(self, turn: Captured) -> float | None:
-        """Prompt tokens a second by the turns before this one, whenever it is asked; else of the server now."""
+        """Prompt tokens a second by the turns before this one, whenever it is asked; else by itself; else as now."""
         if (known := self._rates.get(turn.id)) is None:
             rows = self._store.turns(last=RATED, before_id=turn.id)
             known = self._rates[turn.id] = usual_rate(turn, rows) or self._known.rate

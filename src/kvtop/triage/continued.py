@@ -79,8 +79,12 @@ def broken_off(
 
 
 def _grown(old: Prompt, new: Prompt) -> bool:
+    """The end of the old text stands in the new one, with more behind it: two that only begin alike, with the same
+    instructions, end in other words, or in the same last ones."""
     one, other = ("".join(map(text_of, prompt.messages)) for prompt in (old, new))
-    return len(one) >= KNOWN_AGAIN and holds(one, other)
+    end = one[-2 * PROBE :]
+    at = other.rfind(end)
+    return len(one) >= KNOWN_AGAIN and at >= 0 and bool(other[at + len(end) :].strip()) and holds(one, other)
 
 
 def _said(message: dict[str, Any]) -> str:

@@ -240,7 +240,7 @@ def _read_slowly(seen: Seen) -> bool:
 
 
 def _slow_reading(seen: Seen) -> Why | None:
-    """It read no more than it had to, at less than half of the usual rate."""
+    """It read no more than it had to, `SLOWER` times slower than usual."""
     new, took, rate = seen.turn.new_tokens, reading_s(seen.turn, None), seen.rate
     if not new or not took or not rate or not _read_slowly(seen):
         return None

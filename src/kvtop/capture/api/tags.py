@@ -64,6 +64,8 @@ def without(text: str) -> str:
 
 def outside(text: str) -> str:
     """What stands in none of its blocks."""
+    if "</" not in text or len(text) > MOST_CHARS:
+        return text  # and is not remembered
     out, at = [], 0
     for block in blocks(text):
         out.append(text[at : block.start])

@@ -118,7 +118,7 @@ def _from_tool(seen: Seen, want: _Want, follow: bool) -> int | None:
     try:
         past: deque[str] = deque(maxlen=_MOST)
         until = time.monotonic() + _PAST_S
-        while (left := until - time.monotonic()) > 0 and (data := tail.wait(min(left, _SILENT_S))):
+        while want.count and (left := until - time.monotonic()) > 0 and (data := tail.wait(min(left, _SILENT_S))):
             past.extend(lines.feed(data))
         _show_last(want, past)
         while data := tail.wait():

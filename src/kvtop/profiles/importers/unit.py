@@ -156,7 +156,11 @@ class _Unit:
         """What systemd does around it: that is its own, and told."""
         for key in ("ExecStartPre", "ExecStartPost", "ExecStop", "ExecStopPost"):
             for value, line in self._of(key):
-                words = _split(self._specified(value), line)
+                try:
+                    words = _split(self._specified(value), line)
+                except Refused:  # it is systemd's, and no part of the profile
+                    self._draft.note(f"systemd runs {key}, which cannot be told apart into words")
+                    continue
                 self._draft.note(f"systemd runs {key}: {command_text(words if holds_secret(words) else value, 100)}")
         for value, _ in self._of("TimeoutStartSec"):
             seconds = _seconds(value)

@@ -78,6 +78,9 @@ def startable(chosen: Chosen) -> None:
     seen = look.look(chosen.name)
     if seen.state in ("starting", "running", "stopping"):
         raise KvtopError(f"{name} is {seen.state} already{seen.where}", f"kvtop profile stop {name}")
+    if seen.record is not None and (left := [who.pid for who in seen.record.family if who.lives]):
+        what = f"{len(left)} process{'es' if len(left) > 1 else ''} of {name}'s last start live still"
+        raise KvtopError(f"{what}: {', '.join(map(str, left[:5]))}", f"kvtop profile stop {name} ends them")
 
 
 def _keeper_log() -> Path:
@@ -208,6 +211,7 @@ def _alone(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
 def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     runner = runner_of(state)
     record.asked(state.name)  # its keeper will not read it any more
+    failed = look.less_left(state.why) if state.state == "failed" else ""
     state.state, state.ask = "stopping", Ask(by, time.time())
     _written(state)
     try:
@@ -219,7 +223,8 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     state.notes += aftermath.left_over(state, pause)
     look.owe(state)
     state.state, state.ended_at = "stopped", time.time()
-    state.why = record.cut_short(state)
+    # Of one that had ended by itself, and left something behind, how it ended stays told.
+    state.why = failed or record.cut_short(state)
     state.family = [who for who in state.family if who.lives]
     unwritten = _written(state)
     if unwritten:

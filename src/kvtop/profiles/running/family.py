@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from kvtop.profiles.running.record import Who
-from kvtop.sources.births import birth
+from kvtop.sources.births import birth, of_this_boot
 from kvtop.sources.processes import UNTOLD
 
 WORKERS_S = 5.0
@@ -55,8 +55,8 @@ def look(server: Who, known: Iterable[Who] = (), *, session: bool = True) -> lis
     found: dict[int, Who] = {who.pid: who for who in known if who.lives}
     if server.lives:
         found[server.pid] = server
-    elif birth(server.pid) is not None:
-        return list(found.values())  # another process has its number, so nobody is left in its session
+    elif birth(server.pid) is not None or not of_this_boot(server.birth):
+        return list(found.values())  # its number is another process's now, or was: who is in that session is not its
     children: dict[int, list[int]] = {}
     members: list[int] = []
     for pid in _pids():

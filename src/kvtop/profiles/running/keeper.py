@@ -118,7 +118,9 @@ class Keeper:
         record.write(state)
         self._tell_started()
         env = environment(order.launch, order.base)
-        end_sidecars(state, self.pause)  # of the last start, where they outlived its keeper: they hold their ports
+        # Of the last start, where they outlived its keeper: they hold their ports. Long ago a number meant another one.
+        state.sidecars = [who for who in state.sidecars if who.lives]
+        end_sidecars(state, self.pause)
         if self._profile.start.before or self._profile.sidecar:
             self._progress.begin(progress.BEFORE, time.time())
             self.save()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import time
 from dataclasses import dataclass
 
@@ -93,6 +94,11 @@ def _finish(state: Record) -> None:
         state.why = "; ".join(filter(None, (state.why, f"{many} still: {ends}")))
     state.ended_at = time.time()
     owe(state)
+
+
+def less_left(why: str) -> str:
+    """The same once what lived on was ended."""
+    return re.sub(r"(?:; )?\d+ of its processes lives? still: .*$", "", why, flags=re.DOTALL)
 
 
 def owe(state: Record) -> None:

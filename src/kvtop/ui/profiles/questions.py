@@ -75,11 +75,6 @@ def start(new: Standing, report: Report) -> list[str]:
     return _warned(f"start {_name(new.name, _NAME_CELLS[0])}", lambda n: f"start {_name(new.name, n)}", report)
 
 
-def server(row: Standing, requests: int | None) -> str:
-    """`qwen27 (pid 41233, 2 requests running)`."""
-    return _server(row, requests, _NAME_CELLS[0])
-
-
 def _warned(first: str, shorter: Callable[[int], str], report: Report) -> list[str]:
     asks = report.asks()
     many = f"{len(asks)} warning{'' if len(asks) == 1 else 's'}"

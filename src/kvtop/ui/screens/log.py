@@ -229,6 +229,8 @@ class LogScreen(Screen[None]):
                 self.app.notify(f"The search took longer than {READ_S:g} s.", severity="warning", markup=False)
                 self._redraw()
                 return
+        if not go and text != lines.found:
+            return  # something else is looked for by now
         self.matches = found
         if go:
             self._mark(text)

@@ -65,6 +65,7 @@ class ProfilesScreen(Page):
         self.question: Question | None = None
         self.deeds = Deeds(profiles, self._say, self._ask, begun=begun, requests=requests, key=keymap.shown)
         self._path = ""
+        self._editing = False
         """What was typed to be imported, where that did not work."""
         self._drawn_of: object = None
 
@@ -231,10 +232,13 @@ class ProfilesScreen(Page):
         row = self._with_file()
         if row is None:
             return
+        if self._editing:
+            return  # keys that were typed before it had the terminal
         command = editor()
         if command is None:
             self._say("there is no editor: set EDITOR to one", "warn")
             return
+        self._editing = True
         self.run_worker(self._edit(command, row.known.file), name="editor", exit_on_error=False)
 
     async def _edit(self, command: list[str], file: Path) -> None:
@@ -246,6 +250,8 @@ class ProfilesScreen(Page):
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
             self._say(f"{safe(command[0])} cannot be run: {safe(why)}", "bad")
+        finally:
+            self._editing = False
         self.profiles.look_soon()
 
     def action_import_profile(self) -> None:

@@ -114,10 +114,11 @@ class Container(Runner):
         super().look()
 
     def lives(self) -> bool:
-        if not self.record.container and self.record.state == "starting":
-            self._take_half_made(self.record.argv)  # its keeper was killed in the middle of the start
         try:
-            found = self.inspect()
+            found = self.inspect() if self.record.container else None
+            if self.record.state == "starting" and self.record.server is None and not self._is_of_this_start(found):
+                self._take_half_made(self.record.argv)  # its keeper was killed in the middle of the start
+                found = self.inspect() if self.record.container else None
         except Failed:
             return True  # it cannot be asked now; that says nothing of the container
         return found is not None and found.state.running
@@ -217,12 +218,14 @@ class Container(Runner):
         ids = self._run([*self.record.program, "ps", "-a", "-q", self.record.service]).out.split()
         return ids[0] if ids and _ID.match(ids[0]) else ""
 
+    def _is_of_this_start(self, found: Inspected | None) -> bool:
+        return found is not None and found.begun_since(self.record.started_at)
+
     def _take_half_made(self, argv: Sequence[str]) -> None:
         """A container that this start made, though its tool could not say so."""
         with contextlib.suppress(Failed):
             self.record.container = self._of_service() if self.record.runner == "compose" else self._named(argv)
-        found = self._found()
-        if found is None or not found.begun_since(self.record.started_at):
+        if not self._is_of_this_start(self._found()):
             self.record.container = ""  # somebody else's, which was there before
 
     def _logs(self) -> list[str]:
