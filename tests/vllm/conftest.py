@@ -51,10 +51,24 @@ def plain(serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Se
 
 
 @pytest.fixture(scope="session")
-def offload(serving: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
-    """One with a tier in host memory, which several modules share."""
-    with serving("offload") as running:
-        yield running
+def _offload(installed: None) -> Iterator[list[Server]]:
+    """The one that `offload` started last; stopped at the end."""
+    yield (started := [])
+    if started:
+        manage("stop", "offload", check=False)
+
+
+@pytest.fixture(scope="module")
+def offload(_offload: list[Server]) -> Server:
+    """One with a tier in host memory, which several modules share. A module between them that starts one of that name
+    with other flags has stopped it."""
+    if not any(row["pid"] == one.pid for row in status()["servers"] for one in _offload):
+        manage("stop", "offload", check=False)
+        manage("start", "offload")
+        manage("wait", "offload")
+        (row,) = (row for row in status()["servers"] if row["name"] == "offload")
+        _offload[:] = [Server(row["url"], row["pid"])]
+    return _offload[0]
 
 
 @pytest.fixture(scope="module")
