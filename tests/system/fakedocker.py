@@ -74,14 +74,18 @@ def make(name: str, command: list[str], ports: list[str], env: dict[str, str]) -
         "open(sys.argv[1]+'.code','w').write(str(r if r>=0 else 128-r))\n"
     )
     base = str(STATE / id)
-    subprocess.Popen(
-        [sys.executable, "-c", code, base, *command],
-        env=env,
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    between = os.fork()
+    if not between:  # a container is the daemon's, and no descendant of the tool that asks for it
+        subprocess.Popen(
+            [sys.executable, "-c", code, base, *command],
+            env=env,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os._exit(0)
+    os.waitpid(between, 0)
     while not Path(f"{base}.pid").exists() or not Path(f"{base}.pid").read_text():
         time.sleep(0.005)
     made = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + ".123456789Z"

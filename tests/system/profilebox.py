@@ -24,6 +24,8 @@ HERE = Path(__file__).parent
 LOGS = HERE.parent / "fixtures" / "profile-logs"
 MARK = "KVTOP_TEST_BOX"
 LIMIT_S = 30.0
+PYTHON = sys.executable
+"""Also for tests that give keepers another one."""
 
 
 def free_port() -> int:
@@ -57,7 +59,7 @@ class Box:
         port = port or free_port()
         told = {f"STANDIN_{key.upper()}": value for key, value in env.items()}
         serve = ("/models/tiny", "--port", str(port), *words)
-        argv = (sys.executable, str(self.program), "serve", *serve)
+        argv = (PYTHON, str(self.program), "serve", *serve)
         launch = Launch(argv=argv, serve=serve, set=told, unset=unset, secrets=secrets or {}, port=port)
         made = msgspec.convert(profile or {}, Profile)
         return Chosen(name, f"{self.home}/{name}.toml", made, launch, ["tiny"])

@@ -8,6 +8,7 @@ STANDIN_NEVER      is never ready
 STANDIN_EXIT       `CODE` when it has answered /v1/models for the first time and STANDIN_DIE exists
 STANDIN_DEAF       ignores SIGINT and SIGTERM
 STANDIN_STRAY      leaves a process behind, in a session of its own, that ignores signals
+STANDIN_LATE       leaves such a process behind at the moment of its own end
 STANDIN_WORKER     has a worker in its own session that outlives it
 STANDIN_TIER       maps a file in /dev/shm of that name and does not remove it
 STANDIN_SPAM       when ready, writes so many bytes to its output, in lines
@@ -61,6 +62,12 @@ def print_log() -> None:
         time.sleep(pause)
 
 
+def end(code: int) -> None:
+    if os.environ.get("STANDIN_LATE"):
+        subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True)
+    os._exit(code)
+
+
 def main() -> None:
     env = os.environ
     if env.get("STANDIN_DEAF"):
@@ -68,7 +75,7 @@ def main() -> None:
             signal.signal(number, signal.SIG_IGN)
     else:
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: os._exit(0))
+            signal.signal(number, lambda *_: end(0))
     if env.get("STANDIN_STRAY"):
         subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True)
     if env.get("STANDIN_WORKER"):
@@ -81,7 +88,7 @@ def main() -> None:
         print(f"(Worker pid=1) INFO 11-30 12:00:00 [x.py:1] Created mmap file /dev/shm/{tier} (0.0 GB)", flush=True)
     print_log()
     if env.get("STANDIN_FAIL"):
-        os._exit(int(env["STANDIN_FAIL"]))
+        end(int(env["STANDIN_FAIL"]))
     while env.get("STANDIN_FLOOD"):
         os.write(1, (b"x" * 99 + b"\n") * 600)
         time.sleep(0.001)
@@ -106,7 +113,7 @@ def main() -> None:
                 "shutting down client.",
                 flush=True,
             )
-            os._exit(int(env.get("STANDIN_EXIT", "0")))
+            end(int(env.get("STANDIN_EXIT", "0")))
         assert held is None or held.size()
 
 

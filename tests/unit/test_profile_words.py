@@ -17,6 +17,7 @@ from kvtop.profiles.launch import READY_TIMEOUT, launch
 from kvtop.profiles.secret import holds_secret
 from kvtop.profiles.text import to_toml
 from kvtop.profiles.vocabulary import vllm_0_32
+from kvtop.sources.processes import ASKS
 
 
 def imported(*words: str) -> Imported:
@@ -26,7 +27,7 @@ def imported(*words: str) -> Imported:
 
 
 LONG = vllm_0_32().long_names()
-NAMES = st.sampled_from([name[2:] for name in LONG])
+NAMES = st.sampled_from([name[2:] for name in LONG if name not in ASKS])
 """Of a real vLLM: one that argparse does not know is no flag to it where a blank stands in its word."""
 KNOWN = st.sampled_from(["port", "host", "served-model-name", "served_model_name", "config", "kv_transfer_config"])
 VALUES = TEXTS | st.integers(-5, 99999).map(str) | TABLES.map(json.dumps) | st.just('{"a": null}')
@@ -97,6 +98,7 @@ def test_a_shell_s_text_is_read() -> None:
     [
         ([], "there is no command"),
         (["ls", "-l"], "there is no `vllm serve` in this command line"),
+        (["vllm", "serve", "m", "--help"], "with --help this command line starts no server"),
         (["vllm", "bench", "serve"], "there is no `vllm serve` in this command line"),
         (["env", "-i", "vllm", "serve"], "env -i empties the environment: a profile cannot"),
         (["docker", "ps"], "`docker ps` starts no container"),

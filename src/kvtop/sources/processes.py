@@ -49,7 +49,7 @@ class Processes:
     """See `taps.tap_ways`."""
 
 
-_ASKS = ("--help", "-h", "--version", "-v")
+ASKS = ("--help", "-h", "--version", "-v")
 """With one of these a server says something and ends, as where `check` asks it for its flags."""
 
 
@@ -61,7 +61,7 @@ def role(command: Sequence[str]) -> str | None:
         if command[0].startswith(title):
             return name
     program, rest = program_of(command)
-    if any(word.partition("=")[0] in _ASKS for word in rest):
+    if any(word.partition("=")[0] in ASKS for word in rest):
         return None
     if program in ENTRIES:
         return "api" if rest[:1] == ["serve"] else None

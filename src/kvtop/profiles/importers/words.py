@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, short_enough
-from kvtop.sources.processes import program_of, role
+from kvtop.sources.processes import ASKS, program_of, role
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _DROPPED = {"exec": "", "command": "", "nohup": "kvtop starts it apart from the terminal", "setsid": "", "time": ""}
@@ -111,6 +111,8 @@ def _server(draft: Draft, words: list[str]) -> None:
         else:
             wrap.append(rest[0])
             rest = rest[1:]
+    if not rest and (asks := next((word for word in words if word in ASKS), "")):
+        raise Refused(f"with {asks} this command line starts no server", f"give the words without {asks}")
     if not rest:
         raise Refused("there is no `vllm serve` in this command line", "give the words that start vLLM, all of them")
     draft.take_outer()

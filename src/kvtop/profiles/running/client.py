@@ -20,7 +20,7 @@ from kvtop.errors import KvtopError, printable
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import aftermath, family, look, progress, record
-from kvtop.profiles.running.helpers import AFTER_S, SIDECAR_STOP_S, after_stop, end_sidecars
+from kvtop.profiles.running.helpers import AFTER_S, SIDECAR_STOP_S, after_stop, end_sidecars, end_step
 from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.order import Order, environment
@@ -213,12 +213,14 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     record.asked(state.name)  # its keeper will not read it any more
     failed = look.less_left(state.why) if state.state == "failed" else ""
     state.state, state.ask = "stopping", Ask(by, time.time())
+    state.notes = []
     _written(state)
+    end_step(state, pause)
     try:
         done = runner.end(state.stop_wait_s, pause, time.monotonic)
     except (Failed, OSError) as error:
         raise KvtopError(f"{printable(state.name, 80)} does not end: {error}") from None
-    state.notes = aftermath.told(done)
+    state.notes += aftermath.told(done)
     end_sidecars(state, pause)
     state.notes += aftermath.left_over(state, pause)
     look.owe(state)

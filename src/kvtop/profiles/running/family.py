@@ -1,6 +1,7 @@
 """Which processes are a server's, and signals that reach them and nobody else.
 
-A server has a session of its own. What left that session is known by having been its descendant when it was looked at.
+A server has a session of its own. What left that session is known by having been its descendant when it was looked at,
+or by coming to its keeper when it loses its parent (`orphans`).
 Each is told by number and birth, so that one which took over a number is never touched.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,25 +48,34 @@ class End:
     """Processes that live still."""
 
 
-def look(server: Who, known: Iterable[Who] = (), *, session: bool = True) -> list[Who]:
+def look(
+    server: Who, known: Iterable[Who] = (), *, session: bool = True, own: Collection[int] | None = None
+) -> list[Who]:
     """The server's living processes: itself, its session, its descendants, and those of `known` that live.
 
-    Not `session`: it has none of its own.
+    Not `session`: it has none of its own. `own`: the children that this process started itself; all others came to it
+    as orphans and are the server's, unless they are of a session of `own`. None: orphans do not come here.
     """
     found: dict[int, Who] = {who.pid: who for who in known if who.lives}
     if server.lives:
         found[server.pid] = server
-    elif birth(server.pid) is not None or not of_this_boot(server.birth):
-        return list(found.values())  # its number is another process's now, or was: who is in that session is not its
+    # Is its number another process's now, or was it, then who is in that session is not its.
+    numbered = server.pid in found or (birth(server.pid) is None and of_this_boot(server.birth))
+    if not numbered and own is None:
+        return list(found.values())
     children: dict[int, list[int]] = {}
-    members: list[int] = []
+    ways = [*found]
     for pid in _pids():
-        facts = _parent_and_session(pid)
-        if facts is not None:
-            children.setdefault(facts[0], []).append(pid)
-            if session and facts[1] == server.pid:
-                members.append(pid)
-    ways = [server.pid, *found, *members]
+        if (facts := _parent_and_session(pid)) is None:
+            continue
+        children.setdefault(facts[0], []).append(pid)
+        if numbered and session and facts[1] == server.pid:
+            ways.append(pid)
+        elif own is not None and facts[0] == os.getpid() and not {pid, facts[1]} & {*own}:
+            ways.append(pid)
+            _reap(pid)
+    if numbered:
+        ways.append(server.pid)
     seen: set[int] = set()
     while ways:
         pid = ways.pop()
@@ -76,6 +86,12 @@ def look(server: Who, known: Iterable[Who] = (), *, session: bool = True) -> lis
         if pid not in found and (who := Who.of(pid)) is not None and pid != server.pid:
             found[pid] = who
     return sorted(found.values(), key=lambda who: who.pid)
+
+
+def _reap(pid: int) -> None:
+    """Take notice of the end of an orphan that came to this process: nobody else can."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
 
 
 def _tracks(pid: int) -> bool:
@@ -127,16 +143,17 @@ def end(
     *,
     gently: bool = True,
     session: bool = True,
+    own: Collection[int] | None = None,
     politely: bool = False,
 ) -> End:
     """One SIGINT to the server, `wait_s` for its end, SIGKILL to whatever of it is there then.
 
     No second signal: while a stream is open the web server ignores it. Not `gently`: killed at once. `politely`:
-    SIGTERM to all of them instead, as any program takes it.
+    SIGTERM to all of them instead, as any program takes it. The rest as in `look`.
     """
 
     def see(known: Iterable[Who]) -> list[Who]:
-        return look(server, known, session=session)
+        return look(server, known, session=session, own=own)
 
     began = clock()
     done = End()

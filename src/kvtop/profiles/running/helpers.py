@@ -15,6 +15,7 @@ from kvtop.profiles.running import family, logs, tools
 from kvtop.profiles.running.asking import get
 from kvtop.profiles.running.family import Pause
 from kvtop.profiles.running.record import Record, Who
+from kvtop.profiles.running.spawn import Known, as_step, spawn
 from kvtop.profiles.running.tools import Failed
 from kvtop.profiles.secret import shown
 
@@ -46,7 +47,8 @@ class Helpers:
         for number, command in enumerate(commands, 1):
             which = f"pre-start command {number} of {len(commands)}"
             left = max(0.1, until - time.monotonic())
-            done = tools.run(command, env=env, cwd=cwd, timeout_s=left, pause=pause, output=log)
+            known = as_step(self._state, self._save)
+            done = tools.run(command, env=env, cwd=cwd, timeout_s=left, pause=pause, output=log, known=known)
             if done.code:
                 raise Failed(f"{which} failed with exit code {done.code}")
         for sidecar in self._profile.sidecar:
@@ -60,7 +62,8 @@ class Helpers:
             child.poll()
             os.close(fd)
         self._running = []
-        self._state.notes += after_stop(self._profile.start.after_stop, self._env, self._cwd, log, pause)
+        known = as_step(self._state, self._save)
+        self._state.notes += after_stop(self._profile.start.after_stop, self._env, self._cwd, log, pause, known=known)
 
     def rotate(self) -> None:
         """Keep the sidecars' logs small."""
@@ -73,21 +76,22 @@ class Helpers:
         path = logs.default(self._name, sidecar.name)
         fd = logs.open_log(path, self._profile.log.max_bytes)
         try:
-            child = subprocess.Popen(
+            child = spawn(
                 sidecar.command,
+                self._known,
                 shell=isinstance(sidecar.command, str),
-                stdin=subprocess.DEVNULL,
                 stdout=fd,
                 stderr=fd,
                 env=dict(env),
                 cwd=cwd,
-                start_new_session=True,
             )
         except (OSError, ValueError) as error:
             os.close(fd)
             raise Failed(f"the sidecar {name} cannot be run: {getattr(error, 'strerror', None) or error}") from None
         self._running.append((child, path, fd))
-        if who := Who.of(child.pid):
+
+    def _known(self, who: Who | None) -> None:
+        if who is not None:
             self._state.sidecars.append(who)
             self._save()
 
@@ -104,6 +108,17 @@ class Helpers:
             pause(_POLL_S)
 
 
+def end_step(state: Record, pause: Pause) -> None:
+    """End the command that a keeper was at which is gone now, with its session. One that does not end is noted."""
+    if state.step is not None:
+        try:
+            left = family.end(state.step, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True).left
+        except PermissionError:
+            left = [state.step.pid]
+        state.notes += [f"a command of its start does not end: process {pid}" for pid in left]
+        state.step = None
+
+
 def end_sidecars(state: Record, pause: Pause) -> None:
     """End them, the last one first, with what they left in their sessions. One that does not end is noted."""
     for who in reversed(state.sidecars):
@@ -116,14 +131,21 @@ def end_sidecars(state: Record, pause: Pause) -> None:
 
 
 def after_stop(
-    commands: Sequence[list[str] | str], env: Mapping[str, str] | None, cwd: str | None, log: int | None, pause: Pause
+    commands: Sequence[list[str] | str],
+    env: Mapping[str, str] | None,
+    cwd: str | None,
+    log: int | None,
+    pause: Pause,
+    *,
+    known: Known | None = None,
 ) -> list[str]:
-    """Run them one after the other; in words what went wrong. One that fails does not keep the next from running."""
+    """Run them one after the other; in words what went wrong. One that fails does not keep the next from running.
+    `known`: as for `spawn`."""
     said: list[str] = []
     for number, command in enumerate(commands, 1):
         which = f"after_stop command {number} of {len(commands)}"
         try:
-            done = tools.run(command, env=env, cwd=cwd, timeout_s=AFTER_S, pause=pause, output=log)
+            done = tools.run(command, env=env, cwd=cwd, timeout_s=AFTER_S, pause=pause, output=log, known=known)
         except Failed as error:
             said.append(f"{which}: {error}")
             continue

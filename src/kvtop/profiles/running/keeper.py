@@ -21,7 +21,7 @@ import msgspec
 from kvtop import paths
 from kvtop.errors import printable
 from kvtop.profiles.launch import asked
-from kvtop.profiles.running import aftermath, failure, lock, logs, progress, ready, record
+from kvtop.profiles.running import aftermath, failure, lock, logs, orphans, progress, ready, record
 from kvtop.profiles.running.helpers import Helpers, end_sidecars
 from kvtop.profiles.running.order import Order, environment
 from kvtop.profiles.running.progress import Progress
@@ -60,7 +60,7 @@ class Keeper:
         last = record.read(order.name)
         record.asked(order.name)  # of a keeper before this one
         self._record = _begun(order, last)
-        self._runner = runner_of(self._record)
+        self._runner = runner_of(self._record, self.save)
         self._progress = Progress()
         self._helpers = Helpers(order.name, self._profile, self._record, self.save)
         self._log: int | None = None
@@ -126,6 +126,8 @@ class Keeper:
             self.save()
             self._helpers.before(env, order.launch.cwd, self._log, self.pause, self._left())
         self._progress.begin(progress.PROCESS, time.time())
+        if state.runner == "venv":
+            orphans.take()  # of pre-start commands they went their own ways
         self._runner.start(order, env, log=self._log, pause=self.pause, timeout_s=self._left())
         self.save()
 

@@ -66,7 +66,8 @@ def look(name: str) -> Seen:
         return Seen(name, state.state, state)
     before = copy.deepcopy(state)
     if not runner_of(state).lives():
-        _finish(state)
+        if state.step is None or not state.step.lives:
+            _finish(state)
     elif state.state == "starting" and runner_of(state).answers().ready:
         state.state, state.ready_at = "running", time.time()
     news = (state.state, state.container) != (before.state, before.container)

@@ -15,6 +15,7 @@ from typing import IO
 
 from kvtop import interrupt
 from kvtop.profiles.running.family import POLL_S, Pause
+from kvtop.profiles.running.spawn import Known, spawn
 from kvtop.profiles.secret import shown
 
 _ADVICE = re.compile(r"(?:Run|See|Try) ['\"`]|Usage: |For more |WARN|warning: |time=\S+ level=warning", re.IGNORECASE)
@@ -65,8 +66,10 @@ def run(
     pause: Pause = time.sleep,
     clock: Callable[[], float] = time.monotonic,
     output: int | None = None,
+    known: Known | None = None,
 ) -> Done:
     """Run it to its end; a text is one for the shell. `output`: where what it says goes, instead of into the answer.
+    `known`: as for `spawn`.
 
     Raises Failed where it cannot be run or takes too long; it and what it started are killed then, and also where
     `pause` raises.
@@ -77,15 +80,14 @@ def run(
         until = clock() + timeout_s
         try:
             with interrupt.held():  # else ctrl-c leaves behind what nobody knows yet
-                child = subprocess.Popen(
+                child = spawn(
                     words,
+                    known,
                     shell=isinstance(words, str),
-                    stdin=subprocess.DEVNULL,
                     stdout=out if output is None else output,
                     stderr=err if output is None else output,
                     env=None if env is None else dict(env),
                     cwd=cwd,
-                    start_new_session=True,
                 )
             while child.poll() is None:
                 if clock() > until:
@@ -99,6 +101,9 @@ def run(
             elif isinstance(error, OSError | ValueError):
                 raise Failed(f"{name} cannot be run: {getattr(error, 'strerror', None) or error}") from None
             raise
+        finally:
+            if known is not None:
+                known(None)
         return Done(code_of(child.returncode), _text(_end(out, _MAX_BYTES)), _text(_end(err, _MAX_BYTES)))
 
 

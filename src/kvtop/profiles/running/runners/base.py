@@ -11,6 +11,7 @@ from kvtop.profiles.running.asking import listens
 from kvtop.profiles.running.family import End, Pause
 from kvtop.profiles.running.order import Order
 from kvtop.profiles.running.record import Record
+from kvtop.profiles.running.spawn import Known, as_step
 
 
 class Runner(ABC):
@@ -21,12 +22,17 @@ class Runner(ABC):
     end_more_s = 60.0
     """What an end may take beyond the wait that it is told: killing, clean-up, the runner's own tool."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, save: Callable[[], None] | None = None) -> None:
+        """`save`: of a keeper, writes the record."""
         self.record = record
+        self._save = save
 
     @abstractmethod
     def start(self, order: Order, env: Mapping[str, str], *, log: int | None, pause: Pause, timeout_s: float) -> None:
         """Start it. Raises `tools.Failed` where that does not work, and what `pause` raises."""
+
+    def _as_step(self) -> Known | None:
+        return None if self._save is None else as_step(self.record, self._save)
 
     @abstractmethod
     def lives(self) -> bool:

@@ -84,7 +84,9 @@ class Container(Runner):
         launch = order.launch
         self._remove_last()
         try:
-            done = tools.run(launch.argv, env=env, cwd=launch.cwd, timeout_s=timeout_s, pause=pause)
+            done = tools.run(
+                launch.argv, env=env, cwd=launch.cwd, timeout_s=timeout_s, pause=pause, known=self._as_step()
+            )
         except BaseException:
             # The tool was killed; what it had asked for may have been made, and is to be ended as well.
             self._take_half_made(launch.argv)
@@ -116,7 +118,8 @@ class Container(Runner):
     def lives(self) -> bool:
         try:
             found = self.inspect() if self.record.container else None
-            if self.record.state == "starting" and self.record.server is None and not self._is_of_this_start(found):
+            begun = self.record.state in ("starting", "stopping") and self.record.ready_at is None
+            if begun and self.record.server is None and not self._is_of_this_start(found):
                 self._take_half_made(self.record.argv)  # its keeper was killed in the middle of the start
                 found = self.inspect() if self.record.container else None
         except Failed:

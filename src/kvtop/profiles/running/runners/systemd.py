@@ -28,7 +28,7 @@ class Systemd(Runner):
     def start(self, order: Order, env: Mapping[str, str], *, log: int | None, pause: Pause, timeout_s: float) -> None:
         self.record.server = None
         self.record.family = []
-        done = tools.run(order.launch.argv, env=env, timeout_s=timeout_s, pause=pause)
+        done = tools.run(order.launch.argv, env=env, timeout_s=timeout_s, pause=pause, known=self._as_step())
         if done.code:
             raise Failed(f"systemd did not start {self.record.unit}: {done.why or f'exit code {done.code}'}")
         self.look()

@@ -7,11 +7,12 @@ import subprocess
 from collections.abc import Callable, Mapping
 
 from kvtop.errors import printable
-from kvtop.profiles.running import family
+from kvtop.profiles.running import family, orphans
 from kvtop.profiles.running.family import End, Pause
 from kvtop.profiles.running.order import Order
 from kvtop.profiles.running.record import Who
 from kvtop.profiles.running.runners.base import Runner
+from kvtop.profiles.running.spawn import spawn
 from kvtop.profiles.running.tools import Failed, code_of
 from kvtop.profiles.secret import shown
 
@@ -28,23 +29,29 @@ class Venv(Runner):
         launch = order.launch
         name = shown(launch.argv[0], 200)
         try:
-            self._child = subprocess.Popen(
-                launch.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=launch.cwd,
-                env=dict(env),
-                start_new_session=True,
-            )
+            self._child = spawn(launch.argv, self._known, stdout=log, stderr=log, cwd=launch.cwd, env=dict(env))
         except FileNotFoundError as error:
             if launch.cwd is not None and error.filename == launch.cwd:
                 raise Failed(f"there is no folder {printable(launch.cwd, 200)}, which [venv] cwd names") from None
             raise Failed(f"there is no program {name}; [venv] command names it, with its path or from PATH") from None
         except (OSError, ValueError) as error:
             raise Failed(f"{name} cannot be run: {getattr(error, 'strerror', None) or error}") from None
-        # Its processes are looked at later: a keeper that is killed before the record is written leaves it to nobody.
-        self.record.server = Who.of(self._child.pid)
+
+    def _known(self, who: Who | None) -> None:
+        self.record.server = who
+        if self._save is not None:
+            self._save()
+
+    @property
+    def _own(self) -> set[int] | None:
+        """See `family.look`: what its keeper itself started, beside this server its sidecars."""
+        if self._child is None or not orphans.taken():
+            return None
+        return {self._child.pid, *(who.pid for who in self.record.sidecars)}
+
+    def look(self) -> None:
+        if self.record.server is not None:
+            self.record.family = family.look(self.record.server, self.record.family, own=self._own)
 
     def lives(self) -> bool:
         if self._child is not None:
@@ -59,7 +66,7 @@ class Venv(Runner):
     def end(self, wait_s: float, pause: Pause, clock: Callable[[], float], *, gently: bool = True) -> End:
         if self.record.server is None:
             return End()
-        done = family.end(self.record.server, self.record.family, wait_s, pause, clock, gently=gently)
+        done = family.end(self.record.server, self.record.family, wait_s, pause, clock, gently=gently, own=self._own)
         if self._child is not None:
             # The process table may call it gone a moment before its parent is told how it ended.
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,0 +1,172 @@
+"""Nothing of a start is left to nobody: neither where its keeper is killed at the worst moment, nor what leaves its
+server's session and loses its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from profilebox import LOGS, Box, box, own, wait
+
+from kvtop.profiles.running import client, look, record
+from kvtop.profiles.running.record import Who
+
+GOOD = str(LOGS / "good-0.32.txt")
+KILLED = """
+import os, signal, sys
+from kvtop.profiles.running import keeper, record
+keeper_pid, write = os.getpid(), record.write
+
+def write_and_kill(state):
+    write(state)
+    if os.getpid() != keeper_pid:  # in the new process, before it is the program
+        os.kill(keeper_pid, signal.SIGKILL)
+
+record.write = write_and_kill
+sys.argv = sys.argv[-2:]
+keeper.main()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
+    with box(tmp_path / "home", monkeypatch.setenv) as made:
+        yield made
+
+
+@pytest.fixture
+def killed(home: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keepers are killed between the fork of the first process that they start and its program."""
+    script, program = home.home / "killed.py", home.home / "python"
+    script.write_text(KILLED)
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(client.sys, "executable", str(program))
+
+
+def begun(home: Box, name: str) -> record.Record:
+    """Its record when its keeper is gone."""
+    wait(lambda: (now := record.read(name)) is not None and now.keeper is not None and not now.keeper.lives, "it lives")
+    state = record.read(name)
+    assert state is not None
+    return state
+
+
+@pytest.mark.usefixtures("killed")
+def test_a_server_is_known_before_it_runs(home: Box) -> None:
+    home.start(home.chosen("box", log=GOOD))
+    state = begun(home, "box")
+    assert state.server is not None and state.server.lives
+    assert look.look("box").state in ("starting", "running")
+    assert home.until("box", "running").pid == state.server.pid
+    assert client.stop("box", "a test").state == "stopped"
+
+
+@pytest.mark.usefixtures("killed")
+def test_a_pre_start_command_is_known_before_it_runs(home: Box) -> None:
+    home.start(home.chosen("box", profile={"start": {"before": ["sleep 600 & sleep 600"]}}))
+    state = begun(home, "box")
+    assert state.step is not None and state.step.lives and state.server is None
+    seen = look.look("box")
+    assert (seen.state, seen.pid) == ("starting", None)
+    ended = client.stop("box", "a test")
+    assert (ended.state, ended.why) == ("stopped", "it was stopped before it answered, by a test")
+
+
+@pytest.mark.usefixtures("killed")
+def test_a_pre_start_command_without_its_keeper_ends_by_itself(home: Box) -> None:
+    go = home.home / "go"
+    home.start(home.chosen("box", profile={"start": {"before": [f"until [ -e {go} ]; do sleep 0.05; done"]}}))
+    begun(home, "box")
+    assert look.look("box").state == "starting"
+    go.touch()
+    seen = home.until("box", "failed")
+    assert seen.record is not None and seen.record.why == "its keeper ended before the server was started"
+
+
+@pytest.mark.usefixtures("killed")
+def test_a_sidecar_is_known_before_it_runs(home: Box) -> None:
+    home.start(home.chosen("box", profile={"sidecar": [{"name": "cache", "command": "exec sleep 600"}]}))
+    (sidecar,) = begun(home, "box").sidecars
+    assert sidecar.lives
+    client.stop("box", "a test")
+    assert not sidecar.lives
+
+
+def test_after_stop_is_known_while_it_runs(home: Box) -> None:
+    profile = {"start": {"after_stop": ["sleep 600"]}}
+    seen = home.ready(home.chosen("box", profile=profile))
+    assert seen.record is not None and seen.record.keeper is not None
+    os.kill(seen.record.keeper.pid, signal.SIGTERM)
+    wait(lambda: (now := record.read("box")) is not None and now.step is not None, "after_stop does not run")
+    os.kill(seen.record.keeper.pid, signal.SIGKILL)
+    begun(home, "box")
+    assert look.look("box").state == "stopping"
+    ended = client.stop("box", "a test")
+    assert ended.state == "stopped" and ended.after_owed
+
+
+@pytest.mark.parametrize("kind", ["stray", "late"])
+def test_what_a_failed_start_left_behind_is_ended(home: Box, kind: str) -> None:
+    home.start(home.chosen("box", log=GOOD, pace_s="0.1", fail="3", **{kind: "1"}))
+    seen = home.until("box", "failed")
+    assert seen.record is not None and own(seen.record.notes) == ["1 worker was left behind and killed"]
+
+
+@pytest.mark.parametrize("how", ["dies", "is stopped"])
+def test_what_is_left_behind_in_the_last_moment_is_ended(home: Box, how: str) -> None:
+    die = home.home / "die"
+    assert home.ready(home.chosen("box", log=GOOD, late="1", die=str(die))).state == "running"
+    if how == "dies":
+        die.touch()
+        state = home.until("box", "failed").record
+    else:
+        state = client.stop("box", "a test")
+    assert state is not None and own(state.notes) == ["1 worker was left behind and killed"]
+
+
+def test_what_a_pre_start_command_left_is_not_the_servers(home: Box) -> None:
+    """Whoever starts a daemon there means to have it."""
+    number = home.home / "number"
+    daemon = f"setsid sh -c 'sleep 600 & echo $! > {number}; wait' & until [ -s {number} ]; do sleep 0.02; done"
+    home.ready(home.chosen("box", profile={"start": {"before": [daemon]}}))
+    client.stop("box", "a test")
+    who = Who.of(int(number.read_text()))
+    assert who is not None and who.lives
+    os.killpg(os.getsid(who.pid), signal.SIGKILL)
+
+
+ADOPTED = """
+import os, subprocess, sys, time
+from kvtop.profiles.running import family, orphans
+from kvtop.profiles.running.record import Who
+
+orphans.take()
+beside = subprocess.Popen(["sleep", "600"], start_new_session=True)
+server = subprocess.Popen(["sh", "-c", "setsid true & setsid sleep 600 & setsid setsid sleep 600 & exec sleep 0.2"])
+who = Who.of(server.pid)
+server.wait()
+beside_child = f"/proc/self/task/{os.getpid()}/children"
+while True:
+    found = family.look(who, own={server.pid, beside.pid})
+    children = [pid for pid in map(int, open(beside_child).read().split()) if pid != beside.pid]
+    if len(found) == 2 and len(children) == 2:
+        break
+    time.sleep(0.02)
+print(len(found), sorted(one.pid for one in found) == sorted(children), beside.poll())
+print(family.end(who, found, 1, time.sleep, time.monotonic, own={server.pid, beside.pid}).killed, beside.poll())
+print(len(open(beside_child).read().split()))
+beside.kill()
+"""
+
+
+def test_orphans_are_told_from_children_and_taken_notice_of() -> None:
+    done = subprocess.run([sys.executable, "-c", ADOPTED], capture_output=True, text=True, timeout=60, check=True)
+    assert re.sub(r"\s+", " ", done.stdout).strip() == "2 True None 2 None 1"
