@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from kvtop.live.profile_view import Foreign, Tail
 from kvtop.live.profiles import Checked
 from kvtop.profiles.running.record import Ask, Record, Stage
@@ -63,6 +65,21 @@ def test_a_small_tier_is_told_as_it_is() -> None:
     assert words.tier(replace(CHOSEN, known=known("x", tier_bytes=3 * GIB // 2))) == "1.5 GiB"
     small = replace(report().memory, cpu_tier_bytes=GIB // 4, shm_free_bytes=GIB - 1)
     assert text([findings.memory_row(small, 80)]).startswith(" memory   tier 0.25   /dev/shm 1.00   host free 104.2")
+
+
+@pytest.mark.parametrize(
+    ("size", "w", "said"),
+    [
+        (4096, 120, "4096G"),
+        (4096, 160, "4096 GiB"),
+        (512, 120, "512GiB"),
+        (23.5, 80, "23.5G"),
+    ],
+)
+def test_a_tier_is_never_cut(size: float, w: int, said: str) -> None:
+    row = replace(CHOSEN, known=known("x", tier_bytes=round(size * GIB)))
+    rows = text(table.rows(table.Shown(view(row), {}, NOW), 0, w, 6))
+    assert f" {said}  " in rows and f"{said}i" not in rows
 
 
 def test_what_runs_is_not_said_not_to_start() -> None:

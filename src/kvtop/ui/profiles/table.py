@@ -112,7 +112,8 @@ def _cell(row: Standing, name: str, w: int, shown: Shown) -> Line:
         return lj(words.gpus(row), w, "t" if row.known.gpus else "d")
     if name == "tier":
         text = words.tier(row)
-        return rj(pick([text, text.replace(" ", "")], w), w, "d" if text == DASH else "t")
+        narrow = text.replace(" ", "")
+        return rj(pick([text, narrow, narrow.replace("iB", "")], w), w, "d" if text == DASH else "t")
     if name == "good start":
         return rj(secs(words.last_took(row)), w, "d")
     figures = shown.figures(row)
