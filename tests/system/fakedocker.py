@@ -114,6 +114,9 @@ def words(argv: list[str]) -> tuple[dict[str, list[str]], list[str]]:
 def run(argv: list[str]) -> None:
     flags, rest = words(argv)
     name = flags["--name"][0]
+    pull = STATE / "pull"
+    while pull.exists() and "KVTOP_TEST_PULLED" not in os.environ:  # until the test takes it away
+        time.sleep(0.01)
     other = find(name)
     if other is not None:
         print(

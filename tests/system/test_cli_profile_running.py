@@ -365,7 +365,7 @@ def test_after_stop_of_a_killed_keeper_is_offered_and_never_run_by_looking(
     capsys.readouterr()
     assert run("stop", "kept") == (1 if together else 0)  # there is nobody to ask: the stop itself went well
     said = capsys.readouterr().err
-    assert "kept is gone, and its keeper was: 2 after_stop commands did not run. Run now?" in said
+    assert "kept is gone, and its keeper was: 2 after_stop commands did not run to the end. Run now?" in said
     assert not trace.exists()
     assert run("stop", "kept", "--yes") == 0
     assert trace.read_text() == "after\n"

@@ -4,6 +4,7 @@ server's session and loses its parent.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
@@ -117,7 +118,7 @@ def test_after_stop_is_known_while_it_runs(home: Box) -> None:
 def test_what_a_failed_start_left_behind_is_ended(home: Box, kind: str) -> None:
     home.start(home.chosen("box", log=GOOD, pace_s="0.1", fail="3", **{kind: "1"}))
     seen = home.until("box", "failed")
-    assert seen.record is not None and own(seen.record.notes) == ["1 worker was left behind and killed"]
+    assert seen.record is not None and own(seen.record.notes) == ["1 process was left behind and killed"]
 
 
 @pytest.mark.parametrize("how", ["dies", "is stopped"])
@@ -129,7 +130,7 @@ def test_what_is_left_behind_in_the_last_moment_is_ended(home: Box, how: str) ->
         state = home.until("box", "failed").record
     else:
         state = client.stop("box", "a test")
-    assert state is not None and own(state.notes) == ["1 worker was left behind and killed"]
+    assert state is not None and own(state.notes) == ["1 process was left behind and killed"]
 
 
 def test_what_a_pre_start_command_left_is_not_the_servers(home: Box) -> None:
@@ -150,7 +151,8 @@ from kvtop.profiles.running.record import Who
 
 orphans.take()
 beside = subprocess.Popen(["sleep", "600"], start_new_session=True)
-server = subprocess.Popen(["sh", "-c", "setsid true & setsid sleep 600 & setsid setsid sleep 600 & exec sleep 0.2"])
+leaves = "(true &); setsid true & setsid sleep 600 & setsid setsid sleep 600 & exec sleep 0.2"
+server = subprocess.Popen(["sh", "-c", leaves])
 who = Who.of(server.pid)
 server.wait()
 beside_child = f"/proc/self/task/{os.getpid()}/children"
@@ -165,6 +167,63 @@ print(family.end(who, found, 1, time.sleep, time.monotonic, own={server.pid, bes
 print(len(open(beside_child).read().split()))
 beside.kill()
 """
+
+
+def test_a_keeper_that_is_killed_while_it_ends_a_failed_server_takes_no_reason_with_it(home: Box) -> None:
+    profile = {"start": {"timeout_s": 2.0, "stop_wait_s": 60.0}}
+    home.start(home.chosen("box", profile=profile, never="1", deaf="1"))
+    state = home.until("box", "stopping").record
+    assert state is not None and state.keeper is not None and state.server is not None and state.server.lives
+    os.kill(state.keeper.pid, signal.SIGKILL)
+    state = begun(home, "box")
+    state.stop_wait_s = 0.2
+    record.write(state)
+    ended = client.stop("box", "a test")
+    assert (ended.state, ended.why) == ("stopped", "it did not answer within 2 s; it was at: process up")
+
+
+def test_a_server_that_ended_while_its_keeper_was_ending_it_has_failed(home: Box) -> None:
+    why, dead = "it did not answer within 2 s; it was at: process up", Who(os.getpid(), "another/1")
+    record.write(record.Record(name="box", state="stopping", why=why, exit_code=3, keeper=dead, server=dead))
+    now = look.look("box").record
+    assert now is not None and (now.state, now.exit_code, now.why) == ("failed", 3, f"{why}; its keeper was gone")
+
+
+def test_what_runs_after_the_stop_has_the_environment_of_the_profile(home: Box) -> None:
+    said = home.home / "said"
+    profile = {"start": {"after_stop": [f'echo "$STANDIN_WORD $PWD $PYTHONPATH" > {said}']}}
+    chosen = home.chosen("box", profile=profile, word="set")
+    launch = dataclasses.replace(chosen.launch, cwd=str(home.home))
+    home.ready(dataclasses.replace(chosen, launch=launch))
+    ended = client.stop("box", "a test")
+    assert said.read_text() == f"set {home.home} {os.environ.get('PYTHONPATH', '')}\n"
+    assert (ended.after_stop, ended.after_owed) == (0, False)
+
+
+def test_bytes_that_are_no_text_in_the_environment_are_handed_on(home: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ODD", os.fsdecode(b"a\xff\xc3"))
+    seen = home.ready(home.chosen("box", log=GOOD))
+    assert seen.state == "running" and seen.pid is not None
+    assert b"ODD=a\xff\xc3" in Path(f"/proc/{seen.pid}/environ").read_bytes().split(b"\0")
+
+
+def test_a_process_that_has_ended_is_told_until_its_parent_takes_notice() -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    who = Who.of(child.pid, ended=True)
+    assert who is not None and not who.lives and Who.of(child.pid) is None
+    child.wait()
+    assert Who.of(child.pid, ended=True) is None
+
+
+def test_a_server_that_ends_at_once_and_leaves_a_process_has_failed_and_nothing_is_left(home: Box) -> None:
+    chosen = home.chosen("box")
+    launch = dataclasses.replace(chosen.launch, argv=("sh", "-c", "sleep 600 & exit 4"))
+    for _ in range(5):
+        home.start(dataclasses.replace(chosen, launch=launch))
+        seen = home.until("box", "failed")
+        assert seen.record is not None and (seen.record.exit_code, seen.record.server is None) == (4, False)
+        assert own(seen.record.notes) == ["1 process was left behind and killed"]
 
 
 def test_orphans_are_told_from_children_and_taken_notice_of() -> None:

@@ -219,6 +219,25 @@ def test_a_container_of_somebody_else_with_that_name_is_left_alone(
     assert first.record.server.lives
 
 
+def test_a_container_of_that_name_that_came_meanwhile_is_left_alone(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "x")
+    pull = tools.home / "docker" / "pull"
+    pull.touch()
+    tools.start(docker(tools, name="same"))
+    wait(lambda: (now := record.read("box")) is not None and now.step is not None, "docker is not run")
+    program = str(tools.program.parent / "docker")
+    words = [program, "run", "-d", "--name", "same", "img", "tiny", "--port", str(free_port())]
+    pulled = {**os.environ, "KVTOP_TEST_PULLED": "1"}
+    made = subprocess.run(words, check=True, capture_output=True, text=True, env=pulled).stdout.strip()
+    pull.unlink()
+    seen = tools.until("box", "failed")
+    assert seen.record is not None and seen.record.why.startswith("docker did not start it: Conflict.")
+    assert [words for words in tools.calls("docker") if words[1] == "stop"] == []
+    subprocess.run([program, "stop", "-t", "1", made], check=True, capture_output=True)
+
+
 def test_compose(tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
     table = {"files": ["/srv/compose.yml"], "service": "vllm", "project": "proj"}
     chosen = tools.chosen_of("comp", runner="compose", compose=table, start={"stop_wait_s": 3.0})

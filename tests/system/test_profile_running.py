@@ -172,7 +172,7 @@ def test_workers_that_stay_behind_are_killed(home: Box, kind: str) -> None:
     assert seen.record is not None and len(seen.record.family) == 2
     ended = client.stop("left", "a test")
     assert (ended.state, ended.exit_code) == ("stopped", 0)
-    assert own(ended.notes) == ["1 worker was left behind and killed"]
+    assert own(ended.notes) == ["1 process was left behind and killed"]
 
 
 def test_an_end_that_nobody_asked_for_is_a_failure_though_its_code_is_0(home: Box) -> None:

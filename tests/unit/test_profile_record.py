@@ -16,6 +16,7 @@ from kvtop.errors import KvtopError
 from kvtop.profiles.running import adopt, aftermath, client, family, look, record
 from kvtop.profiles.running.family import End
 from kvtop.profiles.running.record import Ask, Record, Start, Who
+from kvtop.profiles.running.runners import base, runner_of
 from kvtop.readings import Gpu, GpuProcess, GpuReading, OffloadFile, VllmProcess
 from kvtop.sources.processes import Processes
 
@@ -234,6 +235,39 @@ def test_one_signal_then_the_wait_then_the_end(program) -> None:  # type: ignore
     assert done.too_long == "within 0.3 s of SIGINT" and done.took_s >= 0.3 and done.killed == 0 and not deaf.lives
 
 
+def test_a_polite_end_asks_each_once_also_without_the_leader(program) -> None:  # type: ignore[no-untyped-def]
+    said = (
+        "import signal, sys, time\n"
+        "signal.signal(15, lambda *_: (print('asked', flush=True), time.sleep(0.3), sys.exit()))\n"
+        "print('up', flush=True)\ntime.sleep(60)"
+    )
+    code = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {said!r}])\ntime.sleep(60)"
+    leader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert leader.stdout is not None and leader.stdout.readline() == "up\n"
+    who = Who.of(leader.pid)
+    assert who is not None
+    leader.kill()
+    leader.wait()
+    done = family.end(who, (), 5.0, time.sleep, time.monotonic, politely=True)
+    assert (leader.stdout.read(), done.killed) == ("asked\n", 0)
+    leader.stdout.close()
+    alone = subprocess.Popen([sys.executable, "-c", said], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert alone.stdout is not None and alone.stdout.readline() == "up\n"
+    who = Who.of(alone.pid)
+    assert who is not None
+    family.end(who, (), 5.0, lambda seconds: (alone.poll(), time.sleep(seconds)), time.monotonic, politely=True)
+    assert (alone.stdout.read(), alone.wait()) == ("asked\n", 0)
+    alone.stdout.close()
+
+
+def test_without_its_keeper_a_server_is_asked_where_its_profile_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(base, "listens", lambda host, port: True)
+    monkeypatch.setattr(base.ready, "ask", lambda host, port, **more: asked.append(more["health_url"]))
+    runner_of(Record(name="x", health_url="http://127.0.0.1:9/up")).answers()
+    assert asked == ["http://127.0.0.1:9/up"]
+
+
 def test_the_session_of_a_terminal_is_not_ended(program) -> None:  # type: ignore[no-untyped-def]
     neighbour, server = program(DEAF, session=False), program(DEAF, session=False)
     who = Who.of(server.pid)
@@ -253,8 +287,8 @@ def test_a_signal_reaches_nobody_else(program) -> None:  # type: ignore[no-untyp
     [
         (End(), []),
         (End("within 10 s of SIGINT", killed=3), ["it did not end within 10 s of SIGINT and was killed"]),
-        (End(killed=1), ["1 worker was left behind and killed"]),
-        (End(killed=2), ["2 workers were left behind and killed"]),
+        (End(killed=1), ["1 process was left behind and killed"]),
+        (End(killed=2), ["2 processes were left behind and killed"]),
         (End(left=[7, 8]), ["cannot be killed: process 7, process 8"]),
     ],
 )

@@ -10,6 +10,7 @@ import tempfile
 import pytest
 
 from kvtop.profiles.running import tools
+from kvtop.profiles.running.spawn import spawn
 from kvtop.profiles.running.tools import Done, Failed
 
 NO_COMPOSE = """unknown shorthand flag: 'f' in -f
@@ -87,3 +88,18 @@ def test_ctrl_c_as_a_program_is_started_leaves_nothing_behind(monkeypatch: pytes
         patch.setattr(tools.subprocess, "Popen", interrupted)
         tools.run(["sleep", "60"])
     assert made[0].poll() == -signal.SIGKILL
+
+
+def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(pid: int, number: int) -> None:
+        raise PermissionError
+
+    begun: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(tools, "KILL_S", 0.05)
+    monkeypatch.setattr(tools, "spawn", lambda *words, **more: begun.append(spawn(*words, **more)) or begun[-1])
+    with monkeypatch.context() as only:
+        only.setattr(tools.os, "killpg", refused)
+        with pytest.raises(Failed, match=r"sleep did not end within 0\.1 s"):
+            tools.run(["sleep", "60"], timeout_s=0.1)
+    begun[0].kill()
+    begun[0].wait()

@@ -106,7 +106,7 @@ def _of_record(state: Record, names: set[str]) -> Iterator[Row]:
         because = f"of {name}, which is {state.state}: {len(left)} outlived its server and its keeper: {shown}"
         yield Row("profile's processes", False, because, f"kvtop profile stop {name} ends them")
     elif state.after_owed:
-        because = f"after_stop of {name} was not run: its keeper was gone"
+        because = f"after_stop of {name} was not run to its end: its keeper was gone"
         yield Row("profile's after_stop", False, because, f"kvtop profile stop {name} offers it")
     if not lives and not kept and name not in names and not _there(state.file):
         because = f"of {name}, whose profile is not there any more"

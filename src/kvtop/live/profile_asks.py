@@ -13,7 +13,7 @@ from kvtop.errors import UsageError
 from kvtop.live.profile_view import Foreign
 from kvtop.sources.exposition import Reader
 from kvtop.sources.http import HttpClient, HttpFailure
-from kvtop.sources.url import normalise, parse
+from kvtop.sources.url import authority, normalise, parse
 
 if TYPE_CHECKING:
     from kvtop.profiles.folder import Entry
@@ -97,7 +97,7 @@ def url_of(row: Standing) -> str:
     """Where its server answers; empty where that is not known."""
     url = row.known.url
     if not url and row.record is not None:
-        url = f"http://{row.record.host}:{row.record.port}"
+        url = f"http://{authority(row.record.host, row.record.port)}"
     try:
         return normalise(url) if url else ""
     except UsageError:

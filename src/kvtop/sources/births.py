@@ -7,10 +7,11 @@ from pathlib import Path
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def birth(pid: int) -> str | None:
+def birth(pid: int, *, ended: bool = False) -> str | None:
     """The boot, and the clock ticks from it to the process's start; None where no such process lives.
 
-    Unlike a start in seconds it does not move when the clock is set.
+    Unlike a start in seconds it does not move when the clock is set. `ended`: also of one that has ended, and whose
+    parent has not taken notice of that.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -19,7 +20,7 @@ def birth(pid: int) -> str | None:
         state, ticks = fields[0], fields[19]
     except (OSError, IndexError):
         return None
-    return None if state in "ZX" else f"{boot}/{ticks}"
+    return None if state in "ZX" and not ended else f"{boot}/{ticks}"
 
 
 def lives(pid: int, born: str) -> bool:

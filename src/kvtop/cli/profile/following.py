@@ -16,6 +16,7 @@ from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.stages import stage_words
 from kvtop.profiles.secret import shown
+from kvtop.sources.url import authority
 
 _CLEAR = "\r\x1b[K"
 
@@ -87,7 +88,7 @@ def ready_words(seen: Seen) -> str:
     assert state is not None
     took = secs(state.ready_at - state.started_at) if state.ready_at is not None else "–"
     tokens = f", KV cache {exact(state.kv_cache_tokens)} tokens" if state.kv_cache_tokens is not None else ""
-    return f"{printable(seen.name, 80)} is ready after {took}: http://{state.host}:{state.port}{tokens}"
+    return f"{printable(seen.name, 80)} is ready after {took}: http://{authority(state.host, state.port)}{tokens}"
 
 
 def document(seen: Seen) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def document(seen: Seen) -> dict[str, Any]:
         "state": seen.state,
         "pid": seen.pid,
         "port": known.port if there else None,
-        "url": f"http://{known.host}:{known.port}" if there else None,
+        "url": f"http://{authority(known.host, known.port)}" if there else None,
         "since": iso(seen.since),
         "ready_s": known.ready_at - known.started_at if known.ready_at is not None else None,
         "stages": [{"name": stage.name, "took_s": stage.took_s} for stage in known.stages],

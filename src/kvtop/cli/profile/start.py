@@ -45,8 +45,12 @@ def main(argv: Sequence[str]) -> int:
         seen = following.follow(chosen.name)
     except KeyboardInterrupt:
         now = look.look(chosen.name)
-        running = now.state in ("starting", "running") and now.record is not None
-        stdio.tell(still_starts(name, chosen.launch.port) if running else "kvtop: nothing was started")
+        if now.state == "stopping":  # it has failed, and what runs after the stop may take its time
+            stdio.tell(f"kvtop: {name} is being stopped, only this command has ended")
+        elif now.state in ("starting", "running"):
+            stdio.tell(still_starts(name, chosen.launch.port))
+        else:
+            stdio.tell("kvtop: nothing was started")
         return CODE
     if seen.state == "running":
         print(json.dumps(following.document(seen), allow_nan=False) if args.json else following.ready_words(seen))

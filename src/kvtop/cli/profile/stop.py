@@ -77,7 +77,7 @@ def _owed(state: Record, yes: bool) -> str:
         n = len(chosen.profile.start.after_stop)
         many = f"{n} after_stop command{'s' * (n != 1)}"
         name = printable(state.name, 80)
-        if not asked(f"{name} is gone, and its keeper was: {many} did not run. Run now?", yes=yes):
+        if not asked(f"{name} is gone, and its keeper was: {many} did not run to the end. Run now?", yes=yes):
             return ""
     except UsageError as error:
         stdio.tell(f"kvtop: {error}")
@@ -90,20 +90,16 @@ def which(named: str | None) -> Seen | Foreign:
     """What is meant. Raises KvtopError where nothing runs, UsageError where it is not clear."""
     if named is None:
         return _only()
-    if named.isdecimal():
-        found = [one for one in foreign() if str(one.who.pid) == named]
-        if found:
-            return found[0]
-    else:
-        name = name_of(named)
-        seen = look.look(name)
-        if client.stoppable(seen) or (seen.record is not None and seen.record.after_owed):
-            return seen
-        found = [one for one in foreign() if name in one.profiles]
-        if found:
-            return found[0]
-        if seen.record is None:
-            folder.find(named)  # says that there is no such profile, where there is none
+    name = name_of(named)
+    seen = look.look(name)
+    if client.stoppable(seen) or (seen.record is not None and seen.record.after_owed):
+        return seen
+    found: list[Seen | Foreign] = [one for one in foreign() if name in one.profiles or str(one.who.pid) == named]
+    found += [one for one in client.running() if str(one.pid) == named]
+    if found:
+        return found[0]
+    if seen.record is None and not named.isdecimal():
+        folder.find(named)  # says that there is no such profile, where there is none
     raise KvtopError(f"{printable(named, 80)} does not run", "kvtop profile list shows what runs")
 
 

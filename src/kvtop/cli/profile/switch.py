@@ -196,15 +196,15 @@ class _Switch:
 
     def _interrupted(self) -> str:
         """After ctrl-c: what runs now, and what to do."""
-        new = look.look(self._new.name)
-        if new.state in ("starting", "running") and new.record is not None:
-            return still_starts(self._name, new.record.port)
         if not self._stops:
             if self._old is None:
                 return "kvtop: nothing was changed"
             here = self._old
             runs = f"{printable(here.name, 80)} runs{here.where}" if isinstance(here, Seen) else f"{here.words} runs"
             return f"kvtop: nothing was changed: {runs}"
+        new = look.look(self._new.name)
+        if new.state in ("starting", "running") and new.record is not None:
+            return still_starts(self._name, new.record.port)
         if isinstance(self._old, Foreign) and self._old.who.lives:
             return (
                 f"kvtop: {self._old.words} lives still, and {self._name} was not started\n"

@@ -32,7 +32,7 @@ from kvtop.sources.limits import memory_limit
 from kvtop.sources.listeners import holder, is_tap, listening
 from kvtop.sources.masking import MASK
 from kvtop.sources.nvml import NvmlSource
-from kvtop.sources.url import discreet
+from kvtop.sources.url import authority, discreet
 
 _MOST_BYTES = 1 << 50
 _ENV = re.compile(r"VLLM_|LMCACHE_|PYTORCH_|CUDA_VISIBLE_DEVICES$|PYTHONHASHSEED$")
@@ -252,7 +252,7 @@ def _launches() -> dict[str, Launch]:
 
 def _health(facts: Facts, run: Launch) -> tuple[bool, Answer | None]:
     """(whether it was asked, who answers). Where nobody listens nobody is asked; nor is a tap: it would record it."""
-    url = facts.profile.start.health_url or f"http://{run.host}:{run.port}/health"
+    url = facts.profile.start.health_url or f"http://{authority(run.host, run.port)}/health"
     listens = facts.listeners.get(run.port) if facts.listeners is not None else None
     if facts.profile.runner == "attach":
         return False, None

@@ -54,7 +54,7 @@ def told(end: End) -> list[str]:
     if end.too_long:
         said.append(f"it did not end {end.too_long} and was killed")
     if end.killed and not end.too_long:
-        said.append(f"{end.killed} worker{' was' if end.killed == 1 else 's were'} left behind and killed")
+        said.append(f"{end.killed} process{' was' if end.killed == 1 else 'es were'} left behind and killed")
     if end.left:
         said.append(f"cannot be killed: {', '.join(f'process {pid}' for pid in end.left)}")
     return said

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from kvtop import interrupt, paths
 from kvtop.errors import KvtopError, printable
 from kvtop.profiles.launch import Launch
@@ -23,7 +21,7 @@ from kvtop.profiles.running import aftermath, family, look, progress, record
 from kvtop.profiles.running.helpers import AFTER_S, SIDECAR_STOP_S, after_stop, end_sidecars, end_step
 from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
-from kvtop.profiles.running.order import Order, environment
+from kvtop.profiles.running.order import Order, environment, packed
 from kvtop.profiles.running.progress import Left
 from kvtop.profiles.running.record import Ask, Record
 from kvtop.profiles.running.runners import runner_of
@@ -89,6 +87,7 @@ def _keeper_log() -> Path:
 
 def _keeper(order: Order, lock_fd: int) -> tuple[subprocess.Popen[bytes], str]:
     """(the keeper, what it says where it cannot begin)."""
+    told = packed(order)
     _keepers[:] = [child for child in _keepers if child.poll() is None]
     paths.make_private(record.folder())
     log = os.open(_keeper_log(), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -114,7 +113,7 @@ def _keeper(order: Order, lock_fd: int) -> tuple[subprocess.Popen[bytes], str]:
     said = b""
     try:
         with contextlib.suppress(BrokenPipeError):
-            child.stdin.write(msgspec.json.encode(order))
+            child.stdin.write(told)
             child.stdin.close()
         if poll.poll(BEGIN_S * 1000):
             said = os.read(child.stdout.fileno(), _SAID_BYTES)
@@ -211,7 +210,8 @@ def _alone(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
 def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     runner = runner_of(state)
     record.asked(state.name)  # its keeper will not read it any more
-    failed = look.less_left(state.why) if state.state == "failed" else ""
+    # One that its keeper was ending because it had failed is told as that.
+    failed = look.less_left(state.why) if state.state == "failed" or state.ask is None else ""
     state.state, state.ask = "stopping", Ask(by, time.time())
     state.notes = []
     _written(state)
@@ -259,7 +259,7 @@ def run_after_stop(chosen: Chosen, env: Mapping[str, str] | None = None, pause: 
         except Failed as error:
             raise KvtopError(f"after_stop of {printable(chosen.name, 80)}: {error}") from None
         said = after_stop(chosen.profile.start.after_stop, made, chosen.launch.cwd, None, pause)
-        state.after_owed = False
+        state.after_stop, state.after_owed = 0, False
         state.notes = [*state.notes, *said]
         record.write(state)
     return said

@@ -69,11 +69,11 @@ def look(
         if (facts := _parent_and_session(pid)) is None:
             continue
         children.setdefault(facts[0], []).append(pid)
-        if numbered and session and facts[1] == server.pid:
-            ways.append(pid)
-        elif own is not None and facts[0] == os.getpid() and not {pid, facts[1]} & {*own}:
-            ways.append(pid)
+        orphan = own is not None and facts[0] == os.getpid() and pid not in own
+        if orphan:
             _reap(pid)
+        if (numbered and session and facts[1] == server.pid) or (orphan and facts[1] not in (own or ())):
+            ways.append(pid)
     if numbered:
         ways.append(server.pid)
     seen: set[int] = set()
@@ -162,7 +162,7 @@ def end(
     if politely:
         for who in family:
             with contextlib.suppress(PermissionError):
-                send(who, signal.SIGTERM)
+                asked = (who != server and send(who, signal.SIGTERM)) or asked
     if asked:
         _until(lambda: not server.lives, wait_s, pause, clock)
         if server.lives:

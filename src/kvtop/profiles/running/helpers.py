@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kvtop.errors import printable
-from kvtop.profiles.profile import Profile, Sidecar
+from kvtop.profiles.profile import Sidecar
 from kvtop.profiles.running import family, logs, tools
 from kvtop.profiles.running.asking import get
 from kvtop.profiles.running.family import Pause
+from kvtop.profiles.running.order import Order
 from kvtop.profiles.running.record import Record, Who
 from kvtop.profiles.running.spawn import Known, as_step, spawn
 from kvtop.profiles.running.tools import Failed
@@ -28,31 +29,32 @@ _POLL_S = 0.25
 class Helpers:
     """Those of one profile."""
 
-    def __init__(self, name: str, profile: Profile, state: Record, save: Callable[[], None]) -> None:
-        """`save`: writes the record, where a sidecar stands as soon as it runs: without its keeper it is known by
-        that alone."""
+    def __init__(self, order: Order, state: Record, save: Callable[[], None]) -> None:
+        """`save`: writes the record, where a sidecar stands before it runs: without its keeper it is known by that
+        alone."""
         self._save = save
-        self._name = name
-        self._profile = profile
+        self._name = order.name
+        self._profile = order.profile
         self._state = state
-        self._env: Mapping[str, str] | None = None
-        self._cwd: str | None = None
+        self._env: Mapping[str, str] = order.base
+        self._cwd = order.launch.cwd
         self._running: list[tuple[subprocess.Popen[bytes], Path, int]] = []
 
-    def before(self, env: Mapping[str, str], cwd: str | None, log: int | None, pause: Pause, timeout_s: float) -> None:
-        """Run the pre-start commands, then start the sidecars. Raises Failed, and what `pause` raises."""
-        self._env, self._cwd = env, cwd
+    def before(self, env: Mapping[str, str], log: int | None, pause: Pause, timeout_s: float) -> None:
+        """Run the pre-start commands, then start the sidecars. `env`: theirs, and that of what runs after the stop.
+        Raises Failed, and what `pause` raises."""
+        self._env = env
         until = time.monotonic() + timeout_s
         commands = self._profile.start.before
         for number, command in enumerate(commands, 1):
             which = f"pre-start command {number} of {len(commands)}"
             left = max(0.1, until - time.monotonic())
             known = as_step(self._state, self._save)
-            done = tools.run(command, env=env, cwd=cwd, timeout_s=left, pause=pause, output=log, known=known)
+            done = tools.run(command, env=env, cwd=self._cwd, timeout_s=left, pause=pause, output=log, known=known)
             if done.code:
-                raise Failed(f"{which} failed with exit code {done.code}")
+                raise Failed(f"{which} {_failed(done)}")
         for sidecar in self._profile.sidecar:
-            self._start(sidecar, env, cwd)
+            self._start(sidecar)
             self._ready(sidecar, until, pause)
 
     def after(self, log: int | None, pause: Pause) -> None:
@@ -64,6 +66,7 @@ class Helpers:
         self._running = []
         known = as_step(self._state, self._save)
         self._state.notes += after_stop(self._profile.start.after_stop, self._env, self._cwd, log, pause, known=known)
+        self._state.after_stop = 0
 
     def rotate(self) -> None:
         """Keep the sidecars' logs small."""
@@ -71,7 +74,7 @@ class Helpers:
             with contextlib.suppress(OSError):
                 logs.rotate(path, fd, self._profile.log.max_bytes)
 
-    def _start(self, sidecar: Sidecar, env: Mapping[str, str], cwd: str | None) -> None:
+    def _start(self, sidecar: Sidecar) -> None:
         name = printable(sidecar.name, 40)
         path = logs.default(self._name, sidecar.name)
         fd = logs.open_log(path, self._profile.log.max_bytes)
@@ -82,8 +85,8 @@ class Helpers:
                 shell=isinstance(sidecar.command, str),
                 stdout=fd,
                 stderr=fd,
-                env=dict(env),
-                cwd=cwd,
+                env=dict(self._env),
+                cwd=self._cwd,
             )
         except (OSError, ValueError) as error:
             os.close(fd)
@@ -115,7 +118,7 @@ def end_step(state: Record, pause: Pause) -> None:
             left = family.end(state.step, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True).left
         except PermissionError:
             left = [state.step.pid]
-        state.notes += [f"a command of its start does not end: process {pid}" for pid in left]
+        state.notes += [f"a command of its start or its end does not end: process {pid}" for pid in left]
         state.step = None
 
 
@@ -150,8 +153,13 @@ def after_stop(
             said.append(f"{which}: {error}")
             continue
         if done.code:
-            said.append(f"{which} failed with exit code {done.code}")
+            said.append(f"{which} {_failed(done)}")
     return said
+
+
+def _failed(done: tools.Done) -> str:
+    """`failed with exit code 3: no such disk`: with what it said, where that does not stand in a log."""
+    return f"failed with exit code {done.code}" + (f": {done.why}" if done.why else "")
 
 
 def _answers(url: str) -> bool:

@@ -23,7 +23,7 @@ from kvtop.errors import printable
 from kvtop.profiles.launch import asked
 from kvtop.profiles.running import aftermath, failure, lock, logs, orphans, progress, ready, record
 from kvtop.profiles.running.helpers import Helpers, end_sidecars
-from kvtop.profiles.running.order import Order, environment
+from kvtop.profiles.running.order import Order, environment, unpacked
 from kvtop.profiles.running.progress import Progress
 from kvtop.profiles.running.record import Ask, Record, Start, Who
 from kvtop.profiles.running.runners import runner_of
@@ -62,7 +62,7 @@ class Keeper:
         self._record = _begun(order, last)
         self._runner = runner_of(self._record, self.save)
         self._progress = Progress()
-        self._helpers = Helpers(order.name, self._profile, self._record, self.save)
+        self._helpers = Helpers(order, self._record, self.save)
         self._log: int | None = None
         self._until = time.monotonic() + self._profile.start.timeout_s
         self._told = self._ending = False
@@ -124,7 +124,7 @@ class Keeper:
         if self._profile.start.before or self._profile.sidecar:
             self._progress.begin(progress.BEFORE, time.time())
             self.save()
-            self._helpers.before(env, order.launch.cwd, self._log, self.pause, self._left())
+        self._helpers.before(env, self._log, self.pause, self._left())
         self._progress.begin(progress.PROCESS, time.time())
         if state.runner == "venv":
             orphans.take()  # of pre-start commands they went their own ways
@@ -293,6 +293,7 @@ def _begun(order: Order, last: Record | None) -> Record:
         port=launch.port,
         after_stop=len(profile.start.after_stop),
         started_at=at,
+        health_url=_keyless(profile.start.health_url),
         timeout_s=profile.start.timeout_s,
         stop_wait_s=profile.start.stop_wait_s,
         keeper=Who.of(os.getpid()),
@@ -304,6 +305,11 @@ def _begun(order: Order, last: Record | None) -> Record:
         service=profile.compose.service,
         log=str(_log_file(order)) if profile.runner == "venv" else "",
     )
+
+
+def _keyless(url: str) -> str:
+    """Nothing for one that holds a secret: /health is asked by those who have only the record."""
+    return url if shown(url, len(url) + 1) == url else ""
 
 
 def _log_file(order: Order) -> Path:
@@ -334,7 +340,7 @@ def main() -> int:
     """Read the order, keep its server."""
     signals = _caught()
     with os.fdopen(0, "rb") as told:
-        order = msgspec.json.decode(told.read(), type=Order)
+        order = unpacked(told.read())
     os.open(os.devnull, os.O_RDWR)  # takes the number 0
     if order.lock_fd >= 0:
         os.set_inheritable(order.lock_fd, False)

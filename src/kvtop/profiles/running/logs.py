@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import os
 import re
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from kvtop import paths
 from kvtop.profiles.running.text import MAX_LINE, clean, is_poll
+from kvtop.sources.births import birth
 
 _BLOCK = 1 << 16
 _COPY = 1 << 20
@@ -58,6 +60,7 @@ def open_log(path: Path, max_bytes: int) -> int:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         os.set_blocking(fd, True)
+        _tidy(path)
         with contextlib.suppress(OSError):  # nothing that is not rotated keeps a server from starting
             rotate(path, fd, max_bytes)
     except BaseException:
@@ -66,12 +69,25 @@ def open_log(path: Path, max_bytes: int) -> int:
     return fd
 
 
+def _tidy(path: Path) -> None:
+    """Remove what keepers that were killed while they rotated left half written."""
+    for file in path.parent.glob(f"{glob.escape(_fresh(path, ''))}*"):
+        pid = file.name.rpartition(".")[2]
+        if pid.isdecimal() and len(pid) < 10 and birth(int(pid)) is None:
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+
+def _fresh(path: Path, pid: object) -> str:
+    return f".{path.name}.1.{pid}"
+
+
 def rotate(path: Path, fd: int, max_bytes: int) -> bool:
     """Where it has grown past `max_bytes`: copied to `older`, then emptied. Raises OSError, the log as it was."""
     size = os.fstat(fd).st_size
     if size <= max_bytes:
         return False
-    fresh = older(path).with_name(f".{path.name}.1.{os.getpid()}")
+    fresh = path.with_name(_fresh(path, os.getpid()))
     fresh.unlink(missing_ok=True)
     try:
         copy = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

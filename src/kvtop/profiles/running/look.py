@@ -24,12 +24,15 @@ class Seen:
     """`stopped` also for one that was never started."""
     record: Record | None = None
     """Of its last start."""
+    ended: bool = False
+    """While it is `stopping`: its server is gone, and what comes after that goes on."""
 
     @property
     def pid(self) -> int | None:
         """The server's, while it lives."""
         server = self.record.server if self.record is not None else None
-        return server.pid if server is not None and self.state in ("starting", "running", "stopping") else None
+        there = self.state in ("starting", "running") or (self.state == "stopping" and not self.ended)
+        return server.pid if server is not None and there else None
 
     @property
     def since(self) -> float | None:
@@ -61,7 +64,8 @@ def look(name: str) -> Seen:
     if state is None:
         return Seen(name, "stopped")
     if state.keeper is not None and state.keeper.lives:
-        return Seen(name, state.state, state)
+        ended = state.state == "stopping" and state.server is not None and not state.server.lives
+        return Seen(name, state.state, state, ended)
     if state.state in ("stopped", "failed"):
         return Seen(name, state.state, state)
     before = copy.deepcopy(state)
@@ -81,6 +85,8 @@ def _finish(state: Record) -> None:
     ran = state.ready_at is not None
     if state.ask is not None:
         state.state, state.why = "stopped", record.cut_short(state)
+    elif state.state == "stopping" and state.why:  # by its keeper, which had found out how it failed
+        state.state, state.why = "failed", f"{state.why}; its keeper was gone"
     elif state.server is None and not state.container and not state.unit:
         state.state, state.why = "failed", "its keeper ended before the server was started"
     else:
@@ -107,7 +113,9 @@ def owe(state: Record) -> None:
     if state.after_stop and not state.after_owed:
         state.after_owed = True
         name = printable(state.name, 80)
-        state.notes.append(f"its keeper was gone: after_stop was not run; kvtop profile stop {name} offers it")
+        state.notes.append(
+            f"its keeper was gone: after_stop was not run to its end; kvtop profile stop {name} offers it"
+        )
 
 
 def _saved(before: Record, state: Record) -> bool:

@@ -4,11 +4,13 @@ command lines and environments may hold secrets; nothing of it is written to dis
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import msgspec
 
 from kvtop.config import read_key_file
+from kvtop.errors import KvtopError, printable
 from kvtop.profiles.launch import Launch, Secret
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running.tools import Failed
@@ -27,6 +29,34 @@ class Order(msgspec.Struct, frozen=True):
     """What the server will call its model, any of them."""
     lock_fd: int = -1
     """The lock, inherited."""
+
+
+def packed(order: Order) -> bytes:
+    """For the pipe. Names and values of the environment may be any bytes.
+
+    Raises KvtopError where the command line holds what is no text.
+    """
+    base = {_carried(name): _carried(value) for name, value in order.base.items()}
+    try:
+        return msgspec.json.encode(msgspec.structs.replace(order, base=base))
+    except UnicodeEncodeError:
+        name = printable(order.name, 80)
+        raise KvtopError(f"{name} cannot be started: its command line holds what is no text") from None
+
+
+def unpacked(text: bytes) -> Order:
+    """What `packed` made."""
+    order = msgspec.json.decode(text, type=Order)
+    base = {_brought(name): _brought(value) for name, value in order.base.items()}
+    return msgspec.structs.replace(order, base=base)
+
+
+def _carried(text: str) -> str:
+    return os.fsencode(text).decode("latin-1")
+
+
+def _brought(text: str) -> str:
+    return os.fsdecode(text.encode("latin-1"))
 
 
 def environment(launch: Launch, base: Mapping[str, str]) -> dict[str, str]:

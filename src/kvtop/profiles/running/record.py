@@ -1,7 +1,7 @@
 """What is known of a profile's server: one file a profile in the state folder, and the last starts beside it.
 
-While a keeper lives it alone writes the record; others tell it something by a small file of their own (`ask`). Where it
-is gone, whoever acts on the server writes.
+While a keeper lives it alone writes the record, and what it starts, before that runs; others tell it something by a
+small file of their own (`ask`). Where it is gone, whoever acts on the server writes.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Who(msgspec.Struct, frozen=True):
         return lives(self.pid, self.birth)
 
     @classmethod
-    def of(cls, pid: int) -> Who | None:
-        """None where no such process lives."""
-        born = birth(pid)
+    def of(cls, pid: int, *, ended: bool = False) -> Who | None:
+        """None where no such process lives. `ended`: as for `birth`."""
+        born = birth(pid, ended=ended)
         return None if born is None else cls(pid, born)
 
 
@@ -95,6 +95,8 @@ class Record(msgspec.Struct, kw_only=True):
     """Unix time."""
     ready_at: float | None = None
     ended_at: float | None = None
+    health_url: str = ""
+    """Empty: /health of host and port; also where it holds a secret."""
     timeout_s: float = 1800.0
     stop_wait_s: float = 15.0
     keeper: Who | None = None
@@ -126,9 +128,10 @@ class Record(msgspec.Struct, kw_only=True):
     tier_files: list[TierFile] = []
     sidecars: list[Who] = []
     after_stop: int = 0
-    """Commands that the profile wants run when the server is gone."""
+    """Commands that the profile wants run when the server is gone; 0 when they have run."""
     after_owed: bool = False
-    """They were not run: its keeper was gone. A person is asked (`kvtop profile stop`); nobody runs them by looking."""
+    """They were not run, or not to their end: its keeper was gone. A person is asked (`kvtop profile stop`); nobody
+    runs them by looking."""
     notes: list[str] = []
     """What was seen after its end: killed, left over, removed."""
 

@@ -35,8 +35,8 @@ def spawn(words: Sequence[str] | str, known: Known | None, **options: Any) -> su
         preexec_fn=None if known is None else first,  # noqa: PLW1509 -- a keeper has one thread
         **options,
     )
-    if known is not None and (who := Who.of(child.pid)) is not None:
-        known(who)
+    if known is not None:
+        known(Who.of(child.pid, ended=True))  # what it has left behind is its own, however soon it ended
     return child
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvtop.profiles.running.family import FREE_S, Pause
+from kvtop.profiles.running.family import FREE_S
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Who
 
@@ -28,13 +28,13 @@ def leaves(seen: Seen) -> frozenset[int]:
     return frozenset(who.pid for who in state.family) if state is not None else frozenset()
 
 
-def freed(family: Sequence[Who], pause: Pause = time.sleep, limit_s: float = FREE_S) -> Freed:
+def freed(family: Sequence[Who]) -> Freed:
     """Wait until no process of the old server lives and none holds memory of a card."""
     from kvtop.sources.nvml import NvmlSource
 
     cards = NvmlSource()
     pids = {who.pid for who in family}
-    until = time.monotonic() + limit_s
+    until = time.monotonic() + FREE_S
     try:
         while True:
             left = [f"process {who.pid} lives still" for who in family if who.lives]
@@ -47,6 +47,6 @@ def freed(family: Sequence[Who], pause: Pause = time.sleep, limit_s: float = FRE
             ]
             if not left or time.monotonic() > until:
                 return Freed(not left, tuple(left))
-            pause(_LOOK_S)
+            time.sleep(_LOOK_S)
     finally:
         cards.close()

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
 from kvtop import interrupt
-from kvtop.profiles.running.family import POLL_S, Pause
+from kvtop.profiles.running.family import KILL_S, POLL_S, Pause
 from kvtop.profiles.running.spawn import Known, spawn
 from kvtop.profiles.secret import shown
 
@@ -64,20 +64,19 @@ def run(
     cwd: str | None = None,
     timeout_s: float = QUICK_S,
     pause: Pause = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
     output: int | None = None,
     known: Known | None = None,
 ) -> Done:
     """Run it to its end; a text is one for the shell. `output`: where what it says goes, instead of into the answer.
     `known`: as for `spawn`.
 
-    Raises Failed where it cannot be run or takes too long; it and what it started are killed then, and also where
-    `pause` raises.
+    Raises Failed where it cannot be run or takes too long; its process group is killed then, and also where `pause`
+    raises.
     """
     name = shown(words if isinstance(words, str) else words[0] if words else "", 80)
     with _file(name) as out, _file(name) as err:
         child: subprocess.Popen[bytes] | None = None
-        until = clock() + timeout_s
+        until = time.monotonic() + timeout_s
         try:
             with interrupt.held():  # else ctrl-c leaves behind what nobody knows yet
                 child = spawn(
@@ -90,14 +89,15 @@ def run(
                     cwd=cwd,
                 )
             while child.poll() is None:
-                if clock() > until:
+                if time.monotonic() > until:
                     raise Failed(f"{name} did not end within {timeout_s:g} s")
                 pause(POLL_S)
         except BaseException as error:
             if child is not None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # another user's, or stuck in the kernel
+                    child.wait(KILL_S)
             elif isinstance(error, OSError | ValueError):
                 raise Failed(f"{name} cannot be run: {getattr(error, 'strerror', None) or error}") from None
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from kvtop.profiles.running import family, logs, ready
@@ -59,14 +59,17 @@ class Runner(ABC):
         return logs.since(Path(self.record.log), self.record.log_offset, limit)
 
     def answers(self, health_url: str = "") -> ready.Answer:
-        """Whether it is ready, and it itself."""
+        """Whether it is ready, and it itself. `health_url`: of a keeper, who has the profile's own."""
         if not listens(self.record.host, self.record.port):
             return ready.Answer(False)  # without a look at all processes
         self.look()
         pids = {who.pid for who in self.record.family}
-        return ready.ask(
-            self.record.host, self.record.port, health_url=health_url, names=self.record.names, pids=pids or None
-        )
+        return self._asked(health_url, pids or None)
+
+    def _asked(self, health_url: str, pids: Collection[int] | None) -> ready.Answer:
+        """`pids`: as for `ready.ask`."""
+        record, url = self.record, health_url or self.record.health_url
+        return ready.ask(record.host, record.port, health_url=url, names=record.names, pids=pids)
 
     def look(self) -> None:
         """Bring the record's processes up to date."""

@@ -28,13 +28,10 @@ STOP_MORE_S = 20.0
 
 
 class _State(msgspec.Struct, rename="pascal"):
-    status: str = ""
     running: bool = False
     pid: int = 0
     exit_code: int = 0
-    error: str = ""
     started_at: str = ""
-    oom: bool = msgspec.field(default=False, name="OOMKilled")
 
 
 class _Binding(msgspec.Struct, rename="pascal"):
@@ -52,7 +49,6 @@ class _Host(msgspec.Struct, rename="pascal"):
 class Inspected(msgspec.Struct, rename="pascal"):
     """What `docker inspect` says of a container, as far as it is read."""
 
-    id: str = ""
     created: str = ""
     state: _State = msgspec.field(default_factory=_State)
     network_settings: _Network = msgspec.field(default_factory=_Network)
@@ -120,6 +116,8 @@ class Container(Runner):
             found = self.inspect() if self.record.container else None
             begun = self.record.state in ("starting", "stopping") and self.record.ready_at is None
             if begun and self.record.server is None and not self._is_of_this_start(found):
+                if self._save is not None:
+                    return False  # its keeper knows what it has made: this is the last start's, or somebody's
                 self._take_half_made(self.record.argv)  # its keeper was killed in the middle of the start
                 found = self.inspect() if self.record.container else None
         except Failed:
@@ -143,13 +141,13 @@ class Container(Runner):
             return ready.Answer(
                 False, f"the container {record.container[:12]} does not publish port {record.port}", True
             )
-        return ready.ask(record.host, record.port, health_url=health_url, names=record.names, pids=None)
+        return self._asked(health_url, None)
 
     def end(self, wait_s: float, pause: Pause, clock: Callable[[], float], *, gently: bool = True) -> End:
         began, wait = clock(), max(1, round(wait_s)) if gently else 0
-        self.look()
         if not self.lives():
             return End()
+        self.look()
         words = [*self._docker, "stop", "-t", str(wait), self.record.container]
         if self.record.runner == "compose":
             words = [*self.record.program, "stop", "-t", str(wait), self.record.service]

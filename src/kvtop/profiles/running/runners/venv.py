@@ -24,11 +24,14 @@ class Venv(Runner):
 
     look_s = 0.25
     _child: subprocess.Popen[bytes] | None = None
+    _heir = False
+    """Orphans come to this process."""
 
     def start(self, order: Order, env: Mapping[str, str], *, log: int | None, pause: Pause, timeout_s: float) -> None:
         launch = order.launch
         name = shown(launch.argv[0], 200)
         try:
+            self._heir = orphans.taken()
             self._child = spawn(launch.argv, self._known, stdout=log, stderr=log, cwd=launch.cwd, env=dict(env))
         except FileNotFoundError as error:
             if launch.cwd is not None and error.filename == launch.cwd:
@@ -45,7 +48,7 @@ class Venv(Runner):
     @property
     def _own(self) -> set[int] | None:
         """See `family.look`: what its keeper itself started, beside this server its sidecars."""
-        if self._child is None or not orphans.taken():
+        if self._child is None or not self._heir:
             return None
         return {self._child.pid, *(who.pid for who in self.record.sidecars)}
 
@@ -67,6 +70,7 @@ class Venv(Runner):
         if self.record.server is None:
             return End()
         done = family.end(self.record.server, self.record.family, wait_s, pause, clock, gently=gently, own=self._own)
+        self.look()  # what could not be ended stays known
         if self._child is not None:
             # The process table may call it gone a moment before its parent is told how it ended.
             with contextlib.suppress(subprocess.TimeoutExpired):
