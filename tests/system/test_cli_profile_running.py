@@ -190,6 +190,16 @@ def test_a_switch_to_what_runs_is_refused(home: Box) -> None:
         run("switch", "one")
 
 
+def test_a_switch_to_what_cannot_be_started_stops_nothing(home: Box) -> None:
+    port = write(home, "old")
+    folder = home.home / "config" / "profiles"
+    (folder / "watched.toml").write_text(f'runner = "attach"\n[attach]\nurl = "http://127.0.0.1:{port}"\n')
+    assert run("start", "old") == 0
+    with pytest.raises(KvtopError, match="watched is only watched"):
+        run("switch", "watched", "--yes", "--fallback")
+    assert look.look("old").state == "running"
+
+
 def test_a_restart_is_a_switch_to_itself(home: Box) -> None:
     write(home, "one", log=GOOD)
     assert run("start", "one") == 0

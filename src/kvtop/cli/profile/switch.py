@@ -68,6 +68,8 @@ class _Switch:
         with Lock(f"{verb} {self._new.name}", "wait for it") as lock:
             try:
                 self._old = self._running(entry)
+                if not self._itself:
+                    client.startable(self._new)
                 if not checking.allowed(entry, force=force, yes=self._yes, replacing=self._pids()):
                     raise KvtopError("nothing was stopped or started")
                 self._stops = True
@@ -125,10 +127,14 @@ class _Switch:
         return one
 
     @property
+    def _itself(self) -> bool:
+        """What is stopped is the one that is started."""
+        return isinstance(self._old, Seen) and self._old.name == self._new.name
+
+    @property
     def _why(self) -> str:
         """For the record of what is stopped."""
-        itself = isinstance(self._old, Seen) and self._old.name == self._new.name
-        return "a restart" if itself else f"a switch to {self._new.name}"
+        return "a restart" if self._itself else f"a switch to {self._new.name}"
 
     def _pids(self) -> frozenset[int] | None:
         if isinstance(self._old, Seen):
@@ -141,7 +147,7 @@ class _Switch:
         held: list[Who] = []
         if isinstance(self._old, Seen):
             old = printable(self._old.name, 80)
-            self._former = _former(self._old) if self._old.name != self._new.name else None
+            self._former = None if self._itself else _former(self._old)
             held = list(self._old.record.family) if self._old.record is not None else []
             stdio.tell(f"stops {old}")
             told(client.stop(self._old.name, self._why, locked=True).notes)
