@@ -207,6 +207,27 @@ def test_bytes_that_are_no_text_in_the_environment_are_handed_on(home: Box, monk
     assert b"ODD=a\xff\xc3" in Path(f"/proc/{seen.pid}/environ").read_bytes().split(b"\0")
 
 
+def test_what_nobody_looked_at_is_known_when_keeper_and_server_are_gone(home: Box) -> None:
+    """It was begun after the keeper's last look, and writes into the server's log."""
+    chosen = home.chosen("box", log=GOOD)
+    late = f"trap '' INT; {chosen.launch.argv[0]} {' '.join(chosen.launch.argv[1:])} & wait $!; sleep 600"
+    seen = home.ready(dataclasses.replace(chosen, launch=dataclasses.replace(chosen.launch, argv=("sh", "-c", late))))
+    state = seen.record
+    assert state is not None and state.keeper is not None and state.server is not None
+    os.kill(state.keeper.pid, signal.SIGKILL)
+    begun(home, "box")
+    (served,) = [who for who in state.family if who != state.server]
+    os.kill(served.pid, signal.SIGKILL)
+    wait(lambda: len(home.processes()) == 2 and not served.lives, "sleep is not begun")
+    os.kill(state.server.pid, signal.SIGKILL)
+    wait(lambda: not state.server.lives, "it lives")
+    now = look.look("box")
+    assert now.record is not None and now.record.why.endswith(
+        "1 of its processes lives still: kvtop profile stop box ends them"
+    )
+    assert client.stop("box", "a test").state == "stopped"
+
+
 def test_a_process_that_has_ended_is_told_until_its_parent_takes_notice() -> None:
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

@@ -129,22 +129,33 @@ def test_what_outlived_server_and_keeper_can_be_stopped(program) -> None:  # typ
         client.stop("x", "a test")
 
 
-def test_a_number_of_an_earlier_boot_means_nobodys_session() -> None:
-    """The machine was started anew since: who is in a session of that number is not the server's."""
+def test_whose_session_a_number_means(tmp_path: Path) -> None:
+    """Once a session was empty its number may be another's: who is in one of that number need not be the server's."""
+    log = tmp_path / "log"
     leader = subprocess.Popen(
-        ["sh", "-c", "sleep 60 >&- & echo $!; read end"],
+        ["sh", "-c", f"sleep 60 >{log} & echo $!; sleep 60 >&- & echo $!; read end"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    assert leader.stdout is not None
-    left, born = Who.of(int(leader.stdout.readline())), Who.of(leader.pid)
-    leader.communicate("\n")
-    assert left is not None and born is not None
+    assert leader.stdin is not None and leader.stdout is not None
+    writes, quiet = (Who.of(int(leader.stdout.readline())) for _ in range(2))
+    born = Who.of(leader.pid)
+    leader.stdin.write("\n")
+    leader.stdin.close()
+    assert writes is not None and quiet is not None and born is not None
+    both = sorted((writes, quiet), key=lambda who: who.pid)
     try:
-        assert family.look(born) == [left], "of this boot it is what the leader left"
+        os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+        assert family.look(born) == both, "its parent has not taken notice of its end"
+        leader.wait()
+        leader.stdout.close()
+        assert family.look(born) == [] and family.look(born, log=str(tmp_path)) == []
+        assert family.look(born, log=str(log)) == [writes], "its output goes into the server's log"
+        assert family.look(born, [quiet]) == both, "one that is known is in it still"
         old = Who(born.pid, f"another-boot/{born.birth.partition('/')[2]}")
-        assert family.look(old) == [] and family.look(old, [left]) == [left]
+        assert family.look(old, log=str(log)) == []
     finally:
-        os.kill(left.pid, signal.SIGKILL)
+        for who in both:
+            os.kill(who.pid, signal.SIGKILL)
 
 
 def test_a_stop_leaves_what_another_kvtop_started_anew_alone(program) -> None:  # type: ignore[no-untyped-def]
@@ -247,9 +258,9 @@ def test_a_polite_end_asks_each_once_also_without_the_leader(program) -> None:  
     who = Who.of(leader.pid)
     assert who is not None
     leader.kill()
-    leader.wait()
+    os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
     done = family.end(who, (), 5.0, time.sleep, time.monotonic, politely=True)
-    assert (leader.stdout.read(), done.killed) == ("asked\n", 0)
+    assert (leader.stdout.read(), done.killed, leader.wait()) == ("asked\n", 0, -signal.SIGKILL)
     leader.stdout.close()
     alone = subprocess.Popen([sys.executable, "-c", said], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert alone.stdout is not None and alone.stdout.readline() == "up\n"

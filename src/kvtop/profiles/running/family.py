@@ -49,33 +49,42 @@ class End:
 
 
 def look(
-    server: Who, known: Iterable[Who] = (), *, session: bool = True, own: Collection[int] | None = None
+    server: Who,
+    known: Iterable[Who] = (),
+    *,
+    session: bool = True,
+    own: Collection[int] | None = None,
+    log: str = "",
 ) -> list[Who]:
     """The server's living processes: itself, its session, its descendants, and those of `known` that live.
 
     Not `session`: it has none of its own. `own`: the children that this process started itself; all others came to it
-    as orphans and are the server's, unless they are of a session of `own`. None: orphans do not come here.
+    as orphans and are the server's, unless they are of a session of `own`. None: orphans do not come here. `log`: the
+    file that the server's output goes into.
     """
     found: dict[int, Who] = {who.pid: who for who in known if who.lives}
     if server.lives:
         found[server.pid] = server
-    # Is its number another process's now, or was it, then who is in that session is not its.
-    numbered = server.pid in found or (birth(server.pid) is None and of_this_boot(server.birth))
-    if not numbered and own is None:
-        return list(found.values())
+    facts = {pid: one for pid in _pids() if (one := _parent_and_session(pid)) is not None}
     children: dict[int, list[int]] = {}
+    for pid, (parent, _) in facts.items():
+        children.setdefault(parent, []).append(pid)
     ways = [*found]
-    for pid in _pids():
-        if (facts := _parent_and_session(pid)) is None:
-            continue
-        children.setdefault(facts[0], []).append(pid)
-        orphan = own is not None and facts[0] == os.getpid() and pid not in own
-        if orphan:
-            _reap(pid)
-        if (numbered and session and facts[1] == server.pid) or (orphan and facts[1] not in (own or ())):
-            ways.append(pid)
-    if numbered:
+    if session:
+        members = [pid for pid, one in facts.items() if one[1] == server.pid]
+        # Nobody gets a number that a session has. Once it was empty, another one may have it, with another's processes.
+        if birth(server.pid, ended=True) == server.birth or found.keys() & {*members}:
+            ways += members
+        elif of_this_boot(server.birth):
+            ways += [pid for pid in members if _writes(pid, log)]
+    if server.pid in found:
         ways.append(server.pid)
+    if own is not None:
+        for pid in children.get(os.getpid(), ()):
+            if pid not in own:
+                _reap(pid)
+                if facts[pid][1] not in own:
+                    ways.append(pid)
     seen: set[int] = set()
     while ways:
         pid = ways.pop()
@@ -86,6 +95,15 @@ def look(
         if pid not in found and (who := Who.of(pid)) is not None and pid != server.pid:
             found[pid] = who
     return sorted(found.values(), key=lambda who: who.pid)
+
+
+def _writes(pid: int, log: str) -> bool:
+    """Whether its output goes into that file, as that of a server's processes does."""
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if log and Path(f"/proc/{pid}/fd/{number}").samefile(log):
+                return True
+    return False
 
 
 def _reap(pid: int) -> None:
@@ -144,6 +162,7 @@ def end(
     gently: bool = True,
     session: bool = True,
     own: Collection[int] | None = None,
+    log: str = "",
     politely: bool = False,
 ) -> End:
     """One SIGINT to the server, `wait_s` for its end, SIGKILL to whatever of it is there then.
@@ -153,7 +172,7 @@ def end(
     """
 
     def see(known: Iterable[Who]) -> list[Who]:
-        return look(server, known, session=session, own=own)
+        return look(server, known, session=session, own=own, log=log)
 
     began = clock()
     done = End()

@@ -83,6 +83,8 @@ def look(name: str) -> Seen:
 def _finish(state: Record) -> None:
     """Neither keeper nor server: how it ended is worked out once."""
     ran = state.ready_at is not None
+    if state.runner == "venv":
+        runner_of(state).look()  # what it has begun since its keeper looked lives on
     if state.ask is not None:
         state.state, state.why = "stopped", record.cut_short(state)
     elif state.state == "stopping" and state.why:  # by its keeper, which had found out how it failed

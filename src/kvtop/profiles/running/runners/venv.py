@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Callable, Mapping
 
@@ -54,22 +55,32 @@ class Venv(Runner):
 
     def look(self) -> None:
         if self.record.server is not None:
-            self.record.family = family.look(self.record.server, self.record.family, own=self._own)
+            self.record.family = family.look(self.record.server, self.record.family, own=self._own, log=self.record.log)
 
     def lives(self) -> bool:
         if self._child is not None:
-            return self._child.poll() is None
+            return self._ended() is None
         return self.record.server is not None and self.record.server.lives
 
     def code(self) -> int | None:
-        if self._child is None or self._child.poll() is None:
+        returncode = self._ended()
+        return None if returncode is None else code_of(returncode)
+
+    def _ended(self) -> int | None:
+        """How the child ended, as Popen has it; None: it lives, or it is none of this process. It is not waited for
+        while its session may have members: its number could become another's."""
+        if self._child is None or self._child.returncode is not None:
+            return None if self._child is None else self._child.returncode
+        said = os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if said is None:
             return None
-        return code_of(self._child.returncode)
+        return said.si_status if said.si_code == os.CLD_EXITED else -said.si_status
 
     def end(self, wait_s: float, pause: Pause, clock: Callable[[], float], *, gently: bool = True) -> End:
-        if self.record.server is None:
+        server, known, log = self.record.server, self.record.family, self.record.log
+        if server is None:
             return End()
-        done = family.end(self.record.server, self.record.family, wait_s, pause, clock, gently=gently, own=self._own)
+        done = family.end(server, known, wait_s, pause, clock, gently=gently, own=self._own, log=log)
         self.look()  # what could not be ended stays known
         if self._child is not None:
             # The process table may call it gone a moment before its parent is told how it ended.
