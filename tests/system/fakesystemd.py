@@ -114,6 +114,9 @@ def main() -> None:
     if words[0] in ("start", "stop") and words[1] != UNIT:
         print(f"Failed to {words[0]} {words[1]}: Unit {words[1]} not found.", file=sys.stderr)
         sys.exit(5)
+    if words[0] == "stop" and (STATE / "denied").exists():
+        print(f"Failed to stop {UNIT}: Interactive authentication required.", file=sys.stderr)
+        sys.exit(1)
     {"start": start, "show": show, "stop": stop}[words[0]]()
 
 

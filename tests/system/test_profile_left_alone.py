@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from profilebox import LOGS, Box, box, own, wait
 
-from kvtop.profiles.running import client, look, record
+from kvtop.profiles.launch import Secret
+from kvtop.profiles.running import client, logs, look, record
 from kvtop.profiles.running.record import Who
 
 GOOD = str(LOGS / "good-0.32.txt")
@@ -158,12 +159,14 @@ server.wait()
 beside_child = f"/proc/self/task/{os.getpid()}/children"
 while True:
     found = family.look(who, own={server.pid, beside.pid})
+    orphans.reap({server.pid, beside.pid})
     children = [pid for pid in map(int, open(beside_child).read().split()) if pid != beside.pid]
     if len(found) == 2 and len(children) == 2:
         break
     time.sleep(0.02)
 print(len(found), sorted(one.pid for one in found) == sorted(children), beside.poll())
 print(family.end(who, found, 1, time.sleep, time.monotonic, own={server.pid, beside.pid}).killed, beside.poll())
+orphans.reap({server.pid, beside.pid})
 print(len(open(beside_child).read().split()))
 beside.kill()
 """
@@ -225,6 +228,72 @@ def test_what_nobody_looked_at_is_known_when_keeper_and_server_are_gone(home: Bo
     assert now.record is not None and now.record.why.endswith(
         "1 of its processes lives still: kvtop profile stop box ends them"
     )
+    assert client.stop("box", "a test").state == "stopped"
+
+
+def test_orphans_of_a_server_never_pile_up(home: Box) -> None:
+    """They end by the dozen, in the server's own session and in others, and in a sidecar's."""
+    forks = "for i in 1 2 3 4 5 6 7 8 9; do (true &); (setsid true &); done"
+    chosen = home.chosen("box", log=GOOD, profile={"sidecar": [{"name": "pushes", "command": f"{forks}; sleep 600"}]})
+    served = " ".join(chosen.launch.argv)
+    state = home.ready(
+        dataclasses.replace(
+            chosen, launch=dataclasses.replace(chosen.launch, argv=("sh", "-c", f"{forks}; exec {served}"))
+        )
+    ).record
+    assert state is not None and state.keeper is not None and state.state == "running"
+    children = Path(f"/proc/{state.keeper.pid}/task/{state.keeper.pid}/children")
+    wait(lambda: len(children.read_text().split()) == 2, "they are not taken notice of")
+
+
+def test_what_a_dead_sidecar_left_is_ended_without_the_keeper(home: Box) -> None:
+    sidecar = {"name": "cache", "command": "sleep 600 & sleep 600; true"}
+    state = home.ready(home.chosen("box", profile={"sidecar": [sidecar]})).record
+    assert state is not None and state.keeper is not None and state.server is not None
+    for who in (state.keeper, state.sidecars[0], state.server):
+        os.kill(who.pid, signal.SIGKILL)
+    begun(home, "box")
+    wait(lambda: not state.server.lives and not state.sidecars[0].lives, "they live")
+    now = look.look("box")
+    assert now.record is not None and "2 of its processes live still" in now.record.why
+    assert client.stop("box", "a test").state == "stopped"
+
+
+def test_a_server_that_answered_though_nobody_looked_is_not_said_to_have_failed_its_start(home: Box) -> None:
+    home.start(home.chosen("box", log=GOOD, pace_s="0.5"))
+    wait(lambda: (now := record.read("box")) is not None and now.server is not None, "no server")
+    state = record.read("box")
+    assert state is not None and state.keeper is not None and state.server is not None
+    os.kill(state.keeper.pid, signal.SIGKILL)
+    wait(lambda: "startup complete" in logs.default("box").read_text(), "it does not come up")
+    os.kill(state.server.pid, signal.SIGKILL)
+    wait(lambda: not state.server.lives, "it lives")
+    now = look.look("box")
+    assert now.record is not None and now.record.why == "it ended; its log says no more; its keeper was gone"
+
+
+def test_a_secret_that_a_server_says_is_not_said_again(home: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDS_A_KEY", "words-of-no-shape")
+    chosen = home.chosen("box", secrets={"KEY": Secret("env", "HOLDS_A_KEY")})
+    trace = (
+        r"Traceback (most recent call last):\n  File \"x.py\", line 1, in <module>\nRuntimeError: $KEY was rejected\n"
+    )
+    argv = ("sh", "-c", f'printf "{trace}"; exit 3')
+    home.start(dataclasses.replace(chosen, launch=dataclasses.replace(chosen.launch, argv=argv)))
+    seen = home.until("box", "failed")
+    assert seen.record is not None and "*** was rejected" in seen.record.why
+    assert b"words-of-no-shape" not in record.path_of("box").read_bytes()
+
+
+def test_a_log_that_becomes_a_pipe_holds_nobody(home: Box) -> None:
+    home.start(home.chosen("box", never="1"))
+    wait(lambda: (now := record.read("box")) is not None and now.server is not None, "no server")
+    path = logs.default("box")
+    path.unlink()
+    os.mkfifo(path)
+    assert logs.FileTail(path).read() == b"" and logs.since(path, 0, 10) == b""
+    with pytest.raises(OSError, match="not a regular file"):
+        logs.last_lines(path, 5)
     assert client.stop("box", "a test").state == "stopped"
 
 

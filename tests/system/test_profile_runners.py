@@ -296,6 +296,29 @@ def test_a_unit_that_does_not_start(tools: Tools) -> None:
     assert seen.record is not None and "Job for vllm.service failed" in seen.record.why
 
 
+@pytest.mark.parametrize("keeper", ["is there", "is gone"])
+def test_a_unit_that_may_not_be_stopped_goes_on(tools: Tools, keeper: str) -> None:
+    after = tools.home / "after"
+    start = {"after_stop": [f"echo ran >> {after}"]}
+    seen = tools.ready(tools.chosen_of("unit", runner="systemd", systemd={"unit": "vllm.service"}, start=start))
+    assert seen.record is not None and seen.record.keeper is not None and seen.record.server is not None
+    if keeper == "is gone":
+        os.kill(seen.record.keeper.pid, 9)
+        wait(lambda: not seen.record.keeper.lives, "it lives")
+    denied = tools.home / "systemd" / "denied"
+    denied.touch()
+    why = "unit does not end: systemctl stop failed: Failed to stop vllm.service: Interactive authentication required"
+    for _ in range(2):
+        with pytest.raises(KvtopError, match=why):
+            client.stop("unit", "a test")
+        now = look.look("unit")
+        assert (now.state, now.pid) == ("running", seen.record.server.pid) and not after.exists()
+    denied.unlink()
+    ended = client.stop("unit", "a test")
+    assert ended.state == "stopped" and not seen.record.server.lives
+    assert ended.after_owed == (keeper == "is gone") and after.exists() == (keeper == "is there")
+
+
 def test_a_unit_that_is_killed(tools: Tools) -> None:
     seen = tools.ready(tools.chosen_of("unit", runner="systemd", systemd={"unit": "vllm.service"}))
     assert seen.pid is not None

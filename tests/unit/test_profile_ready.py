@@ -141,7 +141,6 @@ def test_no_name_of_a_host_is_nobody() -> None:
 
 
 def test_an_answer_that_trickles_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "WHOLE_S", 0.2)
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -159,7 +158,7 @@ def test_an_answer_that_trickles_has_an_end(monkeypatch: pytest.MonkeyPatch) -> 
         thread.start()
         try:
             with pytest.raises(TimeoutError, match=r"did not end within 0\.2 s"):
-                asking.get(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics")
+                asking.get(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics", 0.2)
         finally:
             over.set()
             thread.join()

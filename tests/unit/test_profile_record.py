@@ -10,11 +10,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvtop.errors import KvtopError
 from kvtop.profiles.running import adopt, aftermath, client, family, look, record
 from kvtop.profiles.running.family import End
+from kvtop.profiles.running.ready import Answer
 from kvtop.profiles.running.record import Ask, Record, Start, Who
 from kvtop.profiles.running.runners import base, runner_of
 from kvtop.readings import Gpu, GpuProcess, GpuReading, OffloadFile, VllmProcess
@@ -148,11 +150,11 @@ def test_whose_session_a_number_means(tmp_path: Path) -> None:
         assert family.look(born) == both, "its parent has not taken notice of its end"
         leader.wait()
         leader.stdout.close()
-        assert family.look(born) == [] and family.look(born, log=str(tmp_path)) == []
-        assert family.look(born, log=str(log)) == [writes], "its output goes into the server's log"
+        assert family.look(born) == [] and family.look(born, logs=[str(tmp_path)]) == []
+        assert family.look(born, logs=[str(log)]) == [writes], "its output goes into the server's log"
         assert family.look(born, [quiet]) == both, "one that is known is in it still"
         old = Who(born.pid, f"another-boot/{born.birth.partition('/')[2]}")
-        assert family.look(old, log=str(log)) == []
+        assert family.look(old, logs=[str(log)]) == []
     finally:
         for who in both:
             os.kill(who.pid, signal.SIGKILL)
@@ -274,9 +276,21 @@ def test_a_polite_end_asks_each_once_also_without_the_leader(program) -> None:  
 def test_without_its_keeper_a_server_is_asked_where_its_profile_says(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(base, "listens", lambda host, port: True)
-    monkeypatch.setattr(base.ready, "ask", lambda host, port, **more: asked.append(more["health_url"]))
-    runner_of(Record(name="x", health_url="http://127.0.0.1:9/up")).answers()
-    assert asked == ["http://127.0.0.1:9/up"]
+
+    def answer(host: str, port: int, **more: str) -> Answer:
+        asked.append(more["health_url"])
+        return Answer(True)
+
+    monkeypatch.setattr(base.ready, "ask", answer)
+    assert runner_of(Record(name="x", health_url="http://127.0.0.1:9/up")).answers().ready
+    assert set(asked) == {"http://127.0.0.1:9/up"}
+
+
+@pytest.mark.parametrize("field", ["log", "container", "host"])
+def test_a_record_whose_words_nobody_can_use_is_none(field: str) -> None:
+    record.write(msgspec.structs.replace(Record(name="x"), **{field: "/tmp/\0x"}))
+    assert record.read("x") is None and record.unreadable() == [record.path_of("x")]
+    assert look.every() == []
 
 
 def test_the_session_of_a_terminal_is_not_ended(program) -> None:  # type: ignore[no-untyped-def]

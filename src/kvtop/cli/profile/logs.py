@@ -146,6 +146,8 @@ def _show_last(want: _Want, lines: Sequence[str]) -> None:
 
 def _from_file(seen: Seen, want: _Want, follow: bool) -> int:
     assert seen.record is not None
+    if not seen.record.log:
+        raise KvtopError(f"where the log of {printable(seen.name, 80)} is, is not known", "its next start has one")
     path = Path(seen.record.log)
     try:
         size = path.stat().st_size

@@ -16,11 +16,11 @@ _MAX_BYTES = 4_000_000
 _CHUNK = 1 << 16
 
 
-def get(url: str) -> tuple[int, bytes]:
+def get(url: str, whole_s: float = WHOLE_S) -> tuple[int, bytes]:
     """(status, body) of what answers there; of a long body the beginning. No redirect is followed.
 
-    Raises OSError where nothing answers in time, or the answer does not end within WHOLE_S; ValueError for what is no
-    HTTP, or no URL.
+    Raises OSError where nothing answers in time, or the answer does not end within `whole_s`; ValueError for what is
+    no HTTP, or no URL.
     """
     parts = urlsplit(url)
     host, tls = parts.hostname or "127.0.0.1", parts.scheme == "https"
@@ -31,11 +31,11 @@ def get(url: str) -> tuple[int, bytes]:
         headers.append(("Authorization", f"Basic {b64encode(unquote(user).encode()).decode()}"))
     with socket.create_connection((host, parts.port or (443 if tls else 80)), ASK_S) as plain:
         if not tls:
-            return _exchange(plain, path, headers)
+            return _exchange(plain, path, headers, whole_s)
         import ssl
 
         with ssl.create_default_context().wrap_socket(plain, server_hostname=host) as secured:
-            return _exchange(secured, path, headers)
+            return _exchange(secured, path, headers, whole_s)
 
 
 def listens(host: str, port: int) -> bool:
@@ -47,10 +47,10 @@ def listens(host: str, port: int) -> bool:
     return True
 
 
-def _exchange(link: socket.socket, path: str, headers: list[tuple[str, str]]) -> tuple[int, bytes]:
+def _exchange(link: socket.socket, path: str, headers: list[tuple[str, str]], whole_s: float) -> tuple[int, bytes]:
     talk = h11.Connection(h11.CLIENT)
     status, body = 0, b""
-    until = time.monotonic() + WHOLE_S
+    until = time.monotonic() + whole_s
     try:
         asked = h11.Request(method="GET", target=path, headers=headers)
         link.sendall(talk.send(asked) + talk.send(h11.EndOfMessage()))
@@ -58,7 +58,7 @@ def _exchange(link: socket.socket, path: str, headers: list[tuple[str, str]]) ->
             event = talk.next_event()
             if event is h11.NEED_DATA:
                 if time.monotonic() > until:
-                    raise TimeoutError(f"the answer did not end within {WHOLE_S:g} s")
+                    raise TimeoutError(f"the answer did not end within {whole_s:g} s")
                 talk.receive_data(link.recv(_CHUNK))
             elif isinstance(event, h11.Response):
                 status = event.status_code

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kvtop import interrupt, paths
 from kvtop.errors import KvtopError, printable
+from kvtop.files import opened
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import aftermath, family, look, progress, record
@@ -90,7 +91,7 @@ def _keeper(order: Order, lock_fd: int) -> tuple[subprocess.Popen[bytes], str]:
     told = packed(order)
     _keepers[:] = [child for child in _keepers if child.poll() is None]
     paths.make_private(record.folder())
-    log = os.open(_keeper_log(), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log = opened(_keeper_log(), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         if os.fstat(log).st_size > _LOG_BYTES:
             os.ftruncate(log, 0)
@@ -172,6 +173,7 @@ def stoppable(seen: Seen) -> bool:
 
 def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
     assert state.keeper is not None
+    asked_at = time.time()
     if state.state != "stopping":
         with contextlib.suppress(OSError):  # a full disk: then it does not know who asked
             record.ask(state.name, by, time.time())
@@ -179,6 +181,9 @@ def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Rec
     family.send(state.keeper, signal.SIGCONT)  # one that was halted would never read it
     until = time.monotonic() + _patience_s(state)
     while time.monotonic() < until:
+        now = record.read(state.name)
+        if now is not None and now.unended is not None and now.unended.at >= asked_at:
+            raise KvtopError(f"{printable(state.name, 80)} does not end: {printable(now.unended.why, 300)}")
         if not state.keeper.lives:
             now = record.read(state.name)
             if now is not None and now.state in ("stopped", "failed"):
@@ -212,6 +217,7 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     record.asked(state.name)  # its keeper will not read it any more
     # One that its keeper was ending because it had failed is told as that.
     failed = look.less_left(state.why) if state.state == "failed" or state.ask is None else ""
+    before = (state.state, state.ask)
     state.state, state.ask = "stopping", Ask(by, time.time())
     state.notes = []
     _written(state)
@@ -219,6 +225,8 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     try:
         done = runner.end(state.stop_wait_s, pause, time.monotonic)
     except (Failed, OSError) as error:
+        state.state, state.ask = before
+        _written(state)
         raise KvtopError(f"{printable(state.name, 80)} does not end: {error}") from None
     state.notes += aftermath.told(done)
     end_sidecars(state, pause)
@@ -231,6 +239,7 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     unwritten = _written(state)
     if unwritten:
         state.notes.append(f"its record could not be written: {unwritten}")
+        state.after_owed = False  # nobody could take notice that it was run
     return state
 
 

@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -54,13 +55,13 @@ def look(
     *,
     session: bool = True,
     own: Collection[int] | None = None,
-    log: str = "",
+    logs: Collection[str] = (),
 ) -> list[Who]:
     """The server's living processes: itself, its session, its descendants, and those of `known` that live.
 
     Not `session`: it has none of its own. `own`: the children that this process started itself; all others came to it
-    as orphans and are the server's, unless they are of a session of `own`. None: orphans do not come here. `log`: the
-    file that the server's output goes into.
+    as orphans and are the server's, unless they are of a session of `own`. None: orphans do not come here. `logs`: the
+    files that the server's output may go into.
     """
     found: dict[int, Who] = {who.pid: who for who in known if who.lives}
     if server.lives:
@@ -76,15 +77,11 @@ def look(
         if birth(server.pid, ended=True) == server.birth or found.keys() & {*members}:
             ways += members
         elif of_this_boot(server.birth):
-            ways += [pid for pid in members if _writes(pid, log)]
+            ways += [pid for pid in members if _writes(pid, logs)]
     if server.pid in found:
         ways.append(server.pid)
     if own is not None:
-        for pid in children.get(os.getpid(), ()):
-            if pid not in own:
-                _reap(pid)
-                if facts[pid][1] not in own:
-                    ways.append(pid)
+        ways += [pid for pid in children.get(os.getpid(), ()) if not {pid, facts[pid][1]} & {*own}]
     seen: set[int] = set()
     while ways:
         pid = ways.pop()
@@ -97,19 +94,13 @@ def look(
     return sorted(found.values(), key=lambda who: who.pid)
 
 
-def _writes(pid: int, log: str) -> bool:
-    """Whether its output goes into that file, as that of a server's processes does."""
-    for number in (1, 2):
-        with contextlib.suppress(OSError):
+def _writes(pid: int, logs: Collection[str]) -> bool:
+    """Whether its output goes into one of these files, as that of a server's processes does."""
+    for number, log in product((1, 2), logs):
+        with contextlib.suppress(OSError, ValueError):
             if log and Path(f"/proc/{pid}/fd/{number}").samefile(log):
                 return True
     return False
-
-
-def _reap(pid: int) -> None:
-    """Take notice of the end of an orphan that came to this process: nobody else can."""
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
 
 
 def _tracks(pid: int) -> bool:
@@ -162,7 +153,7 @@ def end(
     gently: bool = True,
     session: bool = True,
     own: Collection[int] | None = None,
-    log: str = "",
+    logs: Collection[str] = (),
     politely: bool = False,
 ) -> End:
     """One SIGINT to the server, `wait_s` for its end, SIGKILL to whatever of it is there then.
@@ -172,7 +163,7 @@ def end(
     """
 
     def see(known: Iterable[Who]) -> list[Who]:
-        return look(server, known, session=session, own=own, log=log)
+        return look(server, known, session=session, own=own, logs=logs)
 
     began = clock()
     done = End()

@@ -103,7 +103,8 @@ class Helpers:
         while True:
             if child.poll() is not None:
                 code = tools.code_of(child.returncode)
-                raise Failed(f"the sidecar {name} ended with exit code {code}; its log: {path}")
+                why = "" if code else " (one that goes into the background is not kept: it is to stay in front)"
+                raise Failed(f"the sidecar {name} ended with exit code {code}{why}; its log: {path}")
             if not sidecar.ready_url or _answers(sidecar.ready_url):
                 return
             if time.monotonic() > until:
@@ -115,18 +116,27 @@ def end_step(state: Record, pause: Pause) -> None:
     """End the command that a keeper was at which is gone now, with its session. One that does not end is noted."""
     if state.step is not None:
         try:
-            left = family.end(state.step, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True).left
+            outputs = [state.log]
+            left = family.end(state.step, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True, logs=outputs).left
         except PermissionError:
             left = [state.step.pid]
         state.notes += [f"a command of its start or its end does not end: process {pid}" for pid in left]
         state.step = None
 
 
+def left_of_sidecars(state: Record) -> list[Who]:
+    """What lives on in the sessions of sidecars that have ended."""
+    ended = [who for who in state.sidecars if not who.lives]
+    outputs = logs.of_sidecars(state.name) if ended else []
+    return [one for who in ended for one in family.look(who, logs=outputs)]
+
+
 def end_sidecars(state: Record, pause: Pause) -> None:
     """End them, the last one first, with what they left in their sessions. One that does not end is noted."""
+    outputs = logs.of_sidecars(state.name)
     for who in reversed(state.sidecars):
         try:
-            left = family.end(who, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True).left
+            left = family.end(who, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True, logs=outputs).left
         except PermissionError:
             left = [who.pid]
         state.notes += [f"a sidecar does not end: process {pid}" for pid in left]

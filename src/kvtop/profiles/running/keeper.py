@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -25,10 +26,11 @@ from kvtop.profiles.running import aftermath, failure, lock, logs, orphans, prog
 from kvtop.profiles.running.helpers import Helpers, end_sidecars
 from kvtop.profiles.running.order import Order, environment, unpacked
 from kvtop.profiles.running.progress import Progress
-from kvtop.profiles.running.record import Ask, Record, Start, Who
+from kvtop.profiles.running.record import Ask, Record, Start, Unended, Who
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.tools import Failed
 from kvtop.profiles.secret import masked_words, shown
+from kvtop.sources.masking import MASK
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _WAKING = (signal.SIGHUP, signal.SIGCHLD)
@@ -41,6 +43,8 @@ _READS = 8
 """Of a log in one go: one that grows faster than it is read keeps nobody from asking for the end."""
 _RUNNING_S = 5.0
 _FAMILY_S = 30.0
+_SECRET_LENGTH = 8
+"""Shorter ones stand in words, too."""
 LOG_BYTES = 4_000_000
 """Of a failed start's log so much is read, from its end."""
 
@@ -67,17 +71,21 @@ class Keeper:
         self._until = time.monotonic() + self._profile.start.timeout_s
         self._told = self._ending = False
         self._written = b""
+        self._secrets: list[str] = []
 
     def run(self) -> None:
         """To the end. Nothing is raised for what goes wrong with the server: the record tells."""
+        go = self._whole
+        while not self._over(go):
+            go = self._on
+
+    def _over(self, go: Callable[[], None]) -> bool:
+        """Whether it is over then. False: its end was wanted and could not be had."""
         state = self._record
         try:
-            self._start()
-            self._follow()
-            self._watch()
+            go()
         except _Asked:
-            asked = record.asked(state.name) or Ask("a signal to its keeper", time.time())
-            self._finish(asked, "")
+            return self._finish(record.asked(state.name) or Ask("a signal to its keeper", time.time()), "")
         except Failed as why:
             self._finish(None, str(why))
         except OSError as error:
@@ -87,15 +95,32 @@ class Keeper:
                 print(said, file=sys.stderr, flush=True)
             self._finish(None, said)
             self._tell_started(said)
+        return True
+
+    def _whole(self) -> None:
+        self._start()
+        self._on()
+
+    def _on(self) -> None:
+        if self._record.ready_at is None:
+            self._follow()
+        self._watch()
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not past a signal. Raises _Asked for one that asks for the end, once."""
-        select.select((self._signals,), (), (), seconds)
-        with contextlib.suppress(BlockingIOError):
-            self._told |= any(number in _ENDING for number in os.read(self._signals, 1024))
-        if self._told and not self._ending:
-            self._ending = True
-            raise _Asked
+        """Wait, but not past a signal, unless it only tells of orphans that ended. Raises _Asked for one that asks for
+        the end, once."""
+        until, came = time.monotonic() + seconds, b""
+        while True:
+            select.select((self._signals,), (), (), max(0.0, until - time.monotonic()))
+            with contextlib.suppress(BlockingIOError):
+                came = os.read(self._signals, 1024)
+            self._told |= any(number in _ENDING for number in came)
+            if self._told and not self._ending:
+                self._ending = True
+                raise _Asked
+            if {*came} != {signal.SIGCHLD} or not self._runner.reap() or time.monotonic() >= until:
+                return
+            came = b""
 
     def save(self) -> None:
         """Write the record, where it has changed."""
@@ -118,8 +143,8 @@ class Keeper:
         record.write(state)
         self._tell_started()
         env = environment(order.launch, order.base)
-        # Of the last start, where they outlived its keeper: they hold their ports. Long ago a number meant another one.
-        state.sidecars = [who for who in state.sidecars if who.lives]
+        self._secrets = [env[name] for name in order.launch.secrets if len(env[name]) >= _SECRET_LENGTH]
+        # Of the last start, where they outlived its keeper: they hold their ports.
         end_sidecars(state, self.pause)
         if self._profile.start.before or self._profile.sidecar:
             self._progress.begin(progress.BEFORE, time.time())
@@ -130,6 +155,12 @@ class Keeper:
             orphans.take()  # of pre-start commands they went their own ways
         self._runner.start(order, env, log=self._log, pause=self.pause, timeout_s=self._left())
         self.save()
+
+    def _masked(self, text: str) -> str:
+        """Without the secrets that this server was given, however it came to say them."""
+        for value in self._secrets:
+            text = text.replace(value, MASK)
+        return text
 
     def _tell_started(self, why_not: str = "") -> None:
         """Whoever waits for its first word may go on; not for a second one."""
@@ -243,25 +274,37 @@ class Keeper:
         cause = failure.root_cause(self._runner.log_text(LOG_BYTES), ran=state.ready_at is not None)
         return failure.ended(cause, state.exit_code, ran=state.ready_at is not None)
 
-    def _finish(self, asked: Ask | None, why: str) -> None:
-        """End what is there, look at what it leaves, write how it came."""
+    def _finish(self, asked: Ask | None, why: str) -> bool:
+        """End what is there, look at what it leaves, write how it came. False: it was asked to end, and cannot be
+        ended; it goes on."""
         state = self._record
+        before = state.state
         self._ending = True
-        state.ask, state.why = asked, why
+        state.ask, state.why, state.unended = asked, self._masked(why), None
         if asked is not None:
             state.why = record.cut_short(state)
         state.state = "stopping"
         self.save()
+        lives = False
         try:
             # One that failed is not asked: it had its time, or is dying already.
             gently = asked is not None or state.ready_at is None
             done = self._runner.end(state.stop_wait_s, self.pause, time.monotonic, gently=gently)
             state.notes += aftermath.told(done)
         except (Failed, OSError) as error:
-            state.notes.append(printable(str(error), 300))
+            said = printable(str(error), 300)
+            lives = self._runner.lives()
+            if lives and asked is not None:
+                state.state, state.ask, state.why = before, None, ""
+                state.unended = Unended(said, time.time())
+                self._ending = self._told = False
+                self.save()
+                return False
+            state.notes.append(said)
         if state.exit_code is None:
             state.exit_code = self._runner.code()
-        self._helpers.after(self._log, self.pause)
+        if not lives:
+            self._helpers.after(self._log, self.pause)
         state.notes += aftermath.left_over(state, self.pause)
         state.state = "stopped" if asked is not None else "failed"
         state.ended_at = time.time()
@@ -269,6 +312,7 @@ class Keeper:
         state.family = [who for who in state.family if who.lives]
         self._let_go()
         self.save()
+        return True
 
     def _let_go(self) -> None:
         """Others may start and stop servers now."""

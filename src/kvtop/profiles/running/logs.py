@@ -18,6 +18,7 @@ import subprocess
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from kvtop import paths
 from kvtop.profiles.running.text import MAX_LINE, clean, is_poll
@@ -37,6 +38,12 @@ def default(name: str, sidecar: str = "") -> Path:
     name of a profile holds a +. Raises UsageError as `paths.state_dir`."""
     called = f"{_plain(name)}+{_plain(sidecar)}" if sidecar or name == _OURS else _plain(name)
     return paths.state_dir() / f"{called}.log"
+
+
+def of_sidecars(name: str) -> list[str]:
+    """The logs of all sidecars that a profile has or had."""
+    first = default(name, "x")
+    return [str(file) for file in first.parent.glob(f"{glob.escape(first.name.removesuffix('x.log'))}*.log")]
 
 
 def _plain(name: str) -> str:
@@ -107,6 +114,16 @@ def rotate(path: Path, fd: int, max_bytes: int) -> bool:
     return True
 
 
+def _reading(path: Path) -> IO[bytes]:
+    """A regular file, opened; a pipe or a device is never waited for. Raises OSError; ValueError for what is no name of
+    a file."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
 class FileTail:
     """What was written to a file since the last look."""
 
@@ -118,14 +135,14 @@ class FileTail:
     def read(self, limit: int = _COPY) -> bytes:
         """More of it; nothing where there is nothing new, or it cannot be read."""
         try:
-            with self._path.open("rb") as file:
+            with _reading(self._path) as file:
                 facts = os.fstat(file.fileno())
                 if facts.st_size < self._at or (self._inode and facts.st_ino != self._inode):
                     self._at = 0  # emptied, or another file
                 self._inode = facts.st_ino
                 file.seek(self._at)
                 data = file.read(limit)
-        except OSError:
+        except (OSError, ValueError):
             return b""
         self._at += len(data)
         return data
@@ -180,12 +197,12 @@ Tail = FileTail | CommandTail
 def since(path: Path, offset: int, limit: int) -> bytes:
     """What stands in the log from `offset` on, of more than `limit` bytes their end; nothing if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with _reading(path) as file:
             size = os.fstat(file.fileno()).st_size
             start = offset if offset <= size else 0
             file.seek(max(start, size - limit))
             return file.read(limit)
-    except OSError:
+    except (OSError, ValueError):
         return b""
 
 
@@ -238,7 +255,7 @@ def _from_end(path: Path, upto: int | None) -> Iterator[str]:
 def backwards(path: Path, upto: int | None = None) -> Iterator[bytes]:
     """The lines of a file up to the byte `upto`, or to the end, last one first; those longer than MAX_LINE in pieces.
     Raises OSError."""
-    with path.open("rb") as file:
+    with _reading(path) as file:
         at = os.fstat(file.fileno()).st_size
         if upto is not None:
             at = min(at, upto)

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 from kvtop.errors import printable
 from kvtop.profiles.running import failure, record
+from kvtop.profiles.running.helpers import left_of_sidecars
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.runners import runner_of
 
 _LOG_BYTES = 4_000_000
+_STARTED = b"Application startup complete"
+"""vLLM's web server; it may have answered though nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,12 @@ def look(name: str) -> Seen:
 def _finish(state: Record) -> None:
     """Neither keeper nor server: how it ended is worked out once."""
     ran = state.ready_at is not None
+    runner = runner_of(state)
+    text = runner.log_text(_LOG_BYTES) if state.runner == "venv" else b""
     if state.runner == "venv":
-        runner_of(state).look()  # what it has begun since its keeper looked lives on
+        ran = ran or _STARTED in text
+        runner.look()  # what it has begun since its keeper looked lives on
+    state.family += left_of_sidecars(state)
     if state.ask is not None:
         state.state, state.why = "stopped", record.cut_short(state)
     elif state.state == "stopping" and state.why:  # by its keeper, which had found out how it failed
@@ -93,9 +100,8 @@ def _finish(state: Record) -> None:
         state.state, state.why = "failed", "its keeper ended before the server was started"
     else:
         state.state = "failed"
-        runner = runner_of(state)
         state.exit_code = runner.code()
-        cause = failure.root_cause(runner.log_text(_LOG_BYTES), ran=ran)
+        cause = failure.root_cause(text or runner.log_text(_LOG_BYTES), ran=ran)
         state.why = failure.ended(cause, state.exit_code, ran=ran) + "; its keeper was gone"
     if left := sum(who.lives for who in (*state.family, *state.sidecars)):
         ends = f"kvtop profile stop {printable(state.name, 80)} ends them"
@@ -115,9 +121,8 @@ def owe(state: Record) -> None:
     if state.after_stop and not state.after_owed:
         state.after_owed = True
         name = printable(state.name, 80)
-        state.notes.append(
-            f"its keeper was gone: after_stop was not run to its end; kvtop profile stop {name} offers it"
-        )
+        said = "its keeper was gone before it told that after_stop had run"
+        state.notes.append(f"{said}; kvtop profile stop {name} offers it")
 
 
 def _saved(before: Record, state: Record) -> bool:

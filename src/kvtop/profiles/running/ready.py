@@ -14,6 +14,9 @@ from kvtop.profiles.secret import shown
 from kvtop.sources.listeners import holder, listening
 from kvtop.sources.url import authority
 
+SHORT_S = 2.0
+"""For an answer of a few bytes: whoever lists the profiles waits for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -62,7 +65,7 @@ def ask(host: str, port: int, *, health_url: str, names: Sequence[str], pids: Co
 def served(host: str, port: int) -> list[str]:
     """The names in /v1/models; empty where it does not tell (it may want a key)."""
     try:
-        status, body = get(_at(host, port, "/v1/models"))
+        status, body = get(_at(host, port, "/v1/models"), SHORT_S)
         rows = msgspec.json.decode(body, type=_Models).data if status == 200 else []
     except (OSError, ValueError):  # what msgspec raises is one
         return []
@@ -82,7 +85,7 @@ def block_tokens(host: str, port: int) -> int | None:
 def _healthy(url: str) -> None:
     """Raises _Health, with what stands in the way, if that says anything."""
     try:
-        status, _ = get(url)
+        status, _ = get(url, SHORT_S)
     except ConnectionRefusedError:
         raise _Health("") from None  # it listens when it is ready
     except (OSError, ValueError) as error:

@@ -55,6 +55,14 @@ class Ask(msgspec.Struct, frozen=True):
     """Unix time."""
 
 
+class Unended(msgspec.Struct, frozen=True):
+    """Why a server that was to end goes on."""
+
+    why: str
+    at: float
+    """Unix time."""
+
+
 class Stage(msgspec.Struct, frozen=True):
     """One stage of a start. See `progress`."""
 
@@ -114,6 +122,8 @@ class Record(msgspec.Struct, kw_only=True):
     """What asks the runner's own tool: docker; docker compose with its files; systemctl --user."""
     service: str = ""
     ask: Ask | None = None
+    unended: Unended | None = None
+    """The last stop did not work: docker or systemctl refused, or it is another user's."""
     exit_code: int | None = None
     """As the shell has it: 128 and the signal for one that was killed."""
     log: str = ""
@@ -184,18 +194,18 @@ def _quoted(name: str) -> str:
 
 def read(name: str) -> Record | None:
     """None where there is none that can be read, or it is another profile's."""
-    found = _decode(path_of(name), Record)
+    found = _record(path_of(name))
     return found if found is not None and found.name == name else None
 
 
 def every() -> list[Record]:
     """All records, by name."""
-    return [found for file in _files() if (found := _decode(file, Record)) is not None]
+    return [found for file in _files() if (found := _record(file)) is not None]
 
 
 def unreadable() -> list[Path]:
     """Files that should be records, and are none: cut short, edited, of another kind."""
-    return [file for file in _files() if _decode(file, Record) is None]
+    return [file for file in _files() if _record(file) is None]
 
 
 def _files() -> list[Path]:
@@ -264,6 +274,15 @@ def tidy() -> None:
             if pid.isdecimal() and len(pid) < 10 and birth(int(pid)) is None:
                 with contextlib.suppress(OSError):
                     file.unlink()
+
+
+def _record(path: Path) -> Record | None:
+    """None also for one whose texts can be no paths and no words of a command."""
+    found = _decode(path, Record)
+    if found is None:
+        return None
+    texts = (found.log, found.container, found.unit, found.service, found.host, *found.program)
+    return None if any("\0" in text for text in texts) else found
 
 
 def _decode(path: Path, kind: type[_T]) -> _T | None:

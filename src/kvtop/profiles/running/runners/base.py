@@ -62,14 +62,21 @@ class Runner(ABC):
         """Whether it is ready, and it itself. `health_url`: of a keeper, who has the profile's own."""
         if not listens(self.record.host, self.record.port):
             return ready.Answer(False)  # without a look at all processes
-        self.look()
-        pids = {who.pid for who in self.record.family}
-        return self._asked(health_url, pids or None)
+        # All processes are read only where those that are known do not tell.
+        said = self._asked(health_url, {who.pid for who in self.record.family} or None)
+        if said.other or not self.record.family:
+            self.look()
+            said = self._asked(health_url, {who.pid for who in self.record.family} or None)
+        return said
 
     def _asked(self, health_url: str, pids: Collection[int] | None) -> ready.Answer:
         """`pids`: as for `ready.ask`."""
         record, url = self.record, health_url or self.record.health_url
         return ready.ask(record.host, record.port, health_url=url, names=record.names, pids=pids)
+
+    def reap(self) -> bool:
+        """Take notice of the end of orphans that came to this process. False: something else may have ended too."""
+        return False
 
     def look(self) -> None:
         """Bring the record's processes up to date."""

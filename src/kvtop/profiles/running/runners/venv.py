@@ -48,14 +48,20 @@ class Venv(Runner):
 
     @property
     def _own(self) -> set[int] | None:
-        """See `family.look`: what its keeper itself started, beside this server its sidecars."""
+        """See `family.look`: what its keeper itself started, this server, its sidecars, and the command that runs."""
         if self._child is None or not self._heir:
             return None
-        return {self._child.pid, *(who.pid for who in self.record.sidecars)}
+        beside = (*self.record.sidecars, *filter(None, (self.record.step,)))
+        return {self._child.pid, *(who.pid for who in beside)}
+
+    def reap(self) -> bool:
+        return (own := self._own) is not None and orphans.reap(own)
 
     def look(self) -> None:
         if self.record.server is not None:
-            self.record.family = family.look(self.record.server, self.record.family, own=self._own, log=self.record.log)
+            self.record.family = family.look(
+                self.record.server, self.record.family, own=self._own, logs=[self.record.log]
+            )
 
     def lives(self) -> bool:
         if self._child is not None:
@@ -77,10 +83,10 @@ class Venv(Runner):
         return said.si_status if said.si_code == os.CLD_EXITED else -said.si_status
 
     def end(self, wait_s: float, pause: Pause, clock: Callable[[], float], *, gently: bool = True) -> End:
-        server, known, log = self.record.server, self.record.family, self.record.log
+        server, known, logs = self.record.server, self.record.family, [self.record.log]
         if server is None:
             return End()
-        done = family.end(server, known, wait_s, pause, clock, gently=gently, own=self._own, log=log)
+        done = family.end(server, known, wait_s, pause, clock, gently=gently, own=self._own, logs=logs)
         self.look()  # what could not be ended stays known
         if self._child is not None:
             # The process table may call it gone a moment before its parent is told how it ended.
