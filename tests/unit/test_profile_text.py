@@ -18,7 +18,7 @@ from kvtop.profiles import folder
 from kvtop.profiles.folder import read_all
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.schema import schema_text
-from kvtop.profiles.text import to_toml
+from kvtop.profiles.text import bare, to_toml, value_text
 
 DOCS = Path(__file__).parents[2] / "docs"
 ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -126,3 +126,11 @@ def test_the_schema_knows_every_key_and_what_it_means() -> None:
     assert serve["config"]["description"] == "`--config FILE`: a YAML file of flags."
     assert set(serve) == {"model", "names", "host", "port", "config", "args", "json", "drop"}
     assert whole["properties"]["about"]["description"] == "One line for the list."
+
+
+@given(st.text())
+def test_what_an_editor_would_not_show_is_escaped(text: str) -> None:
+    made = value_text(text)
+    assert made.isprintable() and tomllib.loads(f"a = {made}") == {"a": text}
+    key = bare(f"k{text}")
+    assert key.isprintable() and tomllib.loads(f"{key} = 1") == {f"k{text}": 1}

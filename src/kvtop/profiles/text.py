@@ -67,7 +67,12 @@ def _are_tables(value: object, path: tuple[str, ...]) -> bool:
 
 def bare(key: str) -> str:
     """A key as TOML has it, quoted where it must be."""
-    return str(tomlkit.key(key).as_string())
+    return _visible(str(tomlkit.key(key).as_string()))
+
+
+def _visible(text: str) -> str:
+    """With what an editor would not show, or would let turn a line round, written as TOML escapes it."""
+    return "".join(sign if sign.isprintable() else f"\\U{ord(sign):08x}" for sign in text)
 
 
 def value_text(value: Any) -> str:
@@ -90,5 +95,5 @@ def _inline(value: Any, dots: bool) -> str:
         return "{" + ", ".join(f"{bare(key)} = {_inline(one, dots)}" for key, one in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_inline(one, dots) for one in value) + "]"
-    text = str(tomlkit.item(value).as_string())
+    text = _visible(str(tomlkit.item(value).as_string()))
     return text.replace(".", r"\u002e") if isinstance(value, str) and not dots else text

@@ -18,6 +18,7 @@ MASK = "***"
 
 _FLAG = re.compile(r"--[a-z][\w.-]*(=.*)?", re.IGNORECASE | re.DOTALL)
 _FLAG_NAME = re.compile(r"--?[\w.-]*")
+_NAME = re.compile(r"\w[\w.-]*")
 _CUT_SHORT = re.compile(r"--(api[-_]ke?|hf[-_]t(o(ke?)?)?)", re.IGNORECASE)
 """argparse takes a flag that is cut short as long as no other one begins like it."""
 _IN_FRONT = re.compile(r"""\S*["'(=](?=-)|["'(]+""")
@@ -136,8 +137,8 @@ def _is_secret_flag(flag: str) -> bool:
 
 
 def _is_variable(name: str) -> bool:
-    """It is one, and called like a secret."""
-    return name.isidentifier() and names_secret(name)
+    """It is one, or an option or label of another program (splunk-token, com.example.token), called like a secret."""
+    return _NAME.fullmatch(name) is not None and names_secret(name)
 
 
 def _word(word: str) -> str:

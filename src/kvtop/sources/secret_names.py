@@ -30,6 +30,7 @@ _OF_TOKENS = re.compile(
 """Words beside `token` where it is a piece of a prompt."""
 _OF_KEYS = re.compile("public|cache|sort|primary|foreign|partition|hash|block|group|index|(?:mon|don|tur|hot)key")
 _OF_PASSES = re.compile("first|second|forward|backward|num|single|multi|one|two|compile|fusion|optimization")
+_NO_PASSES = re.compile("(?:by|com|over|under|tres|sur|multi|single|two|one)pass")
 _GIVEN = re.compile("api|auth|access|hf|hub|bearer|refresh|secret|user")
 """Words beside `tokens` where they let somebody in."""
 _BEHIND_AUTH = re.compile("headers?|key|string|basic|value")
@@ -57,7 +58,7 @@ def _tells(last: str, before: Sequence[str]) -> bool:
         return True
     if last.endswith("key") or last == "keys":
         return not _any(_OF_KEYS, (*before, last))
-    if last == "pass":
+    if last.endswith("pass") and not _NO_PASSES.fullmatch(last):
         return not _any(_OF_PASSES, before)
     if last == "tokens":
         return _any(_GIVEN, before)
