@@ -17,7 +17,7 @@ import pytest
 from profilebox import LOGS, Box, box, own, wait
 
 from kvtop.profiles.launch import Secret
-from kvtop.profiles.running import client, logs, look, record
+from kvtop.profiles.running import client, lock, logs, look, record
 from kvtop.profiles.running.record import Who
 
 GOOD = str(LOGS / "good-0.32.txt")
@@ -183,6 +183,29 @@ def test_a_keeper_that_is_killed_while_it_ends_a_failed_server_takes_no_reason_w
     record.write(state)
     ended = client.stop("box", "a test")
     assert (ended.state, ended.why) == ("stopped", "it did not answer within 2 s; it was at: process up")
+
+
+def test_a_stop_that_was_killed_with_the_keeper_is_told_as_none(home: Box) -> None:
+    state = home.ready(home.chosen("box")).record
+    assert state is not None and state.keeper is not None
+    os.kill(state.keeper.pid, signal.SIGKILL)
+    state = begun(home, "box")
+    state.state, state.ask = "stopping", record.Ask("a stop that was killed", 1.0)
+    record.write(state)
+    with lock.Lock("stops box"):
+        assert look.look("box").state == "stopping"
+    now = look.look("box")
+    assert now.state == "running" and now.record is not None and now.record.ask is None
+    assert client.stop("box", "a test").state == "stopped"
+
+
+def test_a_word_that_was_left_long_ago_does_not_name_who_asks(home: Box) -> None:
+    state = home.ready(home.chosen("box")).record
+    assert state is not None and state.keeper is not None
+    record.ask("box", "somebody else", 1.0)
+    os.kill(state.keeper.pid, signal.SIGTERM)
+    ended = home.until("box", "stopped").record
+    assert ended is not None and ended.ask is not None and ended.ask.by == "a signal to its keeper"
 
 
 def test_a_server_that_ended_while_its_keeper_was_ending_it_has_failed(home: Box) -> None:

@@ -43,6 +43,8 @@ _READS = 8
 """Of a log in one go: one that grows faster than it is read keeps nobody from asking for the end."""
 _RUNNING_S = 5.0
 _FAMILY_S = 30.0
+_WORD_S = 60.0
+"""For so long a word that was left means the signal that comes."""
 _SECRET_LENGTH = 8
 """Shorter ones stand in words, too."""
 LOG_BYTES = 4_000_000
@@ -85,7 +87,7 @@ class Keeper:
         try:
             go()
         except _Asked:
-            return self._finish(record.asked(state.name) or Ask("a signal to its keeper", time.time()), "")
+            return self._finish(_asked(state.name), "")
         except Failed as why:
             self._finish(None, str(why))
         except OSError as error:
@@ -320,6 +322,12 @@ class Keeper:
             with contextlib.suppress(OSError):
                 os.close(self._order.lock_fd)
             self._order = msgspec.structs.replace(self._order, lock_fd=-1)
+
+
+def _asked(name: str) -> Ask:
+    """Who wants the end, by the word that was left; one that is old is of somebody who was killed before he asked."""
+    said, now = record.asked(name), time.time()
+    return said if said is not None and now - said.at < _WORD_S else Ask("a signal to its keeper", now)
 
 
 def _begun(order: Order, last: Record | None) -> Record:

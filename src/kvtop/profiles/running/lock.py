@@ -66,6 +66,21 @@ class Lock:
         self.close()
 
 
+def held() -> bool:
+    """Whether anybody starts, stops or switches."""
+    try:
+        fd = os.open(record.folder() / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def note(fd: int, what: str, fix: str = "") -> None:
     """Say who holds the lock from now on: this process."""
     text = msgspec.json.encode(_Holder(os.getpid(), what, time.time(), fix))

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 from kvtop.errors import printable
-from kvtop.profiles.running import failure, record
+from kvtop.profiles.running import failure, lock, record
 from kvtop.profiles.running.helpers import left_of_sidecars
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.runners import runner_of
@@ -75,6 +75,8 @@ def look(name: str) -> Seen:
     if not runner_of(state).lives():
         if state.step is None or not state.step.lives:
             _finish(state)
+    elif state.state == "stopping" and not lock.held():  # whoever stopped it was killed
+        state.state, state.ask = "running" if state.ready_at is not None else "starting", None
     elif state.state == "starting" and runner_of(state).answers().ready:
         state.state, state.ready_at = "running", time.time()
     news = (state.state, state.container) != (before.state, before.container)
