@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.profiles.check.containers import (
-    host_network,
     of_options,
     of_service,
     on_loopback,
@@ -36,6 +35,7 @@ from kvtop.profiles.check.seen import (
     Says,
     Server,
 )
+from kvtop.profiles.docker_options import host_network
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import Launch, Secret
 from kvtop.profiles.vocabulary import vllm_0_32

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from kvtop.model.words import gib, listed
 from kvtop.profiles.check import sizes
+from kvtop.profiles.check.edits import file_of, there
 from kvtop.profiles.check.obstacles import is_at, shared
 from kvtop.profiles.check.seen import NO_LINE, Card, Facts, Holder, Lacks, Saying, Says, Server
+from kvtop.profiles.docker_options import pairs
+from kvtop.profiles.launch import inner_port
 
+_INSIDE = ("127.0.0.1", "localhost", "::1")
 _STOPS = "nothing: the switch stops it first"
 
 
@@ -88,7 +92,7 @@ def _instead(server: Server) -> str:
 def port_taken(facts: Facts) -> Saying:
     """Somebody listens on the port, or is about to: vLLM would load for minutes, and then fail."""
     if facts.port is None:
-        yield Lacks("the port: another file tells it, and neither [serve] port nor [start] health_url does")
+        yield Lacks("the port of this machine at which it will listen: nothing here tells it")
         return
     if facts.listeners is None:
         yield Lacks("who listens on which port")
@@ -106,7 +110,16 @@ def port_taken(facts: Facts) -> Saying:
     if facts.goes(pid) or (server is not None and facts.goes(server.pid)):
         yield Says("note", "--port", says, _STOPS)
     else:
-        yield Says("error", "--port", says, f"--port {_free_port(facts)}, or stop what is there")
+        yield Says("error", "-p" if facts.networked else "--port", says, _other_port(facts))
+
+
+def _other_port(facts: Facts) -> str:
+    free = _free_port(facts)
+    fix = f"--port {free}"
+    if facts.networked:
+        fix = f"{free}:{inner_port(facts.flags)}"
+        fix = f"{fix} in ports" if facts.profile.runner == "compose" else f"-p {fix}"
+    return f"{there(facts, fix)}{'; or' if file_of(facts) else ', or'} stop what is there"
 
 
 def _free_port(facts: Facts) -> int:
@@ -124,8 +137,49 @@ def health_answered_by_other(facts: Facts) -> Saying:
         return
     serves = f", serving {facts.health.model}" if facts.health.model else ""
     says = f"{facts.health.url} answers already{serves}"
-    port = facts.launch.port if facts.launch is not None else facts.port
-    if facts.replacing and any(facts.goes(one.pid) and one.port == port for one in facts.servers or ()):
+    asked = {facts.health.port, facts.launch.port if facts.launch is not None else facts.port} - {None}
+    if facts.replacing and any(facts.goes(one.pid) and one.port in asked for one in facts.servers or ()):
         yield Says("note", "health_url", says, _STOPS)
     else:
-        yield Says("warning", "health_url", says, "another port, or stop what answers there")
+        other = "another health_url" if facts.profile.start.health_url else "another port"
+        yield Says("warning", "health_url", says, f"{other}, or stop what answers there")
+
+
+def port_not_published(facts: Facts) -> Saying:
+    """What a container does not publish nobody reaches: the start would wait for an answer until its time is over."""
+    if not facts.networked or facts.profile.start.health_url:
+        return
+    inner, host = inner_port(facts.flags), facts.flags.value("host") or ""
+    asked = facts.launch.port if facts.launch is not None else None
+    if facts.port is not None and host in _INSIDE:
+        says = f"it listens on {host} inside of its container, where no port of this machine leads"
+        yield Says("error", "--host", says, there(facts, "--host 0.0.0.0"))
+    elif facts.port is not None:
+        if asked not in (None, facts.port):
+            says = f"{file_of(facts)} publishes it at port {facts.port}, this profile asks port {asked}"
+            yield Says("error", "-p", says, "import it again")
+    elif (lack := _publishing_unknown(facts)) is not None:
+        yield Lacks(lack)
+    else:
+        at = f"-p 127.0.0.1:{inner}:{inner}"
+        fix = f"{at[3:]} in ports" if facts.profile.runner == "compose" else f"{at} in [docker] options"
+        flags = {flag for flag, _ in pairs(facts.options)}
+        says = f"no port of this machine leads to its port {inner}"
+        if flags & {"-P", "--publish-all"}:
+            says = f"-P publishes its port {inner} at one that nobody knows before the start"
+        elif flags & {"-p", "--publish"}:
+            says = f"{says}: -p names another one"
+        yield Says("error", "-p", says, there(facts, fix))
+
+
+def _publishing_unknown(facts: Facts) -> str | None:
+    """What is lacked to say that its port is not published; None: nothing."""
+    if facts.profile.runner != "docker" and (facts.own is None or facts.own.options is None):
+        return "what the container publishes"
+    rows = list(pairs(facts.options))
+    ports = [value for flag, value in rows if flag in ("-p", "--publish")]
+    network = [value for flag, value in rows if flag in ("--network", "--net")]
+    if any("$" in one for one in ports) or any("$" in one or ":" in one for one in network) or "--pod" in dict(rows):
+        return "what the container publishes"
+    told = facts.flags.value("port") is not None or (facts.line_known and facts.flags.config is None)
+    return None if told or not ports else "the port of vLLM in its container"
