@@ -22,8 +22,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 ALL = ["all"]
 _LOOPBACK = "127.0.0.1"
 _EVERYWHERE = ("", "0.0.0.0", "::", "[::]", "*")
-_HERE = frozenset(("systemd-run", "numactl", "nice", "env", "taskset", "chrt", "ionice", "setsid", "stdbuf", "nohup"))
-"""Wrappers that run their command on this machine and file system."""
+_ELSEWHERE = frozenset(("ssh", "mosh", "kubectl", "srun", "docker", "podman", "lxc", "incus", "machinectl"))
+"""Wrappers that run their command on another machine, or in another network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def own_port(profile: Profile, flags: Flags, options: Sequence[str] | None = Non
     """The port of this machine at which the server itself listens; `options`: what is known better of its container
     than [docker] options. None: that is not told, it may stand in a configuration file that cannot be read, or in the
     file of the runner, or nothing publishes it, or it runs on another machine."""
-    if profile.runner == "attach" or not runs_here(profile):
+    if profile.runner == "attach" or _is_elsewhere(profile):
         return None
     unread = flags.config is not None and not any(one.from_file for one in flags.given)
     told = flags.value("port") is not None
@@ -154,10 +154,8 @@ def inner_port(flags: Flags) -> int:
     return number if isinstance(number, int) and 0 < number < 65536 else VLLM_PORT
 
 
-def runs_here(profile: Profile) -> bool:
-    """Whether what stands behind [venv] wrap runs on this machine and its file system."""
-    wrap = profile.venv.wrap
-    return profile.runner != "venv" or not wrap or Path(wrap[0]).name in _HERE
+def _is_elsewhere(profile: Profile) -> bool:
+    return profile.runner == "venv" and Path((profile.venv.wrap or [""])[0]).name in _ELSEWHERE
 
 
 def _has_own_network(profile: Profile, options: Sequence[str] | None = None) -> bool:

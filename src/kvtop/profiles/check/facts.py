@@ -19,7 +19,7 @@ from kvtop.profiles.check.rules.service import local_paths
 from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, LastStart, Listener, OwnFile, Server
 from kvtop.profiles.check.sizes import ranks
 from kvtop.profiles.flags import Flags
-from kvtop.profiles.launch import Launch, environment, launch, runs_here, secrets_of, venv_command, whole_path
+from kvtop.profiles.launch import Launch, environment, launch, secrets_of, venv_command, whole_path
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import asking, logs, ready, record
 from kvtop.profiles.running.order import missing_secrets
@@ -105,7 +105,7 @@ def gather(
 
 def _plugins(facts: Facts, run: Launch, env: Mapping[str, str]) -> dict[str, bool]:
     named = [module for _, module in modules.named(facts.flags)]
-    if not named or facts.installed is None or not runs_here(facts.profile):
+    if not named or facts.installed is None or not needs.is_here(facts.profile.venv.wrap):
         return {}
     if any("PYTHON" in word for word in facts.profile.venv.wrap):  # env PYTHONPATH=/plugins, systemd-run --setenv=
         return {}
