@@ -199,3 +199,49 @@ def test_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert said(made, "exposed_without_key") == [], more
     tool.write_text("#!/bin/sh\necho busy >&2; exit 1\n")
     assert said(made, "exposed_without_key") == []
+
+
+def test_a_later_compose_file_adds_to_an_earlier_one(compose: Compose, tmp_path: Path) -> None:
+    made = compose(PORTS, COMMAND, "environment: {VLLM_API_KEY: }", "shm_size: 1gb")
+    later = tmp_path / "later.yml"
+    later.write_text(
+        "services: {v: {ports: ['9045:9000'], environment: [VLLM_API_KEY=sk-1], shm_size: 2gb, env_file: key.env}}"
+    )
+    (tmp_path / "key.env").write_text("A=1\n")
+    both = profile(
+        runner="compose",
+        compose={"files": [made.compose.files[0], str(later)], "service": "v"},
+        serve={"args": list(made.serve.args)},
+    )
+    seen = gathered(both)
+    assert seen.options == ("--shm-size=2gb", "-p=8045:8000", "-p=9045:9000")
+    assert seen.env == {"VLLM_API_KEY": "***"} and seen.env_known and seen.container == Container(2 * GIB)
+    assert edits.file_of(seen).endswith("later.yml")
+
+
+@pytest.mark.parametrize(
+    "key", ["ports", "volumes", "environment", "env_file", "tmpfs", "command", "entrypoint", "deploy"]
+)
+@pytest.mark.parametrize(
+    "value", ["5", "x", "[[1]]", "{a: b}", "[{a: b}]", "[{path: [1]}]", "''", "[null]", "{1: {2: 3}}"]
+)
+def test_an_odd_compose_file_is_no_accident(compose: Compose, key: str, value: str) -> None:
+    assert checked(compose(f"{key}: {value}")).profile == "p"
+
+
+DEVICES = "deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ['0', '1']}]}}}"
+
+
+def test_the_cards_are_those_of_the_file(compose: Compose) -> None:
+    made = compose(COMMAND, DEVICES, gpus=["1"])
+    assert gathered(made).profile.gpus == ["0", "1"]
+    ((says, fix),) = said(made, "not_in_its_file")
+    assert says.endswith("c.yml, which names 0, 1") and fix.startswith("1 (in ")
+    assert said(compose(COMMAND, DEVICES, gpus=["0", "1"]), "not_in_its_file") == []
+    visible = compose(COMMAND, "environment: [CUDA_VISIBLE_DEVICES=2]", gpus=["2"])
+    assert gathered(visible).profile.gpus == ["2"] and said(visible, "not_in_its_file") == []
+    for rows in (
+        (DEVICES, "environment: [CUDA_VISIBLE_DEVICES=1]"),
+        ("environment: ['CUDA_VISIBLE_DEVICES=${G:-0}']",),
+    ):
+        assert gathered(compose(COMMAND, *rows, gpus=["1"])).profile.gpus == ["1"], rows

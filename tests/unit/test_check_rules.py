@@ -230,7 +230,7 @@ CASES = [
           "--shm-size=9g or --ipc=host in [docker] options"),
     fires("shm_too_small", facts("m --kv-offloading-size 8", like=COMPOSE, container=Container(4 * GIB)), "error",
           "--shm-size", "tier 8.0 GiB, the container's /dev/shm has 4.0 GiB",
-          "shm_size: 9gb or ipc: host in the compose file"),
+          "shm_size: 9gb or ipc: host (in the compose file, then import it again)"),
     fires("shm_too_small", facts("m --kv-offloading-size 64", like=DOCKER, container=Container(host_ipc=True)), "error",
           S, "tier 64.0 GiB, /dev/shm has 63.0 GiB free of 64.0 GiB", f"{S} 61, or mount -o remount,size=66G /dev/shm"),
     fires("shm_too_small", facts("m --kv-offloading-size 48 -dp 2"), "error", S,

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from kvtop.errors import UsageError, printable
 from kvtop.profiles import config_file, folder, match
 from kvtop.profiles.check import containers, last, needs, own_file, plugins
@@ -69,7 +71,8 @@ def gather(
     own = own_file.read(profile, run, missing)
     facts = Facts(
         name=entry.name,
-        profile=profile,
+        profile=msgspec.structs.replace(profile, gpus=[*own.gpus]) if own is not None and own.gpus else profile,
+        told_gpus=tuple(profile.gpus),
         flags=Flags.read(
             masked_words(run.serve), yaml=_yaml(run, profile), known=here.known if here is not None else None
         ),

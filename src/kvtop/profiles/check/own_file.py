@@ -15,7 +15,7 @@ from kvtop.profiles.check.seen import OwnFile
 from kvtop.profiles.config_file import config_text
 from kvtop.profiles.docker_options import pairs
 from kvtop.profiles.flags import Flags
-from kvtop.profiles.launch import Launch, environment, whole_path
+from kvtop.profiles.launch import VISIBLE, Launch, environment, whole_path
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import tools
 from kvtop.profiles.yaml_text import NoYaml, loaded
@@ -23,6 +23,7 @@ from kvtop.sources.masking import MASK
 
 ASKED = re.compile(r"\b(?:VLLM_\w+|LMCACHE_\w+|PYTORCH_\w+|CUDA_VISIBLE_DEVICES|PYTHONHASHSEED)\b")
 """The variables that rules ask for."""
+_CARD = re.compile(r"\d{1,4}|GPU-[\w-]+")
 _ALONE = re.compile(r"\$\{?(\w+)(?:\}|:?[-?].*\})?", re.DOTALL)
 """A value that is one variable, with or without a default."""
 _JOINED = ("ports", "volumes", "tmpfs", "environment", "env_file")
@@ -113,7 +114,8 @@ def _of_service(profile: Profile, found: Mapping[str, Any], run: Launch, missing
         elif value is not None:
             open_names.add(name)
     text = " ".join([*_texts(found), files])
-    return OwnFile(text, command, env, whole and not _unknown(profile, open_names - env.keys()), options)
+    whole = whole and not _unknown(profile, open_names - env.keys())
+    return OwnFile(text, command, env, whole, options, _cards(found))
 
 
 def _unknown(profile: Profile, names: set[str]) -> set[str]:
@@ -132,6 +134,20 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(one)
     elif value is not None:
         yield str(value)
+
+
+def _cards(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """What it names its cards by, where that is one list alone: CUDA counts those that the container has."""
+    visible = [value for name, value in _variables(found.get("environment")) if name == VISIBLE]
+    part: object = found
+    for key in ("deploy", "resources", "reservations", "devices"):
+        part = part.get(key) if isinstance(part, Mapping) else None
+    rows = [one.get("device_ids") for one in containers.listed(part) if isinstance(one, Mapping)]
+    lists = [row for row in rows if isinstance(row, list)]
+    lists += [(value or "$").split(",") for value in visible]
+    if len(lists) != 1 or not all(_CARD.fullmatch(str(card)) for card in lists[0]):
+        return ()
+    return tuple(map(str, lists[0]))
 
 
 def _variables(environment: object) -> Iterator[tuple[str, str | None]]:

@@ -157,6 +157,8 @@ class OwnFile:
     """Whether a variable that `text` does not mention is not set."""
     options: tuple[str, ...] | None = None
     """Of the container, as words of `docker run`; None: not told."""
+    gpus: tuple[str, ...] = ()
+    """The cards that it names; empty: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,8 @@ class Facts:
     last: LastStart | None = None
     container: Container | None = None
     """Where it runs in one."""
+    told_gpus: tuple[str, ...] = ()
+    """[gpus] as the profile has them: `profile` has those of its own file, where that names some."""
     own: OwnFile | None = None
     """Of compose and systemd; None: nobody looked."""
     paths: Mapping[str, bool] = field(default_factory=dict)

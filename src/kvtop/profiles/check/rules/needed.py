@@ -93,6 +93,10 @@ def not_in_its_file(facts: Facts) -> Saying:
         handed = facts.profile.runner != "systemd" or name in facts.profile.env.set
         why = _not_named(facts) if handed else "systemd does not hand it on"
         yield Says("note", flag, f"{flag} of [env] does not reach the server: {why}", there(facts, flag))
+    if facts.own is not None and facts.own.gpus and facts.told_gpus not in ((), facts.own.gpus):
+        cards = ", ".join(keyless(card, 40) for card in facts.own.gpus)
+        says = f"gpus of the profile are not those of {file_of(facts)}, which names {cards}"
+        yield Says("note", "gpus", says, there(facts, ", ".join(keyless(card, 40) for card in facts.told_gpus)))
     text = facts.own.command if facts.own is not None and facts.own.text is not None else ""
     if not text or "$" in text or "%" in text:  # a variable, or a specifier of systemd, stands for something
         if file_of(facts) and facts.flags.given:

@@ -41,10 +41,10 @@ def _held(facts: Facts, card: Card, asked: int, free: int) -> Says:
         return Says("note", flag, says, _STOPS)
     others = [holder for holder in card.holders if not facts.goes(holder.pid)]
     if not others:
-        return Says("error", flag, f"{says}; who holds the rest is not told", _smaller(card, free + freed))
+        return Says("error", flag, f"{says}; who holds the rest is not told", _smaller(facts, card, free + freed))
     who = ", ".join(_holder(one) for one in sorted(others, key=lambda one: -(one.bytes or 0))[:2])
     more = f" and {len(others) - 2} more" if len(others) > 2 else ""
-    return Says("error", flag, f"{says}: held by {who}{more}", f"stop it, or {_smaller(card, free + freed)}")
+    return Says("error", flag, f"{says}: held by {who}{more}", f"stop it, or {_smaller(facts, card, free + freed)}")
 
 
 def _holder(one: Holder) -> str:
@@ -52,9 +52,15 @@ def _holder(one: Holder) -> str:
     return f"{one.name or 'a process'} (process {one.pid}{held})"
 
 
-def _smaller(card: Card, free: int) -> str:
+def _smaller(facts: Facts, card: Card, free: int) -> str:
     share = int(100 * free / card.total_bytes) / 100 if card.total_bytes else 0
-    return f"--gpu-memory-utilization {share:g}" if share >= 0.1 else "use another card (gpus)"
+    return (
+        there(facts, f"--gpu-memory-utilization {share:g}") if share >= 0.1 else f"use {_others(facts, 'another card')}"
+    )
+
+
+def _others(facts: Facts, cards: str) -> str:
+    return there(facts, cards) if file_of(facts) else f"{cards} (gpus)"
 
 
 def gpu_overlap(facts: Facts) -> Saying:
@@ -73,7 +79,7 @@ def gpu_overlap(facts: Facts) -> Saying:
         elif not facts.line_known or all(_fits(facts, card) for card in both):
             yield Says("warning", "gpus", f"{says}, which would be shared", "choose other cards, unless that is meant")
         else:
-            yield Says("error", "gpus", says, _instead(server))
+            yield Says("error", "gpus", says, _instead(facts, server))
 
 
 def _no_cards(facts: Facts) -> str:
@@ -85,8 +91,8 @@ def _fits(facts: Facts, card: Card) -> bool:
     return asked is not None and card.free_bytes is not None and card.free_bytes >= asked
 
 
-def _instead(server: Server) -> str:
-    return f"kvtop profile switch stops {server.name} first; or choose other cards (gpus)"
+def _instead(facts: Facts, server: Server) -> str:
+    return f"kvtop profile switch stops {server.name} first; or choose {_others(facts, 'other cards')}"
 
 
 def port_taken(facts: Facts) -> Saying:
