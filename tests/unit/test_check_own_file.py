@@ -72,7 +72,7 @@ def test_a_key_that_the_compose_file_does_not_take_closes_nothing(
     lost = compose(PORTS, COMMAND, **KEY)
     file = edits.file_of(gathered(lost))
     there = f"(in {file}, then import it again)"
-    assert said(lost, "exposed_without_key") == [(OPEN, f"127.0.0.1:8045:8000 in ports, or VLLM_API_KEY {there}")]
+    assert said(lost, "exposed_without_key") == [(OPEN, f"127.0.0.1:8045:8000 under ports, or VLLM_API_KEY {there}")]
     assert said(lost, "not_in_its_file") == [
         (f"VLLM_API_KEY of [env] does not reach the server: {file} does not name it", f"VLLM_API_KEY {there}")
     ]

@@ -34,7 +34,7 @@ def _absent(one: Absent) -> tuple[str, str]:
     if one.kind == "program":
         return f"there is no program {what}, or it may not be run", f"name one that is there in [{table}] {key}"
     if one.kind == "daemon":
-        return f"docker does not answer: {what}", "start its daemon, or see who may ask it"
+        return f"the daemon of its containers does not answer: {what}", "start its daemon, or see who may ask it"
     if one.kind == "tool" and table == "compose":
         return (
             f"`{what} version` fails: it is not installed",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from kvtop.errors import keyless
 from kvtop.model.words import gib, listed
 from kvtop.profiles.check import sizes
 from kvtop.profiles.check.edits import file_of, there
 from kvtop.profiles.check.obstacles import is_at, shared
 from kvtop.profiles.check.seen import NO_LINE, Card, Facts, Holder, Lacks, Saying, Says, Server
-from kvtop.profiles.docker_options import pairs
+from kvtop.profiles.docker_options import pairs, published_at
 from kvtop.profiles.launch import inner_port
 
 _INSIDE = ("127.0.0.1", "localhost", "::1")
@@ -120,11 +121,13 @@ def port_taken(facts: Facts) -> Saying:
 
 
 def _other_port(facts: Facts) -> str:
-    free = _free_port(facts)
+    free, inner = _free_port(facts), inner_port(facts.flags)
     fix = f"--port {free}"
     if facts.networked:
-        fix = f"{free}:{inner_port(facts.flags)}"
-        fix = f"{fix} in ports" if facts.profile.runner == "compose" else f"-p {fix}"
+        given = (value for flag, value in pairs(facts.options) if published_at([f"{flag}={value}"], inner) is not None)
+        address = next(given, "").rpartition(":")[0].rpartition(":")[0]
+        fix = f"{keyless(address, 60)}{':' if address else ''}{free}:{inner}"
+        fix = f"{fix} under ports" if facts.profile.runner == "compose" else f"-p {fix}"
     return f"{there(facts, fix)}{'; or' if file_of(facts) else ', or'} stop what is there"
 
 
@@ -168,7 +171,7 @@ def port_not_published(facts: Facts) -> Saying:
         yield Lacks(lack)
     else:
         at = f"-p 127.0.0.1:{inner}:{inner}"
-        fix = f"{at[3:]} in ports" if facts.profile.runner == "compose" else f"{at} in [docker] options"
+        fix = f"{at[3:]} under ports" if facts.profile.runner == "compose" else f"{at} in [docker] options"
         flags = {flag for flag, _ in pairs(facts.options)}
         says = f"no port of this machine leads to its port {inner}"
         if flags & {"-P", "--publish-all"}:

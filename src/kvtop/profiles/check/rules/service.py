@@ -65,7 +65,7 @@ def _opened(facts: Facts) -> _Open | None:
             return None
         fix = f"-p {keyless(containers.on_loopback(published), 60)}"
         if facts.profile.runner == "compose":
-            fix = f"{fix.removeprefix('-p ')} in ports"
+            fix = f"{fix.removeprefix('-p ')} under ports"
         return _Open("-p", f"from the network (-p {keyless(published, 40)})", fix)
     host = facts.flags.value("host") or ""
     if host == "None":  # vLLM's word for nothing
