@@ -171,18 +171,49 @@ ExecStart=/opt/v/bin/vllm serve m --port 8051
 """
 
 
-def test_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unit = tmp_path / "v.service"
-    tool = tmp_path / "bin" / "systemctl"
+@pytest.mark.parametrize(
+    ("line", "ports"),
+    [
+        ("-p 8007:8000", ["8007:8000"]),
+        ("-p127.0.0.1:8007:8000 --publish=[::1]:8008:8001", ["127.0.0.1:8007:8000", "[::1]:8008:8001"]),
+        ("-p '8000-8001:8000-8001'", ["8000-8001:8000-8001"]),
+        ("-p ${BIND}:8007:8000", []),
+        ("-p 8007:8000/udp", []),
+        ("-p 8007:8000 -p $OTHER:8001", []),
+        ("-v a:b", []),
+    ],
+)
+def test_the_ports_of_a_unit_that_runs_docker(systemctl: Path, line: str, ports: list[str]) -> None:
+    systemctl.write_text(
+        f"ExecStartPre=/bin/mkdir -p /srv\nExecStart=/usr/bin/docker run --rm {line} vllm:v1 --model m\n"
+    )
+    told = ["--ipc=host", "-p", "127.0.0.1:9:8000"]
+    made = profile(
+        runner="systemd",
+        systemd={"unit": "v.service"},
+        docker={"image": "vllm:v1", "options": told},
+        serve={"args": ["--model", "m"]},
+    )
+    assert [*gathered(made).options] == (["--ipc=host", *(f"-p={one}" for one in ports)] if ports else told)
+
+
+@pytest.fixture
+def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the one unit that there is."""
+    unit, tool = tmp_path / "v.service", tmp_path / "bin" / "systemctl"
     tool.parent.mkdir()
     tool.write_text(f'#!/bin/sh\nif [ "$1" = cat ]; then cat {unit}; else echo LoadState=loaded; fi\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
+    return unit
+
+
+def test_a_unit(systemctl: Path, tmp_path: Path) -> None:
     made = profile(
         runner="systemd", systemd={"unit": "v.service"}, serve={"model": "m", "port": 8051},
         env={"set": {"PYTHONHASHSEED": "0"}, "from_env": {"VLLM_API_KEY": "HOME"}},
     )  # fmt: skip
-    unit.write_text(UNIT)
+    systemctl.write_text(UNIT)
     assert gathered(made).env == {"PYTHONHASHSEED": "0"}
     assert said(made, "exposed_without_key") == [
         ("it is reached on every interface, without a key",
@@ -195,9 +226,9 @@ def test_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         f"EnvironmentFile=-{tmp_path}/key",
     ):
         (tmp_path / "key").write_text("VLLM_API_KEY=sk-1\n")
-        unit.write_text(f"{UNIT}{more}\n")
+        systemctl.write_text(f"{UNIT}{more}\n")
         assert said(made, "exposed_without_key") == [], more
-    tool.write_text("#!/bin/sh\necho busy >&2; exit 1\n")
+    (tmp_path / "bin" / "systemctl").write_text("#!/bin/sh\necho busy >&2; exit 1\n")
     assert said(made, "exposed_without_key") == []
 
 

@@ -23,6 +23,12 @@ from kvtop.sources.masking import MASK
 
 ASKED = re.compile(r"\b(?:VLLM_\w+|LMCACHE_\w+|PYTORCH_\w+|CUDA_VISIBLE_DEVICES|PYTHONHASHSEED)\b")
 """The variables that rules ask for."""
+_PORTS = re.compile(
+    r"(?<!\S)(?:-p[= ]?|--publish[= ])['\"]?((?:[\w.\[\]:]+:)?\d+(?:-\d+)?:\d+(?:-\d+)?)(?![\w:-]|/udp)"
+)
+"""In a unit: the ports that its `docker run` publishes."""
+_PORTS_OPEN = re.compile(r"(?<!\S)(?:-p[= ]?|--publish[= ])\S*[$%]")
+"""A variable decides that."""
 _CARD = re.compile(r"\d{1,4}|GPU-[\w-]+")
 _ALONE = re.compile(r"\$\{?(\w+)(?:\}|:?[-?].*\})?", re.DOTALL)
 """A value that is one variable, with or without a default."""
@@ -185,4 +191,15 @@ def _of_unit(profile: Profile) -> OwnFile:
     for name in _ENV_FILE.findall(done.out):
         more = config_text(name)
         text, whole = f"{text}\n{more or ''}", whole and more is not None
-    return OwnFile(text, done.out, env_whole=whole and not _unknown(profile, set(ASKED.findall(text))))
+    options = _published(profile, done.out)
+    return OwnFile(text, done.out, options=options, env_whole=whole and not _unknown(profile, set(ASKED.findall(text))))
+
+
+def _published(profile: Profile, text: str) -> tuple[str, ...] | None:
+    """What the profile was told of its container, with the ports that the unit publishes now; None: it tells none."""
+    found = _PORTS.findall(text)
+    if not profile.docker.image or not found or _PORTS_OPEN.search(text):
+        return None
+    told = pairs(profile.docker.options)
+    others = (pair for pair in told if pair[0].startswith("-") and pair[0] not in ("-p", "--publish"))
+    return tuple(f"{flag}={value}" for flag, value in [*others, *(("-p", value) for value in found)])
