@@ -86,3 +86,18 @@ def test_the_servers_of_this_machine(server: int, port: int) -> None:
     assert found is not None
     (one,) = (one for one in found if one.pid == server)
     assert (one.profile, one.port, one.pids) == ("coder", port, frozenset({server}))
+
+
+def test_a_proxy_that_answers_at_the_health_url_has_not_the_port(server: int, port: int, own_home: Path) -> None:
+    """That server stands for the proxy."""
+    url = f"http://127.0.0.1:{port}/health"
+    (own_home / "config" / "profiles" / "behind.toml").write_text(
+        f'[serve]\nmodel = "m"\nport = 1\nhost = "127.0.0.1"\n[start]\nhealth_url = "{url}"\n'
+    )
+    told = report(folder.find("behind"), ask_vllm=False)
+    assert said(told, "port_taken") == []
+    answers = f"{url} answers already, serving Coder\\x1b[31m"
+    assert said(told, "health_answered_by_other") == [("warning", answers)]
+    assert said(report(folder.find("behind"), replacing={server}, ask_vllm=False), "health_answered_by_other") == [
+        ("note", answers)
+    ]

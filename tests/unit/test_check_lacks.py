@@ -7,12 +7,13 @@ from check_box import GIB, card, facts, listener, offloading, profile, server, t
 
 from kvtop.profiles.check.report import judged, name_of
 from kvtop.profiles.check.rules import RULES
-from kvtop.profiles.check.seen import Container, Facts, Installed, Lacks, LastStart, Says
+from kvtop.profiles.check.seen import Container, Facts, Installed, Lacks, LastStart, OwnFile, Says
 from kvtop.profiles.launch import launch
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.vocabulary import Vocabulary
 
 COMPOSE = profile(runner="compose")
+IN_FILE = profile(runner="compose", compose={"files": ["/srv/c.yml"], "service": "v"})
 HYBRID = LastStart(400_000, 528, 40 * GIB, hybrid=True)
 BY_NAME = {name_of(rule): rule for rule in RULES}
 
@@ -47,6 +48,18 @@ BY_NAME = {name_of(rule): rule for rule in RULES}
         ("health_answered_by_other", facts(health_asked=False), "an answer of the health URL"),
         ("exposed_without_key", facts("", like=COMPOSE), "the command line: [serve] of this profile is empty"),
         ("no_kv_cache_metrics", facts("", like=COMPOSE), "the command line: [serve] of this profile is empty"),
+        ("exposed_without_key", facts(like=profile(runner="docker", docker={"options": ["-p", "$BIND:1:8000"]})),
+         "where it is published: -p holds a variable"),
+        ("not_in_its_file", facts("m --port 1", like=IN_FILE), "all that /srv/c.yml runs"),
+        ("not_in_its_file", facts("m --port 1", like=IN_FILE, own=OwnFile("--port $PORT", "--port $PORT")),
+         "all that /srv/c.yml runs"),
+        ("port_not_published", facts(like=COMPOSE), "what the container publishes"),
+        ("port_not_published", facts(like=COMPOSE, own=OwnFile(options=("-p=$PORT:8000",))),
+         "what the container publishes"),
+        ("port_not_published", facts(like=profile(runner="docker", docker={"options": ["--network=container:a"]})),
+         "what the container publishes"),
+        ("port_not_published", facts("m --config /in/image.yaml", like=profile(runner="docker",
+                                     docker={"options": ["-p", "8001:8001"]})), "the port of vLLM in its container"),
         ("model_path_missing", facts("/models/qwen"), "the file system on which /models/qwen is"),
     ],
 )  # fmt: skip
@@ -81,14 +94,14 @@ def test_a_line_in_a_file_of_its_own_accuses_nobody(runner: str) -> None:
     known = {"cards": held, "servers": (server(),), "listeners": {8000: listener()}}
     box = facts("", like=profile(runner=runner), **known)
     assert said("vram_held", box) == said("gpu_overlap", box) == [NO_LINE]
-    lacks = "the port: another file tells it, and neither [serve] port nor [start] health_url does"
+    lacks = "the port of this machine at which it will listen: nothing here tells it"
     assert said("port_taken", box) == [Lacks(lacks)]
     on_one = facts("", like=profile(runner=runner, gpus=["1"]), **known)
     assert said("vram_held", on_one) == [NO_LINE]
     (shared,) = said("gpu_overlap", on_one)
     assert isinstance(shared, Says)
     assert (shared.level, shared.says) == ("warning", "coder runs on GPU 1, which would be shared")
-    line = facts("--port 8000", like=profile(runner=runner), **known)
+    line = facts("--port 8000", like=profile(runner=runner, docker={"options": ["-p", "8000:8000"]}), **known)
     (taken,) = said("port_taken", line)
     assert isinstance(taken, Says)
     assert taken.level == "error"
@@ -111,7 +124,11 @@ def test_variables_in_a_file_of_their_own_accuse_nobody() -> None:
     assert said("hash_seed_unset", facts(line, like=profile(runner="systemd"))) == [NO_ENV]
     assert said("exposed_without_key", facts(line, like=files)) == [NO_ENV]
     with_env = profile(runner="systemd", env={"set": {"A": "1"}})
-    assert isinstance(said("hash_seed_unset", facts(line, like=with_env))[0], Says)
+    assert said("hash_seed_unset", facts(line, like=with_env)) == [NO_ENV]
+    assert said("exposed_without_key", facts(line, like=with_env, own=OwnFile("A", env_whole=False))) == [NO_ENV]
+    whole = facts(line, like=with_env, own=OwnFile("A", env_whole=True))
+    assert isinstance(said("hash_seed_unset", whole)[0], Says)
+    assert isinstance(said("exposed_without_key", whole)[0], Says)
 
 
 @pytest.mark.parametrize(

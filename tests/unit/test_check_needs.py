@@ -89,6 +89,28 @@ def test_containers(tmp_path: Path) -> None:
     assert lacks(profile(runner="compose", compose=compose)) == [("compose.program", f"{docker} compose", "tool")]
 
 
+DOWN = "Cannot connect to the Docker daemon at unix:///x.sock. Is the docker daemon running?"
+
+
+def test_a_daemon_that_does_not_answer(tmp_path: Path) -> None:
+    docker = str(program(tmp_path / "docker", f'[ "$1" != version ] || {{ echo Client:; echo "{DOWN}" >&2; exit 1; }}'))
+    assert lacks(profile(runner="docker", docker={"image": "i", "program": docker})) == [
+        ("docker.program", DOWN, "daemon")
+    ]
+    lone = str(program(tmp_path / "docker-compose"))
+    for words in ([docker, "compose"], [lone]):
+        compose = profile(runner="compose", compose={"program": words, "service": "s"})
+        assert lacks(compose) == [("compose.program", DOWN, "daemon")], words
+    program(tmp_path / "docker", "exit 1")  # says nothing: nothing is known
+    assert lacks(profile(runner="docker", docker={"image": "i", "program": docker})) == []
+    program(tmp_path / "docker", "echo fine")
+    assert lacks(profile(runner="docker", docker={"image": "i", "program": docker})) == []
+    shell = str(program(tmp_path / "sudo", "exit 1"))
+    assert lacks(profile(runner="compose", compose={"program": [shell, "-n", "x"], "service": "s"})) == [
+        ("compose.program", f"{shell} -n x", "tool")
+    ]
+
+
 def test_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = profile(runner="systemd", systemd={"unit": "v.service"})
     monkeypatch.setenv("PATH", "/nowhere")

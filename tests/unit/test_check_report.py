@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -11,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.profiles.check.containers import (
-    host_network,
     of_options,
     of_service,
     on_loopback,
@@ -33,9 +33,11 @@ from kvtop.profiles.check.seen import (
     Lacks,
     LastStart,
     Listener,
+    OwnFile,
     Says,
     Server,
 )
+from kvtop.profiles.docker_options import host_network
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import Launch, Secret
 from kvtop.profiles.vocabulary import vllm_0_32
@@ -241,6 +243,16 @@ PROFILE = st.builds(
 )
 LAST = st.builds(LastStart, SOME, SOME, SOME, st.one_of(st.none(), st.booleans()))
 SERVER = st.builds(Server, PID, st.frozensets(PID, max_size=3), TEXT, st.one_of(st.none(), st.just(8000)))
+OWN = st.builds(
+    OwnFile,
+    st.one_of(st.none(), TEXT),
+    TEXT,
+    env_whole=st.booleans(),
+    options=st.one_of(
+        st.none(), st.lists(st.one_of(TEXT, st.sampled_from(["-p=1:8000", "-P"])), max_size=3).map(tuple)
+    ),
+    gpus=st.lists(TEXT, max_size=2).map(tuple),
+)
 FACTS = st.builds(
     Facts,
     TEXT,
@@ -253,6 +265,8 @@ FACTS = st.builds(
     version=st.one_of(st.none(), st.tuples(st.just(0), st.integers(8, 40))),
     last=st.one_of(st.none(), LAST),
     container=st.one_of(st.none(), st.builds(Container, SOME, st.booleans(), SOME, st.booleans())),
+    own=st.one_of(st.none(), OWN),
+    told_gpus=st.lists(TEXT, max_size=2).map(tuple),
     paths=st.one_of(st.just({}), st.just({"/x": False})),
     shm_total_bytes=SOME,
     shm_free_bytes=SOME,
@@ -307,5 +321,8 @@ def test_no_secret_gets_into_a_report(words: list[str]) -> None:
     run = Launch(argv=("vllm", "serve", *words), serve=tuple(words), set={"A_KEY": SECRET})
     like = profile(docker={"options": ["-p", SECRET]})
     box = Facts("x", like, Flags.read(words), run, installed=Installed("v", "0.32.0", vllm_0_32()), version=(0, 32))
-    told = judged(box).document()
-    assert SECRET not in json.dumps([told["findings"], told["lacks"], told["env"]])
+    own = OwnFile("--port 1 --host 2 --tokenizer 3", "--port 1 --host 2 --tokenizer 3", env_whole=True)
+    file = profile(runner="compose", compose={"files": ["/srv/" + SECRET]}, env={"set": {"A": SECRET, "HOST": SECRET}})
+    for one in (box, replace(box, profile=file, own=own)):
+        told = judged(one).document()
+        assert SECRET not in json.dumps([told["findings"], told["lacks"], told["env"]])

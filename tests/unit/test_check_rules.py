@@ -10,7 +10,8 @@ from check_box import GIB, card, facts, listener, offloading, profile, server, t
 
 from kvtop.profiles.check.report import name_of
 from kvtop.profiles.check.rules import RULES, command, memory, modules, needed, occupied, offload, scheduling, service
-from kvtop.profiles.check.seen import Absent, Answer, Container, Facts, LastStart, Says
+from kvtop.profiles.check.seen import Absent, Answer, Container, Facts, LastStart, OwnFile, Says
+from kvtop.profiles.launch import Launch
 
 DOCKER = profile(runner="docker", docker={"image": "vllm/vllm-openai:v0.32.0"})
 COMPOSE = profile(runner="compose")
@@ -34,6 +35,8 @@ def silent(rule: str, box: Facts) -> Case:
     return Case(rule, box, [])
 
 
+IN_FILE = profile(runner="compose", compose={"files": ["/srv/c.yml"], "service": "v"})
+OPEN = ("-p", "8045:8000")
 T, S, U = "--kv-transfer-config", "--kv-offloading-size", "--gpu-memory-utilization"
 STOPS = "nothing: the switch stops it first"
 BACK = "nothing: the server that is stopped gives it back"
@@ -56,6 +59,9 @@ CASES = [
     fires("program_missing", facts(absent=(Absent("systemd.unit", "Failed to connect to bus", "tool"),)), "error",
           "systemd.unit", "systemd does not answer: Failed to connect to bus",
           "a machine that systemd runs, or another runner"),
+    fires("program_missing", facts(absent=(Absent("docker.program", "Cannot connect", "daemon"),)),
+          "error", "docker.program", "the daemon of its containers does not answer: Cannot connect",
+          "start its daemon, or see who may ask it"),
     silent("program_missing", facts()),
     fires("secret_missing", facts(secrets_missing={
         "VLLM_API_KEY": "VLLM_API_KEY is to come from the variable KEY, which is not set; set it"}), "error",
@@ -69,6 +75,25 @@ CASES = [
           "bin/vllm is no whole path: it depends on where the server runs", "write it whole: /…/bin/vllm"),
     fires("relative_path", facts("m", like=profile(runner="compose", compose={"files": ["c.yml"]})), "error",
           "compose.files", "c.yml is no whole path: it depends on where the server runs", "write it whole: /…/c.yml"),
+    fires("not_in_its_file", facts("m --port 8000 --kv-cache-metrics", like=IN_FILE,
+                                   own=OwnFile("m --port 8000", "m --port 8000")), "note", "--kv-cache-metrics",
+          "--kv-cache-metrics of [serve] is not run: /srv/c.yml does not name it",
+          "--kv-cache-metrics (in /srv/c.yml, then import it again)"),
+    fires("not_in_its_file", facts("m --max-model-len 4096", like=IN_FILE, own=OwnFile(
+              "m --max_model_len 32768", "m --max_model_len 32768")), "note", "--max-model-len",
+          "--max-model-len of [serve] is not run with 4096, which /srv/c.yml does not hold",
+          "4096 (in /srv/c.yml, then import it again)"),
+    fires("not_in_its_file", facts("m", like=profile(runner="compose", compose={"files": ["/srv/c.yml"]}, env={
+              "from_file": {"VLLM_API_KEY": "/k"}}), own=OwnFile("m", "m")), "note", "VLLM_API_KEY",
+          "VLLM_API_KEY of [env] does not reach the server: /srv/c.yml does not name it",
+          "VLLM_API_KEY (in /srv/c.yml, then import it again)"),
+    fires("not_in_its_file", facts("m", like=profile(runner="systemd", systemd={"unit": "v.service"}, env={
+              "from_env": {"HF_TOKEN": "HF_TOKEN"}}), own=OwnFile("m HF_TOKEN", "m")), "note", "HF_TOKEN",
+          "HF_TOKEN of [env] does not reach the server: systemd does not hand it on",
+          "HF_TOKEN (in v.service, then import it again)"),
+    silent("not_in_its_file", facts("m -tp 2 --no-enable-prefix-caching", like=IN_FILE, own=OwnFile(
+        "m", "m --tensor-parallel-size 2 --no-enable-prefix-caching"))),
+    silent("not_in_its_file", facts("m --kv-cache-metrics")),
     silent("relative_path", facts("./mymodel", like=profile(venv={"cwd": "/srv/m"}))),
     silent("relative_path", facts("org/model", like=profile(venv={"command": ["~/v/bin/vllm", "serve"]}))),
     fires("plugin_missing", facts("m --worker-extension-cls a.b.C", plugins={"a.b": False}), "error",
@@ -205,7 +230,7 @@ CASES = [
           "--shm-size=9g or --ipc=host in [docker] options"),
     fires("shm_too_small", facts("m --kv-offloading-size 8", like=COMPOSE, container=Container(4 * GIB)), "error",
           "--shm-size", "tier 8.0 GiB, the container's /dev/shm has 4.0 GiB",
-          "shm_size: 9gb or ipc: host in the compose file"),
+          "shm_size: 9gb or ipc: host (in the compose file, then import it again)"),
     fires("shm_too_small", facts("m --kv-offloading-size 64", like=DOCKER, container=Container(host_ipc=True)), "error",
           S, "tier 64.0 GiB, /dev/shm has 63.0 GiB free of 64.0 GiB", f"{S} 61, or mount -o remount,size=66G /dev/shm"),
     fires("shm_too_small", facts("m --kv-offloading-size 48 -dp 2"), "error", S,
@@ -361,8 +386,53 @@ CASES = [
           "port 8000: coder (process 500 (python3)) listens there", STOPS),
     fires("port_taken", facts(servers=(server(),)), "error", "--port",
           "port 8000: coder starts, and will listen there", "--port 8001, or stop what is there"),
+    fires("port_taken", facts(listeners={8045: listener()}, like=profile(runner="docker", docker={"options": OPEN})),
+          "error", "-p", "port 8045: process 500 (python3) listens there", "-p 8046:8000, or stop what is there"),
+    fires("port_taken", facts(listeners={8060: listener()}, like=profile(
+              runner="systemd", systemd={"unit": "v.service"},
+              docker={"image": "i", "options": ["-p", "9000:9000", "-p", "127.0.0.1:8060:8000"]})),
+          "error", "-p", "port 8060: process 500 (python3) listens there",
+          "-p 127.0.0.1:8061:8000 (in v.service, then import it again); or stop what is there"),
+    fires("port_taken", facts(listeners={8045: listener()}, like=IN_FILE, own=OwnFile(options=OPEN)),
+          "error", "-p", "port 8045: process 500 (python3) listens there",
+          "8046:8000 under ports (in /srv/c.yml, then import it again); or stop what is there"),
+    fires("port_taken", facts("m --port 8001", listeners={8001: listener(), 9000: listener()},
+                              like=profile(start={"health_url": "http://127.0.0.1:9000/health"})), "error", "--port",
+          "port 8001: process 500 (python3) listens there", "--port 8002, or stop what is there"),
+    silent("port_taken", facts("m --port 8001", listeners={9000: listener()},
+                               like=profile(start={"health_url": "http://127.0.0.1:9000/health"}))),
     silent("port_taken", facts("m --port 8001", listeners={8000: listener()})),
     silent("port_taken", facts("m --port 8001", servers=(server(),))),
+    fires("port_not_published", facts("m --port 21221", like=profile(runner="docker",
+                                                                     docker={"options": ["--ipc=host"]})), "error",
+          "-p", "no port of this machine leads to its port 21221", "-p 127.0.0.1:21221:21221 in [docker] options"),
+    fires("port_not_published", facts("m --port 8010", like=profile(runner="docker", docker={"options": OPEN})),
+          "error", "-p", "no port of this machine leads to its port 8010: -p names another one",
+          "-p 127.0.0.1:8010:8010 in [docker] options"),
+    fires("port_not_published", facts(like=profile(runner="docker", docker={"options": ["-P"]})), "error", "-p",
+          "-P publishes its port 8000 at one that nobody knows before the start",
+          "-p 127.0.0.1:8000:8000 in [docker] options"),
+    fires("port_not_published", facts(like=IN_FILE, own=OwnFile(options=())), "error", "-p",
+          "no port of this machine leads to its port 8000",
+          "127.0.0.1:8000:8000 under ports (in /srv/c.yml, then import it again)"),
+    fires("port_not_published", facts(like=IN_FILE, own=OwnFile(options=OPEN),
+                                      launch=Launch((), (), port=8020)), "error", "-p",
+          "/srv/c.yml publishes it at port 8045, this profile asks port 8020", "import it again"),
+    fires("port_not_published", facts("m --host 127.0.0.1", like=profile(runner="docker", docker={"options": OPEN})),
+          "error", "--host", "it listens on 127.0.0.1 inside of its container, where no port of this machine leads",
+          "--host 0.0.0.0"),
+    silent("port_not_published", facts(like=profile(runner="docker", docker={"options": OPEN}))),
+    silent("port_not_published", facts("m --port 8005", like=profile(
+        runner="docker", docker={"options": ["-p", "8000-8009:8000-8009"]}))),
+    silent("port_not_published", facts(like=profile(runner="docker", docker={"options": ["--network=host"]}))),
+    silent("port_not_published", facts(like=profile(runner="docker", docker={"options": ["--network", "lan"]},
+                                                    start={"health_url": "http://10.0.0.9:8000/health"}))),
+    silent("port_not_published", facts(like=COMPOSE)),
+    silent("port_not_published", facts()),
+    fires("health_answered_by_other", facts(health=Answer("http://127.0.0.1:9000/health"),
+                                            like=profile(start={"health_url": "http://127.0.0.1:9000/health"})),
+          "warning", "health_url", "http://127.0.0.1:9000/health answers already",
+          "another health_url, or stop what answers there"),
     fires("health_answered_by_other", facts(health=Answer("http://127.0.0.1:8000/health", "Qwen3-8B")), "warning",
           "health_url", "http://127.0.0.1:8000/health answers already, serving Qwen3-8B",
           "another port, or stop what answers there"),
@@ -378,10 +448,27 @@ CASES = [
     fires("exposed_without_key", facts("m", like=profile(runner="docker", docker={"options": ["-p", "8001:8000"]})),
           "warning", "-p", "it is reached from the network (-p 8001:8000), without a key",
           "-p 127.0.0.1:8001:8000, or VLLM_API_KEY from a file"),
-    fires("exposed_without_key", facts("m", like=profile(runner="systemd",
-                                                         docker={"image": "vllm", "options": ["-P"]})),
+    fires("exposed_without_key", facts("m", like=profile(runner="systemd", systemd={"unit": "v.service"},
+                                                         docker={"image": "vllm", "options": ["-P"]}),
+                                       own=OwnFile("docker run", env_whole=True)),
           "warning", "-p", "it is reached from the network (-p all), without a key",
-          "-p 127.0.0.1:8000:8000, or VLLM_API_KEY from a file"),
+          "-p 127.0.0.1:8000:8000, or VLLM_API_KEY (in v.service, then import it again)"),
+    fires("exposed_without_key", facts(like=IN_FILE, own=OwnFile("m", options=OPEN, env_whole=True)), "warning", "-p",
+          "it is reached from the network (-p 8045:8000), without a key",
+          "127.0.0.1:8045:8000 under ports, or VLLM_API_KEY (in /srv/c.yml, then import it again)"),
+    fires("exposed_without_key", facts(like=IN_FILE, own=OwnFile("- VLLM_API_KEY", options=OPEN, env_whole=True)),
+          "warning", "-p", "it is reached from the network (-p 8045:8000), without a key",
+          "127.0.0.1:8045:8000 under ports (in /srv/c.yml, then import it again); or VLLM_API_KEY from a file"),
+    fires("exposed_without_key", facts(like=profile(runner="compose", compose={"files": ["/srv/c.yml"]},
+                                                    env={"from_file": {"VLLM_API_KEY": "/gone"}}),
+                                       secrets_missing={"VLLM_API_KEY": "gone"},
+                                       own=OwnFile("m", options=OPEN, env_whole=True)),
+          "warning", "-p", "it is reached from the network (-p 8045:8000), without a key",
+          "127.0.0.1:8045:8000 under ports, or VLLM_API_KEY (in /srv/c.yml, then import it again)"),
+    silent("exposed_without_key", facts("m", secrets_missing={"VLLM_API_KEY": "it is not set"})),
+    silent("exposed_without_key", facts(like=IN_FILE, own=OwnFile("m", options=OPEN, env_whole=False))),
+    silent("exposed_without_key", facts(like=profile(runner="compose", docker={"options": OPEN}), own=OwnFile(
+        "m", options=("-p=127.0.0.1:8045:8000",), env_whole=True))),
     silent("exposed_without_key", facts("m --host 127.0.0.1")),
     silent("exposed_without_key", facts("m --api-key k")),
     silent("exposed_without_key", facts("m", env={"VLLM_API_KEY": "***"})),
@@ -392,7 +479,12 @@ CASES = [
           "take it out, or --host 127.0.0.1"),
     fires("dev_mode_on", facts("m --host localhost", env={"VLLM_SERVER_DEV_MODE": "1"}), "note", "VLLM_SERVER_DEV_MODE",
           "whoever reaches the port may reset the cache, or put the server to sleep",
-          "take it out, or --host 127.0.0.1"),
+          "take it out"),
+    fires("dev_mode_on", facts("m", env={"VLLM_SERVER_DEV_MODE": "1"}, like=profile(runner="docker",
+                                                                             docker={"options": OPEN})),
+          "warning", "VLLM_SERVER_DEV_MODE",
+          "whoever reaches the port may reset the cache, or put the server to sleep",
+          "take it out, or -p 127.0.0.1:8045:8000"),
     silent("dev_mode_on", facts("m", env={"VLLM_SERVER_DEV_MODE": "0"})),
     fires("no_prompt_tokens_details", facts("m"), "note", "--enable-prompt-tokens-details",
           "without it no answer tells how many tokens were cached", "add --enable-prompt-tokens-details"),
@@ -414,7 +506,15 @@ CASES = [
     fires("model_path_missing", facts("/models/qwen", paths={"/models/qwen": False}), "error", "--model",
           "/models/qwen is not there", "ls /models"),
     fires("model_path_missing", facts("/models/qwen", like=DOCKER, paths={"/models/qwen": False}), "error", "--model",
-          "/models/qwen is not there", "mount what holds it: -v in the container's options"),
+          "/models/qwen is not there", "ls /models; or another mount: -v in [docker] options"),
+    fires("model_path_missing", facts("/models/q", paths={"/models/q": False}, like=profile(
+              runner="docker", docker={"options": ["-v", "/srv/models:/models"]})), "error", "--model",
+          "/srv/models/q is not there (/models/q in the container)",
+          "ls /srv/models; or another mount: -v in [docker] options"),
+    fires("model_path_missing", facts("/models/q", paths={"/models/q": False}, like=IN_FILE,
+                                      own=OwnFile(options=("-v=/srv/models:/models:ro",))), "error", "--model",
+          "/srv/models/q is not there (/models/q in the container)",
+          "ls /srv/models; or another mount (in /srv/c.yml, then import it again)"),
     fires("model_path_missing", facts("m --tokenizer ~/tok"), "error", "--tokenizer",
           "no shell reads ~/tok: ~ stays as it stands", "write the whole path"),
     silent("model_path_missing", facts("/models/qwen", paths={"/models/qwen": True})),
@@ -440,6 +540,6 @@ def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
         and not name.startswith("_")
         and list(inspect.signature(one).parameters) == ["facts"]
     }
-    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 36
+    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 38
     assert {case.rule for case in CASES if case.found} == set(BY_NAME)
     assert {case.rule for case in CASES if not case.found} == set(BY_NAME)

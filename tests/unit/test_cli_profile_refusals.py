@@ -95,6 +95,14 @@ def test_the_log_of_a_start_that_wrote_nothing(
     assert told.err == "kvtop: the last start of a failed, and wrote nothing: no program\n"
 
 
+def test_the_log_of_a_container_that_was_never_made(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record.write(record.Record(name="a", runner="docker", state="failed", why="docker did not start it: no daemon"))
+    assert cli.main(["profile", "logs", "a"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("kvtop: the last start of a has no log: docker did not start it: no daemon\n")
+    assert "kvtop profile check a" in told
+
+
 @pytest.mark.parametrize(("now", "word"), [("running", "runs"), ("starting", "starts")])
 def test_a_check_of_what_runs_says_so(
     profiles: Path,

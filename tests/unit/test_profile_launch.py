@@ -10,7 +10,8 @@ import pytest
 
 from kvtop.errors import UsageError
 from kvtop.profiles import shell
-from kvtop.profiles.launch import READY_TIMEOUT, VISIBLE, Launch, Secret, asked, launch, port_is_told
+from kvtop.profiles.docker_options import published_at
+from kvtop.profiles.launch import READY_TIMEOUT, VISIBLE, Launch, Secret, asked, launch, own_port, place_is_told
 from kvtop.profiles.profile import Profile
 
 READY = {READY_TIMEOUT: "1800"}
@@ -164,7 +165,8 @@ def test_a_bad_url_is_refused() -> None:
         ({}, {}, ("127.0.0.1", 8000)),
         ({"host": "::", "args": ["--port", "8005"]}, {}, ("127.0.0.1", 8005)),
         ({"host": "10.0.0.7", "port": 1, "args": ["--port=2"]}, {}, ("10.0.0.7", 2)),
-        ({"port": 1}, {"health_url": "http://127.0.0.1:8090/health"}, ("127.0.0.1", 8090)),
+        ({"port": 1}, {"health_url": "http://127.0.0.1:8090/health"}, ("127.0.0.1", 1)),
+        ({"port": 8090}, {"health_url": "http://10.0.0.7:8090/health"}, ("10.0.0.7", 8090)),
         ({"args": ["--port", "x"]}, {}, ("127.0.0.1", 8000)),
     ],
 )
@@ -190,5 +192,42 @@ def test_a_secret_that_was_typed_is_not_in_the_line() -> None:
 def test_a_port_that_is_published_is_told(published: str) -> None:
     raw = {"runner": "compose", "compose": {"files": ["c.yaml"], "service": "s"}}
     options = {"docker": {"options": ["-p", published]}}
-    assert not port_is_told(msgspec.convert(raw, Profile), asked(()))
-    assert port_is_told(msgspec.convert(raw | options, Profile), asked(()))
+    assert not place_is_told(msgspec.convert(raw, Profile), asked(()))
+    assert place_is_told(msgspec.convert(raw | options, Profile), asked(()))
+
+
+UNIT = {"runner": "systemd", "systemd": {"unit": "v.service"}}
+COMPOSE = {"runner": "compose", "compose": {"service": "s"}}
+IN_DOCKER = {"image": "i", "options": ["-p", "127.0.0.1:21260:8000"]}
+HEALTH = {"start": {"health_url": "http://10.0.0.9:9000/health"}}
+M = {"serve": {"model": "m"}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "asks", "own"),
+    [
+        ({**UNIT, **M}, ("127.0.0.1", 8000), 8000),
+        ({**UNIT, **M, "docker": IN_DOCKER}, ("127.0.0.1", 21260), 21260),
+        ({**UNIT, **M, "docker": IN_DOCKER, **HEALTH}, ("127.0.0.1", 21260), 21260),
+        ({**UNIT, **HEALTH}, ("10.0.0.9", 9000), None),
+        ({**COMPOSE, **M}, ("127.0.0.1", 8000), None),
+        ({**COMPOSE, "serve": {"port": 8010}, **HEALTH}, ("10.0.0.9", 9000), None),
+        ({**COMPOSE, **M, "docker": {"options": ["--network=host"]}}, ("127.0.0.1", 8000), 8000),
+        ({"runner": "docker", "docker": {"image": "i"}, "serve": {"port": 8010}}, ("127.0.0.1", 8010), None),
+        ({**M, "venv": {"wrap": ["ssh", "box"]}, **HEALTH}, ("10.0.0.9", 9000), None),
+        ({**M, "venv": {"wrap": ["nsys", "profile"]}, **HEALTH}, ("127.0.0.1", 8000), 8000),
+        ({"runner": "attach", "attach": {"url": "http://10.0.0.9:9000"}}, ("10.0.0.9", 9000), None),
+    ],
+)
+def test_its_own_port_and_where_it_is_asked(raw: dict[str, object], asks: tuple[str, int], own: int | None) -> None:
+    profile = msgspec.convert(raw, Profile)
+    made = launch("p", profile)
+    assert (made.host, made.port) == asks
+    assert own_port(profile, asked(made.serve)) == own
+    assert place_is_told(profile, asked(made.serve)) == (own is not None or asks[1] == 9000)
+
+
+def test_a_range_of_ports_that_is_published() -> None:
+    assert [published_at(["-p", "9000-9009:8000-8009"], port) for port in (8000, 8009, 8010)] == [9000, 9009, None]
+    for odd in ("9000-9001:8000-8009", "9009-9000:8009-8000", "0:8000", "8000", ":8000", "a:8000", "99999:8000"):
+        assert published_at(["-p", odd], 8000) is None, odd

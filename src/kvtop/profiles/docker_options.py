@@ -25,13 +25,34 @@ def mount(volume: Mapping[str, object]) -> str:
     return ",".join(f"{key}={volume[key]}" for key in ("type", "source", "target") if key in volume)
 
 
+def publish(row: object) -> str:
+    """The value of -p for a row of `ports` in a compose file, in its short or long form."""
+    if not isinstance(row, Mapping):
+        return str(row)
+    address = f"{row['host_ip']}:" if row.get("host_ip") else ""
+    return f"{address}{row.get('published', '')}:{row.get('target', '')}"
+
+
+def host_network(options: Sequence[str]) -> bool:
+    """Whether the container has no network of its own."""
+    return any(flag in ("--network", "--net") and value == "host" for flag, value in pairs(options))
+
+
 def published_at(options: Sequence[str], port: int) -> int | None:
-    """The port of this machine at which a container's port is, by `-p HOST:CONTAINER`; None: that is not told."""
+    """The port of this machine at which a container's port is, by `-p HOST:CONTAINER`, either of which may be a range;
+    None: that is not told."""
     for flag, value in pairs(options):
         if flag not in ("-p", "--publish"):
             continue
         outer, _, inner = value.removesuffix("/tcp").rpartition(":")
-        outer = outer.rpartition(":")[2]
-        if inner == str(port) and outer.isdecimal() and len(outer) < 6 and 0 < int(outer) < 65536:
-            return int(outer)
+        outside, inside = _range(outer.rpartition(":")[2]), _range(inner)
+        if port in inside and len(outside) == len(inside):
+            return outside[inside.index(port)]
     return None
+
+
+def _range(text: str) -> range:
+    """8000, 8000-8010; empty for what is neither."""
+    first, dash, last = text.partition("-")
+    ends = [int(one) for one in (first, last if dash else first) if one.isdecimal() and len(one) < 6]
+    return range(ends[0], ends[1] + 1) if len(ends) == 2 and 0 < ends[0] <= ends[1] < 65536 else range(0)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from kvtop.errors import UsageError, printable
 from kvtop.profiles.config_file import config_text
-from kvtop.profiles.docker_options import published_at
+from kvtop.profiles.docker_options import host_network, published_at
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.profile import Profile
 from kvtop.sources.url import VLLM_PORT, parse
@@ -22,6 +22,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 ALL = ["all"]
 _LOOPBACK = "127.0.0.1"
 _EVERYWHERE = ("", "0.0.0.0", "::", "[::]", "*")
+_ELSEWHERE = frozenset(("ssh", "mosh", "kubectl", "srun", "docker", "podman", "lxc", "incus", "machinectl"))
+"""Wrappers that run their command on another machine, or in another network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +124,42 @@ def asked(serve: Sequence[str], cwd: str | None = None) -> Flags:
     return flags if text is None else Flags.read(serve, yaml=text)
 
 
-def port_is_told(profile: Profile, flags: Flags) -> bool:
-    """Whether the port is that of the profile, or vLLM's own: not where it may stand in a configuration file that
-    cannot be read, or in the file of the runner."""
-    if flags.value("port") is not None or profile.start.health_url or profile.runner == "attach":
-        return True
+def in_container(profile: Profile) -> bool:
+    """Whether vLLM runs in a container: by docker, compose, or a unit that runs docker."""
+    return profile.runner in ("docker", "compose") or (profile.runner == "systemd" and bool(profile.docker.image))
+
+
+def own_port(profile: Profile, flags: Flags, options: Sequence[str] | None = None) -> int | None:
+    """The port of this machine at which the server itself listens; `options`: what is known better of its container
+    than [docker] options. None: that is not told, it may stand in a configuration file that cannot be read, or in the
+    file of the runner, or nothing publishes it, or it runs on another machine."""
+    if profile.runner == "attach" or _is_elsewhere(profile):
+        return None
     unread = flags.config is not None and not any(one.from_file for one in flags.given)
+    told = flags.value("port") is not None
+    if _has_own_network(profile, options):
+        return published_at(profile.docker.options if options is None else options, inner_port(flags))
     own = profile.runner in ("compose", "systemd") and not flags.words
-    return not unread and not (own and published_at(profile.docker.options, VLLM_PORT) is None)
+    return inner_port(flags) if told or not (unread or own) else None
+
+
+def place_is_told(profile: Profile, flags: Flags) -> bool:
+    """Whether it is known where kvtop asks the server: `Launch.port` is no guess."""
+    return profile.runner == "attach" or bool(profile.start.health_url) or own_port(profile, flags) is not None
+
+
+def inner_port(flags: Flags) -> int:
+    """Where vLLM itself listens, in its container where it runs in one."""
+    number = flags.number("port")
+    return number if isinstance(number, int) and 0 < number < 65536 else VLLM_PORT
+
+
+def _is_elsewhere(profile: Profile) -> bool:
+    return profile.runner == "venv" and Path((profile.venv.wrap or [""])[0]).name in _ELSEWHERE
+
+
+def _has_own_network(profile: Profile, options: Sequence[str] | None = None) -> bool:
+    return in_container(profile) and not host_network(profile.docker.options if options is None else options)
 
 
 def compact(value: Any) -> str:
@@ -198,23 +228,24 @@ def _compose(name: str, profile: Profile) -> tuple[str, ...]:
 
 
 def _address(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[int, str]:
-    """(port, host) where kvtop asks the server."""
+    """(port, host) where kvtop asks the server: its own, whatever answers at the health URL may be another program.
+    Only where its own is not told, or is not one of this machine, the health URL has to do."""
     flags = asked(serve, folder_of(profile))
-    number = flags.number("port")
-    port = number if isinstance(number, int) and 0 < number < 65536 else VLLM_PORT
     host = printable(flags.value("host") or "")
     key, url = "start.health_url", profile.start.health_url
     if profile.runner == "attach":
         key, url = "attach.url", profile.attach.url
+    port = own_port(profile, flags)
     if url:
         try:
             place = parse(url)
         except UsageError as error:
             raise UsageError(f"profile {printable(name, 100)}: {key}: {error.what}", error.fix) from None
-        return place.port, place.host
-    if profile.runner in ("docker", "compose"):
-        return published_at(profile.docker.options, port) or port, _LOOPBACK
-    return port, _LOOPBACK if host in _EVERYWHERE else host
+        if port in (None, place.port):
+            return place.port, place.host
+    if _has_own_network(profile):
+        return port or inner_port(flags), _LOOPBACK
+    return port or inner_port(flags), _LOOPBACK if host in _EVERYWHERE else host
 
 
 def _program(words: list[str]) -> list[str]:

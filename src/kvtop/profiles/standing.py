@@ -9,7 +9,7 @@ from pathlib import Path
 from kvtop.errors import UsageError
 from kvtop.model.starting import LIVE
 from kvtop.profiles.folder import Entry
-from kvtop.profiles.launch import Launch, asked, launch, port_is_told
+from kvtop.profiles.launch import Launch, asked, launch, place_is_told
 from kvtop.profiles.match import behind_serve, is_of
 from kvtop.profiles.running import look, record
 from kvtop.profiles.running.look import Seen
@@ -98,7 +98,7 @@ def known(entry: Entry) -> Known:
         entry.file,
         profile.runner,
         shown(flags.model or profile.serve.model, 300),
-        run.port if run is not None and port_is_told(profile, flags) else None,
+        run.port if run is not None and place_is_told(profile, flags) else None,
         "" if run is None else run.host,
         tuple(profile.gpus),
         None if size is None else size * flags.engines(),

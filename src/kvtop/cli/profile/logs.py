@@ -103,6 +103,11 @@ class _Want:
 def _from_tool(seen: Seen, want: _Want, follow: bool) -> int | None:
     """None: it is a file."""
     assert seen.record is not None
+    if seen.record.runner == "docker" and not seen.record.container:
+        why = shown(seen.record.why, 400) or "it has no container"
+        raise KvtopError(
+            f"the last start of {printable(seen.name, 80)} has no log: {why}", f"kvtop profile check {seen.name}"
+        )
     words = runner_of(seen.record).log_command(want.among(), follow)
     if words is None:
         return None

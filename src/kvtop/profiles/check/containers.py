@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvtop.profiles.check.seen import Container
-from kvtop.profiles.docker_options import mount, pairs
+from kvtop.profiles.docker_options import mount, pairs, publish
 
 DOCKER_SHM = 64 << 20
 """docker's own size of /dev/shm (--shm-size)."""
@@ -32,24 +32,39 @@ def tells_shm(options: Sequence[str]) -> bool:
 
 def of_service(service: Mapping[str, Any]) -> Container:
     """By a service of a compose file; a value with a variable in it, and what it extends, is not known."""
-    deploy = service.get("deploy")
-    limits = deploy.get("resources", {}) if isinstance(deploy, Mapping) else {}
-    limits = limits.get("limits", {}) if isinstance(limits, Mapping) else {}
-    memory = service.get("mem_limit")
-    if memory is None and isinstance(limits, Mapping):
-        memory = limits.get("memory")
-    given = (("--shm-size", service.get("shm_size")), ("--ipc", service.get("ipc")), ("--memory", memory))
-    options = [f"{flag}={value}" for flag, value in given if value is not None]
-    for row in _listed(service.get("volumes")):
-        options += ["--mount", mount(row)] if isinstance(row, Mapping) else ["-v", str(row)]
-    options += [word for row in _listed(service.get("tmpfs")) for word in ("--tmpfs", str(row))]
+    options = [f"{flag}={value}" for flag, value in rows(service)]
     found = of_options(options)
     if service.get("extends") and not tells_shm(options):
         return replace(found, shm_bytes=None)
     return found
 
 
-def _listed(value: object) -> list[Any]:
+def rows(service: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(flag, value) of `docker run` for what a service of a compose file says of its container."""
+    deploy = service.get("deploy")
+    limits = deploy.get("resources", {}) if isinstance(deploy, Mapping) else {}
+    limits = limits.get("limits", {}) if isinstance(limits, Mapping) else {}
+    memory = service.get("mem_limit")
+    if memory is None and isinstance(limits, Mapping):
+        memory = limits.get("memory")
+    for flag, given in (
+        ("--shm-size", service.get("shm_size")),
+        ("--ipc", service.get("ipc")),
+        ("--network", service.get("network_mode")),
+        ("--memory", memory),
+    ):
+        if given is not None:
+            yield flag, str(given)
+    for row in listed(service.get("volumes")):
+        yield ("--mount", mount(row)) if isinstance(row, Mapping) else ("-v", str(row))
+    for row in listed(service.get("tmpfs")):
+        yield "--tmpfs", str(row)
+    for row in listed(service.get("ports")):
+        yield "-p", publish(row)
+
+
+def listed(value: object) -> list[Any]:
+    """What may be a list, as one."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
@@ -69,11 +84,6 @@ def _shm(options: Sequence[str]) -> tuple[bool, int | None]:
     if "$" in ipc or ipc.startswith(("container:", "service:")):
         return False, None
     return False, DOCKER_SHM if size is None else size_bytes(size)
-
-
-def host_network(options: Sequence[str]) -> bool:
-    """Whether the container has no network of its own."""
-    return any(flag in ("--network", "--net") and value == "host" for flag, value in pairs(options))
 
 
 def published(options: Sequence[str]) -> str | None:

@@ -4,19 +4,21 @@ blocks: a screen calls it in a thread."""
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+import msgspec
 
 from kvtop.errors import UsageError, printable
 from kvtop.profiles import config_file, folder, match
-from kvtop.profiles.check import containers, last, needs, plugins
+from kvtop.profiles.check import containers, last, needs, own_file, plugins
+from kvtop.profiles.check.edits import lost_variables
 from kvtop.profiles.check.installed import installed, version_of
 from kvtop.profiles.check.rules import modules
 from kvtop.profiles.check.rules.service import local_paths
-from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, LastStart, Listener, Server
+from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, LastStart, Listener, OwnFile, Server
 from kvtop.profiles.check.sizes import ranks
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import Launch, environment, launch, secrets_of, venv_command, whole_path
@@ -25,18 +27,15 @@ from kvtop.profiles.running import asking, logs, ready, record
 from kvtop.profiles.running.order import missing_secrets
 from kvtop.profiles.running.record import Start
 from kvtop.profiles.secret import masked_value, masked_words
-from kvtop.profiles.yaml_text import NoYaml, loaded
 from kvtop.readings import HostReading
 from kvtop.sources.host import HostSource
 from kvtop.sources.limits import memory_limit
 from kvtop.sources.listeners import holder, is_tap, listening
 from kvtop.sources.masking import MASK
 from kvtop.sources.nvml import NvmlSource
-from kvtop.sources.url import authority, discreet
+from kvtop.sources.url import authority, discreet, parse
 
 _MOST_BYTES = 1 << 50
-_ENV = re.compile(r"VLLM_|LMCACHE_|PYTORCH_|CUDA_VISIBLE_DEVICES$|PYTHONHASHSEED$")
-"""The variables of kvtop's own environment that rules ask for."""
 _OTHERS = "a process of another user"
 
 
@@ -69,14 +68,17 @@ def gather(
         here = installed(venv_command(profile), run.cwd, env, ask=ask_vllm, asking=tell)
     host = HostSource().read()
     missing = missing_secrets(run, os.environ)
+    own = own_file.read(profile, run, missing)
     facts = Facts(
         name=entry.name,
-        profile=profile,
+        profile=msgspec.structs.replace(profile, gpus=[*own.gpus]) if own is not None and own.gpus else profile,
+        told_gpus=tuple(profile.gpus),
         flags=Flags.read(
             masked_words(run.serve), yaml=_yaml(run, profile), known=here.known if here is not None else None
         ),
         launch=run,
-        env=_env(profile, missing),
+        own=own,
+        env=_env(profile, missing, own),
         absent=needs.absent(profile, run),
         secrets_missing=missing,
         installed=here,
@@ -88,10 +90,10 @@ def gather(
         memory_available_bytes=host.memory_available_bytes,
         memory_limit_bytes=memory_limit(),
         cards=_cards(),
-        listeners=_listeners(run.port),
         servers=_servers(host),
         replacing=replacing,
     )
+    facts = replace(facts, listeners=_listeners(facts.port or run.port))
     asked, answer = _health(facts, run)
     return replace(
         facts,
@@ -121,16 +123,20 @@ def _yaml(run: Launch, profile: Profile) -> str | None:
     return config_file.config_text(name, Path(run.cwd) if run.cwd else None)
 
 
-def _env(profile: Profile, missing: Mapping[str, str]) -> dict[str, str]:
+def _env(profile: Profile, missing: Mapping[str, str], own: OwnFile | None) -> dict[str, str]:
     """What vLLM's environment will hold, less what no rule asks for; secrets that can be read are there, but not their
-    values."""
+    values. What the profile sets, and the runner's own file does not take, is not there."""
     env: dict[str, str] = {}
     if profile.runner == "venv":
-        env = {name: value for name, value in os.environ.items() if _ENV.match(name)}
+        env = {name: value for name, value in os.environ.items() if own_file.ASKED.fullmatch(name)}
         env = {name: value for name, value in env.items() if name not in profile.env.unset}
     env |= environment(profile)
     env = {name: value for name, value in env.items() if name not in missing}
-    env |= dict.fromkeys((name for name in secrets_of(profile) if name not in missing), MASK)
+    if profile.runner != "systemd":  # which hands nothing of systemctl's environment on
+        env |= dict.fromkeys((name for name in secrets_of(profile) if name not in missing), MASK)
+    if own is not None:
+        lost = {*lost_variables(profile, own)}
+        env = {name: value for name, value in env.items() if name not in lost} | dict(own.env)
     return {name: str(masked_value(name, value)) for name, value in env.items()}
 
 
@@ -138,38 +144,24 @@ def _container(facts: Facts) -> Container | None:
     profile = facts.profile
     if not facts.contained:
         return None
+    if profile.runner != "compose":
+        return containers.of_options(facts.options)
     told = containers.of_options(profile.docker.options)
-    if profile.runner != "compose" or containers.tells_shm(profile.docker.options):
-        return told
-    service = _service(profile)
+    service = own_file.service(profile)
     if service is None:
-        return Container(readable=False)
+        return told if containers.tells_shm(profile.docker.options) else Container(readable=False)
     found = containers.of_service(service)
-    return found if told.memory_bytes is None else replace(found, memory_bytes=told.memory_bytes)
+    if found.shm_bytes is None and not found.host_ipc and containers.tells_shm(profile.docker.options):
+        found = replace(found, shm_bytes=told.shm_bytes, host_ipc=told.host_ipc)
+    return found if found.memory_bytes is not None else replace(found, memory_bytes=told.memory_bytes)
 
 
 def _image(profile: Profile) -> str:
     """With its tag; empty where it is not known."""
     if profile.docker.image or profile.runner != "compose":
         return profile.docker.image
-    found = str((_service(profile) or {}).get("image", ""))
+    found = str((own_file.service(profile) or {}).get("image", ""))
     return "" if "$" in found else found
-
-
-def _service(profile: Profile) -> Mapping[str, Any] | None:
-    """The service of its compose files, the later over the earlier; None where they cannot be read."""
-    found: dict[str, Any] = {}
-    for name in profile.compose.files:
-        text = config_file.config_text(whole_path(name))
-        try:
-            document = loaded(text) if text is not None else None
-        except NoYaml:
-            return None
-        services = document.get("services") if isinstance(document, dict) else None
-        service = services.get(profile.compose.service) if isinstance(services, dict) else None
-        if isinstance(service, dict):
-            found |= service
-    return found or None
 
 
 def _shm_free(host: HostReading) -> int | None:
@@ -252,11 +244,12 @@ def _launches() -> dict[str, Launch]:
 
 def _health(facts: Facts, run: Launch) -> tuple[bool, Answer | None]:
     """(whether it was asked, who answers). Where nobody listens nobody is asked; nor is a tap: it would record it."""
-    url = facts.profile.start.health_url or f"http://{authority(run.host, run.port)}/health"
+    given = facts.profile.start.health_url
+    url = given or f"http://{authority(run.host, run.port)}/health"
     listens = facts.listeners.get(run.port) if facts.listeners is not None else None
     if facts.profile.runner == "attach":
         return False, None
-    if not facts.profile.start.health_url and facts.listeners is not None:
+    if not given and facts.listeners is not None:
         if listens is None:
             return True, None
         if is_tap(run.port, listens.pid):
@@ -264,10 +257,11 @@ def _health(facts: Facts, run: Launch) -> tuple[bool, Answer | None]:
     try:
         if asking.get(url)[0] != 200:
             return True, None
-    except (OSError, ValueError):
+        place = parse(url)
+    except (OSError, ValueError, UsageError):
         return True, None
-    names = ready.served(run.host, run.port)
-    return True, Answer(discreet(url), printable(names[0], 60) if names else None)
+    names = ready.served(place.host, place.port)
+    return True, Answer(discreet(url), printable(names[0], 60) if names else None, place.port)
 
 
 def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
@@ -276,7 +270,7 @@ def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
     # what rules are told may look like a secret and be masked: a folder hf_… for instance
     plain = replace(facts, flags=Flags.read(run.serve, yaml=_yaml(run, facts.profile)))
     for (_, path), (_, real) in zip(local_paths(facts), local_paths(plain), strict=False):
-        place = containers.outside(facts.profile.docker.options, real) if facts.contained else real
+        place = containers.outside(facts.options, real) if facts.contained else real
         if place is not None:
             try:
                 found[path] = Path(run.cwd or ".", whole_path(place)).exists()

@@ -16,8 +16,6 @@ from kvtop.profiles.running import tools
 
 _HERE = frozenset(("systemd-run", "numactl", "nice", "env", "taskset", "chrt", "ionice", "setsid", "stdbuf", "nohup"))
 """Wrappers that run their command on this machine and file system."""
-
-
 _NO_SYSTEMD = re.compile(r"not been booted with systemd|Failed to connect to (?:user scope )?bus", re.IGNORECASE)
 
 
@@ -57,6 +55,8 @@ def is_here(wrap: list[str]) -> bool:
 def _of_docker(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[Absent]:
     if _lacks(run.argv[0], run.cwd, env):
         yield Absent("docker.program", run.argv[0], "program")
+    else:
+        yield from _daemon("docker.program", [run.argv[0]], env)
     for file in profile.docker.env_files:
         yield from _file("docker.env_files", file)
 
@@ -69,6 +69,8 @@ def _of_compose(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterat
         program = program or ["docker", "compose"]
         if _fails([*program, "version"], env):  # docker without its plugin
             yield Absent("compose.program", " ".join(program), "tool")
+        else:
+            yield from _daemon("compose.program", _client(program), env)
     for file in profile.compose.files:
         yield from _file("compose.files", file)
     for file in profile.compose.env_files:
@@ -88,6 +90,25 @@ def _of_systemd(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterat
         yield Absent("systemd.unit", done.why, "tool")
     if done.code == 0 and done.out.strip() == "LoadState=not-found":
         yield Absent("systemd.unit", profile.systemd.unit, "unit")
+
+
+def _client(program: list[str]) -> list[str]:
+    """What asks about containers: the program of compose without compose."""
+    if program[-1] == "compose":
+        return program[:-1]
+    return [program[0].removesuffix("-compose")] if len(program) == 1 else []
+
+
+def _daemon(key: str, words: list[str], env: Mapping[str, str]) -> Iterator[Absent]:
+    """docker's own `version` asks its daemon, and fails where that does not answer; podman has none."""
+    if not words or _lacks(words[0], None, env):
+        return
+    try:
+        done = tools.run([*words, "version"], env=env)
+    except tools.Failed:
+        return  # it takes long: that says nothing
+    if done.code and done.err.strip():
+        yield Absent(key, done.why, "daemon")
 
 
 def _fails(words: list[str], env: Mapping[str, str]) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvtop.errors import printable
+from kvtop.profiles.check.edits import told
 from kvtop.profiles.check.facts import Entry, gather
 from kvtop.profiles.check.rules import RULES, Rule
 from kvtop.profiles.check.seen import Facts, Lacks, Level, Says
@@ -158,7 +159,7 @@ def judged(facts: Facts, rules: Sequence[Rule] = RULES) -> Report:
             if isinstance(said, Lacks):
                 silent.append(Silent(name, _line(said.what, _MOST_SAYS)))
             else:
-                findings.append(_finding(name, said))
+                findings.append(_finding(facts, name, said))
     findings.sort(key=lambda one: _ORDER.index(one.level))
     used = cards(facts)
     asked = tier(facts)
@@ -184,10 +185,9 @@ def name_of(rule: Callable[..., object]) -> str:
     return rule.__name__
 
 
-def _finding(rule: str, said: Says) -> Finding:
-    return Finding(
-        said.level, rule, shown(said.flag, 80), shown(_flat(said.says), _MOST_SAYS), _line(said.fix, _MOST_FIX)
-    )
+def _finding(facts: Facts, rule: str, said: Says) -> Finding:
+    says, fix = shown(_flat(said.says), _MOST_SAYS), _line(told(facts, rule, said.fix), _MOST_FIX)
+    return Finding(said.level, rule, shown(said.flag, 80), says, fix)
 
 
 def _line(text: str, limit: int) -> str:

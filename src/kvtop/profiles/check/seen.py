@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kvtop.profiles.docker_options import host_network
 from kvtop.profiles.flags import Flags
-from kvtop.profiles.launch import Launch, port_is_told
+from kvtop.profiles.launch import Launch, in_container, own_port
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.vocabulary import Vocabulary
 from kvtop.readings import OffloadFile
@@ -125,6 +126,7 @@ class Answer:
 
     url: str
     model: str | None = None
+    port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,24 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnFile:
+    """What the runner's own file says now, a compose file or a unit: that is run, whatever the profile expects."""
+
+    text: str | None = None
+    """All of it that decides what runs; None: it cannot be read, or the command line stands elsewhere."""
+    command: str = ""
+    """The part of it in which the command line stands."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables whose value it tells."""
+    env_whole: bool = False
+    """Whether a variable that `text` does not mention is not set."""
+    options: tuple[str, ...] | None = None
+    """Of the container, as words of `docker run`; None: not told."""
+    gpus: tuple[str, ...] = ()
+    """The cards that it names; empty: not told."""
+
+
+@dataclass(frozen=True, slots=True)
 class Absent:
     """Something that a start needs, and that is not there."""
 
@@ -149,8 +169,8 @@ class Absent:
     """Of the profile: venv.command."""
     what: str
     """As it stands there, ~ written out: /nowhere/vllm."""
-    kind: Literal["program", "folder", "file", "unit", "tool"]
-    """tool: it is there and does not work; `what` says so."""
+    kind: Literal["program", "folder", "file", "unit", "tool", "daemon"]
+    """tool: it is there and does not work; daemon: what it asks does not answer; `what` says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +189,10 @@ class Facts:
     last: LastStart | None = None
     container: Container | None = None
     """Where it runs in one."""
+    told_gpus: tuple[str, ...] = ()
+    """[gpus] as the profile has them: `profile` has those of its own file, where that names some."""
+    own: OwnFile | None = None
+    """Of compose and systemd; None: nobody looked."""
     paths: Mapping[str, bool] = field(default_factory=dict)
     """Files and folders that the command line names -> whether they are there. What vLLM sees on another file system
     is left out."""
@@ -202,31 +226,31 @@ class Facts:
     @property
     def env_known(self) -> bool:
         """Whether a variable that is not in `env` is not set: a file of variables may set it, or that of compose or
-        systemd, of which `[env] set` says what is expected."""
-        profile = self.profile
-        if profile.runner in ("compose", "systemd"):
-            return bool(profile.env.set)
-        return not profile.docker.env_files
+        systemd, where not all of it can be read here."""
+        if self.profile.runner in ("compose", "systemd"):
+            return self.own is not None and self.own.env_whole
+        return not self.profile.docker.env_files
 
     @property
     def contained(self) -> bool:
         """Whether vLLM runs in a container: by docker, compose, or a unit that runs docker."""
-        runner = self.profile.runner
-        return runner in ("docker", "compose") or (runner == "systemd" and bool(self.profile.docker.image))
+        return in_container(self.profile)
+
+    @property
+    def options(self) -> Sequence[str]:
+        """What its container is run with, as words of `docker run`."""
+        return self.profile.docker.options if self.own is None or self.own.options is None else self.own.options
+
+    @property
+    def networked(self) -> bool:
+        """Whether it runs in a container with a network of its own: what it does not publish nobody reaches."""
+        return self.contained and not host_network(self.options)
 
     @property
     def port(self) -> int | None:
-        """Where HTTP will answer on this machine; None: a file that cannot be read here tells it."""
-        if not port_is_told(self.profile, self.flags):
-            return None
-        if self.launch is not None:
-            return self.launch.port
-        if self.profile.serve.port is not None:
-            return self.profile.serve.port
-        given = self.flags.value("port")
-        if given is None:
-            return 8000
-        return int(given) if given.isdecimal() and len(given) < 6 and 0 < int(given) < 65536 else None
+        """Where the server itself will listen on this machine; None: a file that cannot be read here tells it, or
+        nothing publishes it."""
+        return own_port(self.profile, self.flags, self.options)
 
     def goes(self, pid: int | None) -> bool:
         """Whether that process is stopped before this profile starts."""

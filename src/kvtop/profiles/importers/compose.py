@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtop.files import read_start
-from kvtop.profiles.docker_options import mount
+from kvtop.profiles.docker_options import mount, publish
 from kvtop.profiles.importers import docker
 from kvtop.profiles.importers.draft import Draft, Refused, command_text, read_yaml
 from kvtop.profiles.importers.interpolate import Interpolation
@@ -165,7 +165,7 @@ def _options(draft: Draft, one: Mapping[str, Any]) -> None:
     for row in rows(tmpfs) or [tmpfs] if tmpfs else []:
         options += ["--tmpfs", str(row)]
     for row in rows(one.get("ports")):
-        options += ["-p", _port(row)]
+        options += ["-p", publish(row)]
     draft.put("docker", "image", str(one.get("image") or ""))
     draft.put("docker", "options", options)
     for device in tables(table(resources.get("reservations")).get("devices")):
@@ -179,13 +179,6 @@ def _options(draft: Draft, one: Mapping[str, Any]) -> None:
             )
     if one.get("gpus") == "all":
         draft.raw["gpus"] = list(ALL)
-
-
-def _port(row: object) -> str:
-    if isinstance(row, dict):
-        address = f"{row['host_ip']}:" if row.get("host_ip") else ""
-        return f"{address}{row.get('published', '')}:{row.get('target', '')}"
-    return str(row)
 
 
 def _inside(draft: Draft, one: Mapping[str, Any]) -> None:

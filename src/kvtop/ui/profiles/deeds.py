@@ -265,7 +265,7 @@ class Deeds:
         holders = [other for other in view.listed if other.state in (*LIVE, "foreign") and other.name != row.name]
         if verb != "start" or one.rule != "port_taken":
             return ""
-        if not any(other.known.port == row.known.port for other in holders):
+        if row.known.port is None or not any(other.known.port == row.known.port for other in holders):
             return ""
         return f"; {self._key('switch-profile')} stops that and starts {_name(row)}"
 

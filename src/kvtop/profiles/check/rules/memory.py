@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvtop.model.words import gib
 from kvtop.profiles.check import containers, sizes
+from kvtop.profiles.check.edits import there
 from kvtop.profiles.check.seen import Facts, Lacks, Level, Saying, Says
 from kvtop.profiles.check.sizes import GIB, OWN_BYTES, SPARE, Tier
 
@@ -32,10 +33,12 @@ def _of_container(facts: Facts, tier: Tier) -> Saying:
         yield Lacks("the size of the container's /dev/shm")
     elif tier.bytes > size:
         whole = -(-tier.bytes // GIB) + 1
-        where = "[docker] options" if facts.profile.runner == "docker" else "the unit's docker run"
-        fix = f"--shm-size={whole}g or --ipc=host in {where}"
-        if facts.profile.runner == "compose":
-            fix = f"shm_size: {whole}gb or ipc: host in the compose file"
+        fix = f"--shm-size={whole}g or --ipc=host"
+        if facts.profile.runner == "docker":
+            fix = f"{fix} in [docker] options"
+        elif facts.profile.runner == "compose":
+            fix = f"shm_size: {whole}gb or ipc: host"
+        fix = there(facts, fix)
         if not _fits_memory(facts, tier):
             fix = _LESS
         yield Says("error", "--shm-size", f"tier {tier.words}, the container's /dev/shm has {gib(size)}", fix)
@@ -53,7 +56,7 @@ def _no_room(facts: Facts, tier: Tier, free: int, total: int) -> Says:
     mount = f"mount -o remount,size={-(-(total - free - freed + tier.bytes) // GIB) + 1}G /dev/shm"
     most = sizes.room_bytes(facts)
     room = min(int((free + freed) * SPARE), most if most is not None else total)
-    ways = [tier.fix(room)] if tier.fits(room) else []
+    ways = [there(facts, tier.fix(room))] if tier.fits(room) else []
     ways += [mount] if _fits_memory(facts, tier) else []
     return Says("error", tier.flag, says, ", or ".join(ways) or _LESS)
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvtop.errors import keyless
+from kvtop.errors import keyless, printable
+from kvtop.profiles.check.edits import file_of, flags_in, lost_variables, there
 from kvtop.profiles.check.rules.service import local_paths
-from kvtop.profiles.check.seen import Absent, Facts, Saying, Says
+from kvtop.profiles.check.seen import Absent, Facts, Lacks, Saying, Says
+from kvtop.profiles.flags import Given
+
+_ONE_WAY = re.compile(r"[\w./:-]+")
+"""A word that needs no quotes anywhere."""
 
 
 def program_missing(facts: Facts) -> Saying:
@@ -26,6 +33,8 @@ def _absent(one: Absent) -> tuple[str, str]:
         return f"there is no program {what} on PATH", f"install it, or its whole path in [{table}] {key}"
     if one.kind == "program":
         return f"there is no program {what}, or it may not be run", f"name one that is there in [{table}] {key}"
+    if one.kind == "daemon":
+        return f"the daemon of its containers does not answer: {what}", "start its daemon, or see who may ask it"
     if one.kind == "tool" and table == "compose":
         return (
             f"`{what} version` fails: it is not installed",
@@ -42,7 +51,7 @@ def secret_missing(facts: Facts) -> Saying:
     """A variable of [env.from_env] is not set here, or a file of [env.from_file] cannot be read."""
     for name, why in facts.secrets_missing.items():
         says, _, fix = why.partition("; ")
-        yield Says("error", keyless(name, 60), says, fix or "the file that is there in [env.from_file]")
+        yield Says("error", printable(name, 60), says, fix or "the file that is there in [env.from_file]")
 
 
 def relative_path(facts: Facts) -> Saying:
@@ -75,6 +84,58 @@ def _relative(facts: Facts) -> Iterator[tuple[str, str]]:
         yield from ((key, file) for file in files if not _whole(file))
     if profile.runner == "venv" and profile.log.file and not _whole(profile.log.file):
         yield "log.file", profile.log.file
+
+
+def not_in_its_file(facts: Facts) -> Saying:
+    """What the profile sets and the compose file or the unit does not name: it is not run."""
+    for name in dict.fromkeys(lost_variables(facts.profile, facts.own) if facts.own is not None else ()):
+        flag = printable(name, 60)
+        handed = facts.profile.runner != "systemd" or name in facts.profile.env.set
+        why = _not_named(facts) if handed else "systemd does not hand it on"
+        yield Says("note", flag, f"{flag} of [env] does not reach the server: {why}", there(facts, flag))
+    if facts.own is not None and facts.own.gpus and facts.told_gpus not in ((), facts.own.gpus):
+        cards = ", ".join(keyless(card, 40) for card in facts.own.gpus)
+        says = f"gpus of the profile are not those of {file_of(facts)}, which names {cards}"
+        yield Says("note", "gpus", says, there(facts, ", ".join(keyless(card, 40) for card in facts.told_gpus)))
+    text = facts.own.command if facts.own is not None and facts.own.text is not None else ""
+    if not text or "$" in text or "%" in text:  # a variable, or a specifier of systemd, stands for something
+        if file_of(facts) and facts.flags.given:
+            yield Lacks(f"all that {file_of(facts)} runs")
+        return
+    named = flags_in(text)
+    for one in facts.flags.given:
+        flag = keyless(one.typed, 60)
+        if one.from_file or one.problem:
+            continue
+        if one.name not in named:
+            yield Says("note", flag, f"{flag} of [serve] is not run: {_not_named(facts)}", there(facts, flag))
+        elif (value := next((value for value in _values(one) if value not in text), None)) is not None:
+            shown = keyless(value, 60)
+            says = f"{flag} of [serve] is not run with {shown}, which {file_of(facts)} does not hold"
+            yield Says("note", flag, says, there(facts, shown))
+
+
+def _values(given: Given) -> Iterator[str]:
+    """What stands behind a flag, as far as it can be written in one way alone."""
+    for value in given.values:
+        yield from (word for word in _leaves(value) if _ONE_WAY.fullmatch(word))
+
+
+def _leaves(value: str) -> Iterator[str]:
+    try:
+        ways: list[object] = [json.loads(value)] if value.startswith("{") else [value]
+    except (ValueError, RecursionError):
+        return
+    while ways:
+        here = ways.pop()
+        if isinstance(here, dict | list):
+            ways += here.values() if isinstance(here, dict) else here
+        elif isinstance(here, str | int) and not isinstance(here, bool):
+            yield str(here)
+
+
+def _not_named(facts: Facts) -> str:
+    return f"{file_of(facts)} does not name it"
 
 
 def _whole(path: str) -> bool:

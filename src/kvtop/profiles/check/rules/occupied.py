@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from kvtop.errors import keyless
 from kvtop.model.words import gib, listed
 from kvtop.profiles.check import sizes
+from kvtop.profiles.check.edits import file_of, there
 from kvtop.profiles.check.obstacles import is_at, shared
 from kvtop.profiles.check.seen import NO_LINE, Card, Facts, Holder, Lacks, Saying, Says, Server
+from kvtop.profiles.docker_options import pairs, published_at
+from kvtop.profiles.launch import inner_port
 
+_INSIDE = ("127.0.0.1", "localhost", "::1")
 _STOPS = "nothing: the switch stops it first"
 
 
@@ -37,10 +42,10 @@ def _held(facts: Facts, card: Card, asked: int, free: int) -> Says:
         return Says("note", flag, says, _STOPS)
     others = [holder for holder in card.holders if not facts.goes(holder.pid)]
     if not others:
-        return Says("error", flag, f"{says}; who holds the rest is not told", _smaller(card, free + freed))
+        return Says("error", flag, f"{says}; who holds the rest is not told", _smaller(facts, card, free + freed))
     who = ", ".join(_holder(one) for one in sorted(others, key=lambda one: -(one.bytes or 0))[:2])
     more = f" and {len(others) - 2} more" if len(others) > 2 else ""
-    return Says("error", flag, f"{says}: held by {who}{more}", f"stop it, or {_smaller(card, free + freed)}")
+    return Says("error", flag, f"{says}: held by {who}{more}", f"stop it, or {_smaller(facts, card, free + freed)}")
 
 
 def _holder(one: Holder) -> str:
@@ -48,9 +53,15 @@ def _holder(one: Holder) -> str:
     return f"{one.name or 'a process'} (process {one.pid}{held})"
 
 
-def _smaller(card: Card, free: int) -> str:
+def _smaller(facts: Facts, card: Card, free: int) -> str:
     share = int(100 * free / card.total_bytes) / 100 if card.total_bytes else 0
-    return f"--gpu-memory-utilization {share:g}" if share >= 0.1 else "use another card (gpus)"
+    return (
+        there(facts, f"--gpu-memory-utilization {share:g}") if share >= 0.1 else f"use {_others(facts, 'another card')}"
+    )
+
+
+def _others(facts: Facts, cards: str) -> str:
+    return there(facts, cards) if file_of(facts) else f"{cards} (gpus)"
 
 
 def gpu_overlap(facts: Facts) -> Saying:
@@ -69,7 +80,7 @@ def gpu_overlap(facts: Facts) -> Saying:
         elif not facts.line_known or all(_fits(facts, card) for card in both):
             yield Says("warning", "gpus", f"{says}, which would be shared", "choose other cards, unless that is meant")
         else:
-            yield Says("error", "gpus", says, _instead(server))
+            yield Says("error", "gpus", says, _instead(facts, server))
 
 
 def _no_cards(facts: Facts) -> str:
@@ -81,14 +92,14 @@ def _fits(facts: Facts, card: Card) -> bool:
     return asked is not None and card.free_bytes is not None and card.free_bytes >= asked
 
 
-def _instead(server: Server) -> str:
-    return f"kvtop profile switch stops {server.name} first; or choose other cards (gpus)"
+def _instead(facts: Facts, server: Server) -> str:
+    return f"kvtop profile switch stops {server.name} first; or choose {_others(facts, 'other cards')}"
 
 
 def port_taken(facts: Facts) -> Saying:
     """Somebody listens on the port, or is about to: vLLM would load for minutes, and then fail."""
     if facts.port is None:
-        yield Lacks("the port: another file tells it, and neither [serve] port nor [start] health_url does")
+        yield Lacks("the port of this machine at which it will listen: nothing here tells it")
         return
     if facts.listeners is None:
         yield Lacks("who listens on which port")
@@ -106,7 +117,18 @@ def port_taken(facts: Facts) -> Saying:
     if facts.goes(pid) or (server is not None and facts.goes(server.pid)):
         yield Says("note", "--port", says, _STOPS)
     else:
-        yield Says("error", "--port", says, f"--port {_free_port(facts)}, or stop what is there")
+        yield Says("error", "-p" if facts.networked else "--port", says, _other_port(facts))
+
+
+def _other_port(facts: Facts) -> str:
+    free, inner = _free_port(facts), inner_port(facts.flags)
+    fix = f"--port {free}"
+    if facts.networked:
+        given = (value for flag, value in pairs(facts.options) if published_at([f"{flag}={value}"], inner) is not None)
+        address = next(given, "").rpartition(":")[0].rpartition(":")[0]
+        fix = f"{keyless(address, 60)}{':' if address else ''}{free}:{inner}"
+        fix = f"{fix} under ports" if facts.profile.runner == "compose" else f"-p {fix}"
+    return f"{there(facts, fix)}{'; or' if file_of(facts) else ', or'} stop what is there"
 
 
 def _free_port(facts: Facts) -> int:
@@ -124,8 +146,49 @@ def health_answered_by_other(facts: Facts) -> Saying:
         return
     serves = f", serving {facts.health.model}" if facts.health.model else ""
     says = f"{facts.health.url} answers already{serves}"
-    port = facts.launch.port if facts.launch is not None else facts.port
-    if facts.replacing and any(facts.goes(one.pid) and one.port == port for one in facts.servers or ()):
+    asked = {facts.health.port, facts.launch.port if facts.launch is not None else facts.port} - {None}
+    if facts.replacing and any(facts.goes(one.pid) and one.port in asked for one in facts.servers or ()):
         yield Says("note", "health_url", says, _STOPS)
     else:
-        yield Says("warning", "health_url", says, "another port, or stop what answers there")
+        other = "another health_url" if facts.profile.start.health_url else "another port"
+        yield Says("warning", "health_url", says, f"{other}, or stop what answers there")
+
+
+def port_not_published(facts: Facts) -> Saying:
+    """What a container does not publish nobody reaches: the start would wait for an answer until its time is over."""
+    if not facts.networked or facts.profile.start.health_url:
+        return
+    inner, host = inner_port(facts.flags), facts.flags.value("host") or ""
+    asked = facts.launch.port if facts.launch is not None else None
+    if facts.port is not None and host in _INSIDE:
+        says = f"it listens on {host} inside of its container, where no port of this machine leads"
+        yield Says("error", "--host", says, there(facts, "--host 0.0.0.0"))
+    elif facts.port is not None:
+        if asked not in (None, facts.port):
+            says = f"{file_of(facts)} publishes it at port {facts.port}, this profile asks port {asked}"
+            yield Says("error", "-p", says, "import it again")
+    elif (lack := _publishing_unknown(facts)) is not None:
+        yield Lacks(lack)
+    else:
+        at = f"-p 127.0.0.1:{inner}:{inner}"
+        fix = f"{at[3:]} under ports" if facts.profile.runner == "compose" else f"{at} in [docker] options"
+        flags = {flag for flag, _ in pairs(facts.options)}
+        says = f"no port of this machine leads to its port {inner}"
+        if flags & {"-P", "--publish-all"}:
+            says = f"-P publishes its port {inner} at one that nobody knows before the start"
+        elif flags & {"-p", "--publish"}:
+            says = f"{says}: -p names another one"
+        yield Says("error", "-p", says, there(facts, fix))
+
+
+def _publishing_unknown(facts: Facts) -> str | None:
+    """What is lacked to say that its port is not published; None: nothing."""
+    if facts.profile.runner != "docker" and (facts.own is None or facts.own.options is None):
+        return "what the container publishes"
+    rows = list(pairs(facts.options))
+    ports = [value for flag, value in rows if flag in ("-p", "--publish")]
+    network = [value for flag, value in rows if flag in ("--network", "--net")]
+    if any("$" in one for one in ports) or any("$" in one or ":" in one for one in network) or "--pod" in dict(rows):
+        return "what the container publishes"
+    told = facts.flags.value("port") is not None or (facts.line_known and facts.flags.config is None)
+    return None if told or not ports else "the port of vLLM in its container"

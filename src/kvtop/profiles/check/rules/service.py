@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kvtop.errors import keyless
 from kvtop.profiles.check import containers
+from kvtop.profiles.check.edits import file_of, lost, mentions, there
 from kvtop.profiles.check.seen import NO_ENV, NO_LINE, Facts, Lacks, Saying, Says
 
 _LOOPBACK = ("localhost", "::1")
 _EVERYWHERE = ("0.0.0.0", "::")
 
+_KEY = "VLLM_API_KEY"
 _QUIET = "disable-access-log-for-endpoints"
 
 
@@ -18,40 +22,67 @@ def exposed_without_key(facts: Facts) -> Saying:
         yield Lacks(NO_LINE)
         return
     open_by = _opened(facts)
-    if open_by is None or facts.flags.values("api-key") or facts.env.get("VLLM_API_KEY"):
+    if open_by is None or facts.flags.values("api-key") or facts.env.get(_KEY):
         return
-    if facts.profile.docker.env_files:  # for compose and systemd a warning too many is better than an open port
+    if "$" in open_by.where:
+        yield Lacks(f"where it is published: {open_by.flag} holds a variable")
+    elif _KEY in facts.secrets_missing and _KEY not in lost(facts):  # secret_missing tells that
+        return
+    elif not facts.env_known:
         yield Lacks(NO_ENV)
-        return
-    flag, where, fix = open_by
-    yield Says("warning", flag, f"it is reached {where}, without a key", f"{fix}, or VLLM_API_KEY from a file")
+    else:
+        says = f"it is reached {open_by.where}, without a key"
+        yield Says("warning", open_by.flag, says, _closed(facts, open_by.fix))
 
 
-def _opened(facts: Facts) -> tuple[str, str, str] | None:
-    """(what opens the port, where it is reached from, what closes it); None: this machine alone reaches it."""
+def _closed(facts: Facts, fix: str) -> str:
+    taken = facts.own is not None and facts.own.text is not None and mentions(facts.own.text, _KEY)
+    if facts.profile.runner in ("venv", "docker"):
+        return f"{fix}, or {_KEY} from a file"
+    if facts.profile.runner == "compose" and taken:
+        return f"{there(facts, fix)}; or {_KEY} from a file"
+    return there(facts, f"{fix}, or {_KEY}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """What others reach it by."""
+
+    flag: str
+    where: str
+    """From where: in words."""
+    fix: str
+    """What closes it."""
+
+
+def _opened(facts: Facts) -> _Open | None:
+    """None: this machine alone reaches it."""
     if facts.flags.value("uds") is not None or facts.flags.on("headless"):
         return None
-    if facts.contained and not containers.host_network(facts.profile.docker.options):
-        published = containers.published(facts.profile.docker.options)
+    if facts.networked:
+        published = containers.published(facts.options)
         if published is None:
             return None
-        value = f"-p {keyless(published, 40)}"
-        return "-p", f"from the network ({value})", f"-p {keyless(containers.on_loopback(published), 60)}"
+        fix = f"-p {keyless(containers.on_loopback(published), 60)}"
+        if facts.profile.runner == "compose":
+            fix = f"{fix.removeprefix('-p ')} under ports"
+        return _Open("-p", f"from the network (-p {keyless(published, 40)})", fix)
     host = facts.flags.value("host") or ""
     if host == "None":  # vLLM's word for nothing
         host = ""
     if host in _LOOPBACK or host.startswith("127."):
         return None
     where = f"at {keyless(host, 40)}" if host and host not in _EVERYWHERE else "on every interface"
-    return "--host", where, "--host 127.0.0.1"
+    return _Open("--host", where, "--host 127.0.0.1")
 
 
 def dev_mode_on(facts: Facts) -> Saying:
     """VLLM_SERVER_DEV_MODE opens control routes that no API key guards (vLLM 0.32)."""
     if facts.env.get("VLLM_SERVER_DEV_MODE", "0") not in ("", "0"):
+        open_by = _opened(facts)
         says = "whoever reaches the port may reset the cache, or put the server to sleep"
-        fix = "take it out, or --host 127.0.0.1"
-        yield Says("warning" if _opened(facts) else "note", "VLLM_SERVER_DEV_MODE", says, fix)
+        fix = "take it out" if open_by is None else f"take it out, or {open_by.fix}"
+        yield Says("warning" if open_by else "note", "VLLM_SERVER_DEV_MODE", says, fix)
 
 
 def no_prompt_tokens_details(facts: Facts) -> Saying:
@@ -109,9 +140,19 @@ def model_path_missing(facts: Facts) -> Saying:
         elif path not in facts.paths:
             yield Lacks(f"the file system on which {shown} is")
         elif not facts.paths[path]:
-            mounted = "mount what holds it: -v in the container's options"
-            fix = mounted if facts.contained else f"ls {shown.rpartition('/')[0] or '/'}"
-            yield Says("error", flag, f"{shown} is not there", fix)
+            place = containers.outside(facts.options, path) if facts.contained else None
+            where = (
+                f"{keyless(place, 120)} is not there ({shown} in the container)" if place else f"{shown} is not there"
+            )
+            yield Says("error", flag, where, _found(facts, keyless(place or path, 120)))
+
+
+def _found(facts: Facts, place: str) -> str:
+    look = f"ls {place.rpartition('/')[0] or '/'}"
+    if not facts.contained:
+        return look
+    where = there(facts, "another mount") if file_of(facts) else "another mount: -v in [docker] options"
+    return f"{look}; or {where}"
 
 
 def local_paths(facts: Facts) -> list[tuple[str, str]]:
