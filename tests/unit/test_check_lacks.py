@@ -21,6 +21,7 @@ BY_NAME = {name_of(rule): rule for rule in RULES}
     ("rule", "box", "what"),
     [
         ("unknown_flag", facts(installed=None), "the help of the vLLM that is to run"),
+        ("value_refused", facts("m --port x", installed=None), "the help of the vLLM that is to run"),
         ("shm_too_small", facts("m --kv-offloading-size 8", shm_free_bytes=None), "the size of /dev/shm"),
         ("shm_too_small", facts("m --kv-offloading-size 8", like=COMPOSE, container=Container(readable=False)),
          "the size of the container's /dev/shm"),
@@ -55,7 +56,7 @@ def test_a_rule_that_lacks_its_facts_says_so(rule: str, box: Facts, what: str) -
 
 
 def test_a_switch_that_this_vllm_does_not_have_is_not_asked_for() -> None:
-    old = Installed("vllm", "0.10.0", Vocabulary([("one", ("--port",))]))
+    old = Installed("vllm", "0.10.0", Vocabulary([("one", ("--port",), ())]))
     assert not [one for one in judged(facts(installed=old)).findings if one.rule.startswith("no_")]
 
 

@@ -9,13 +9,34 @@ import pytest
 from check_box import GIB, card, facts, listener, offloading, profile, server, tier_file, transfer
 
 from kvtop.profiles.check.report import name_of
-from kvtop.profiles.check.rules import RULES, command, memory, modules, needed, occupied, offload, scheduling, service
-from kvtop.profiles.check.seen import Absent, Answer, Container, Facts, LastStart, Says
+from kvtop.profiles.check.rules import (
+    RULES,
+    command,
+    memory,
+    modules,
+    needed,
+    occupied,
+    offload,
+    scheduling,
+    service,
+    values,
+)
+from kvtop.profiles.check.seen import Absent, Answer, Container, Facts, Installed, LastStart, Says
+from kvtop.profiles.vocabulary import Vocabulary
 
 DOCKER = profile(runner="docker", docker={"image": "vllm/vllm-openai:v0.32.0"})
 COMPOSE = profile(runner="compose")
 GONE = frozenset({500, 501})
 HYBRID = LastStart(400_000, 528, 40 * GIB, hybrid=True)
+
+
+CHOICES = Installed(
+    "/v/bin/vllm",
+    "0.32.0",
+    Vocabulary.from_rows(
+        "one --dtype {auto,bfloat16,half}\none --runner {auto,generate,pooling}\none --mamba-cache-mode {align,none}\n"
+    ),
+)
 
 
 class Case(NamedTuple):
@@ -83,7 +104,36 @@ CASES = [
           "vLLM 0.32.0 has no flag --quux-quux-quux", "take it out"),
     fires("unknown_flag", facts("m --kv-offloading 4"), "error", "--kv-offloading",
           "--kv-offloading may mean --kv-offloading-backend, --kv-offloading-size: vLLM refuses it",
-          "write --kv-offloading-backend out"),
+          "write out the one that is meant, such as --kv-offloading-size"),
+    fires("unknown_flag", facts("m --max-num 4"), "error", "--max-num",
+          "--max-num may mean --max-num-active-seqs, --max-num-batched-tokens, --max-num-queued-reqs, "
+          "--max-num-queued-tokens, --max-num-scheduled-tokens, --max-num-seqs: vLLM refuses it",
+          "write out the one that is meant, such as --max-num-seqs"),
+    fires("unknown_flag", facts("m --disable-log-requests"), "error", "--disable-log-requests",
+          "vLLM 0.32.0 has no flag --disable-log-requests", "--no-enable-log-requests"),
+    fires("unknown_flag", facts("m --enable-log-stats"), "error", "--enable-log-stats",
+          "vLLM 0.32.0 has no flag --enable-log-stats", "take it out"),
+    fires("unknown_flag", facts("m --no-log-stat"), "error", "--no-log-stat",
+          "vLLM 0.32.0 has no flag --no-log-stat", "--disable-log-stats"),
+    fires("unknown_flag", facts("""m --cc '{"mode": 3}'"""), "error", "--cc", "vLLM 0.32.0 has no flag --cc",
+          "-cc, or --compilation-config"),
+    fires("value_refused", facts("m --dtype bf16", installed=CHOICES), "error", "--dtype",
+          "vLLM 0.32.0 takes no 'bf16' there", "--dtype bfloat16"),
+    fires("value_refused", facts("m --dtype auto --runner=x", installed=CHOICES), "error", "--runner",
+          "vLLM 0.32.0 takes no 'x' there", "one of auto, generate, pooling"),
+    fires("value_refused", facts("m --max-num-seqs eight"), "error", "--max-num-seqs",
+          "'eight' is no whole number: vLLM refuses it", "--max-num-seqs N"),
+    fires("value_refused", facts("m --max-num-seqs 8k"), "error", "--max-num-seqs",
+          "'8k' is no whole number: vLLM refuses it", "--max-num-seqs N"),
+    fires("value_refused", facts("m --kv-cache-memory 8Gi"), "error", "--kv-cache-memory",
+          "'8Gi' is no whole number: vLLM refuses it",
+          "--kv-cache-memory 8G; k, m, g are thousands, K, M, G 1024s"),
+    fires("value_refused", facts("m --gpu-memory-utilization 90%"), "error", "--gpu-memory-utilization",
+          "'90%' is no number: vLLM refuses it", "--gpu-memory-utilization N"),
+    silent("value_refused", facts("m --dtype bf16")),
+    silent("value_refused", facts("m --dtype HALF --runner None --max-num-seqs 8", installed=CHOICES)),
+    silent("value_refused", facts("m --max-model-len auto --max-num-batched-tokens 25.6k --seed -1 --port '' -tp 2")),
+    silent("value_refused", facts("m --mamba-cache-mode all", installed=CHOICES)),
     fires("unknown_flag", facts("m --enable-prefix-caching=true"), "error", "--enable-prefix-caching",
           "--enable-prefix-caching is a switch and takes no value",
           "--enable-prefix-caching alone, or --no-enable-prefix-caching"),
@@ -431,7 +481,7 @@ def test_rule(case: Case) -> None:
 
 
 def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
-    rooms = (command, memory, modules, needed, occupied, offload, scheduling, service)
+    rooms = (command, memory, modules, needed, occupied, offload, scheduling, service, values)
     written = {
         name
         for module in rooms
@@ -440,6 +490,6 @@ def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
         and not name.startswith("_")
         and list(inspect.signature(one).parameters) == ["facts"]
     }
-    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 36
+    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 37
     assert {case.rule for case in CASES if case.found} == set(BY_NAME)
     assert {case.rule for case in CASES if not case.found} == set(BY_NAME)

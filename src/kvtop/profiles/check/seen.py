@@ -14,6 +14,7 @@ from kvtop.readings import OffloadFile
 
 NO_LINE = "the command line: [serve] of this profile is empty"
 """What `Lacks` says where the runner's own file holds it."""
+NO_HELP = "the help of the vLLM that is to run"
 NO_ENV = "the environment: it stands in a file of its own, and not in [env]"
 Level = Literal["error", "warning", "note"]
 Version = tuple[int, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvtop.profiles.check.rules import command, memory, modules, needed, occupied, offload, scheduling, service
+from kvtop.profiles.check.rules import command, memory, modules, needed, occupied, offload, scheduling, service, values
 from kvtop.profiles.check.seen import Facts, Saying
 
 Rule = Callable[[Facts], Saying]
@@ -15,6 +15,7 @@ RULES: tuple[Rule, ...] = (
     needed.relative_path,
     modules.plugin_missing,
     command.unknown_flag,
+    values.value_refused,
     command.removed_flag,
     command.json_flag_invalid,
     command.config_equals_form,

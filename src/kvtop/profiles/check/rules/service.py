@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvtop.errors import keyless
 from kvtop.profiles.check import containers
-from kvtop.profiles.check.seen import NO_ENV, NO_LINE, Facts, Lacks, Saying, Says
+from kvtop.profiles.check.seen import NO_ENV, NO_HELP, NO_LINE, Facts, Lacks, Saying, Says
 
 _LOOPBACK = ("localhost", "::1")
 _EVERYWHERE = ("0.0.0.0", "::")
@@ -80,7 +80,7 @@ def polls_fill_log(facts: Facts) -> Saying:
     if not facts.line_known:
         yield Lacks(NO_LINE)
     elif known is None:
-        yield Lacks("the help of the vLLM that is to run")
+        yield Lacks(NO_HELP)
     elif (
         f"--{_QUIET}" in known
         and flags.value(_QUIET) is None
