@@ -32,6 +32,8 @@ BY_NAME = {name_of(rule): rule for rule in RULES}
          "the container's limits: its compose file cannot be read"),
         ("tier_smaller_than_gpu_cache", facts("m --kv-offloading-size 8", last=None),
          "the KV cache size of this profile's last start"),
+        ("tier_smaller_than_gpu_cache", facts("m --kv-offloading-size 8", last=LastStart(400_000, 16)),
+         "what a token takes in the KV cache: the last start of this profile did not tell its size in bytes"),
         ("block_size_not_multiple", facts(offloading(block_size=24), last=None),
          "the block size: no --block-size, and no last start of this profile"),
         ("hybrid_batch_budget", facts(last=None),

@@ -111,7 +111,7 @@ def gib(b: float | None, places: int = 1) -> str:
     b = max(0.0, b)
     if 0 < b < 0.9995 * 2**30:
         if b < 2**10:
-            return f"{b:.0f} bytes"
+            return "1 byte" if round(b) == 1 else f"{b:.0f} bytes"
         return f"{b / 2**20:.0f} MiB" if b >= 2**20 else f"{b / 2**10:.0f} KiB"
     return f"{b / 2**30:.{places}f} GiB"
 

@@ -129,5 +129,5 @@ def _gib(size: int | None, places: int = 1) -> str:
 def size_words(size: Size) -> str:
     """--kv-offloading-size: 64.0 GiB in all, 32.0 GiB a GPU, about 640,000 tokens."""
     tokens = "" if size.tokens is None else f", about {size.tokens:,} tokens"
-    each = f", {gib(size.per_gpu_bytes)} a GPU" if size.per_gpu_bytes != size.total_bytes else ""
+    each = f", {gib(size.per_gpu_bytes)} a GPU" if 0 < size.per_gpu_bytes != size.total_bytes else ""
     return f"{size.flag}: {gib(size.total_bytes)} in all{each}{tokens}"

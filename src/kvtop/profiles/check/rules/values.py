@@ -36,7 +36,9 @@ _NOTHING = ("", "None")
 """vLLM's words for no value, of flags that may have none."""
 _MOST = 8
 """Choices that are named."""
-_BINARY = re.compile(r"(\d+)\s*([KMGT])(?:i?B|i)", re.IGNORECASE)
+_IN_GIB = ("cpu-offload-gb", "kv-offloading-size")
+_SIZED = re.compile(r"(\d+)\s*([KMGT])(?:i?B|i)?", re.IGNORECASE)
+"""As people write sizes: 8Gi, 8 GB."""
 
 
 def value_refused(facts: Facts) -> Saying:
@@ -54,7 +56,7 @@ def value_refused(facts: Facts) -> Saying:
             continue
         if spec is not None and spec.choices and not _is_among(value, spec.choices):
             yield _not_among(one, spec.choices, which(facts.installed))
-        elif (kind := _NUMBERS.get(one.name)) is not None and not _is_number(value, kind):
+        elif (kind := _NUMBERS.get(one.name)) is not None and not is_number(value, kind):
             yield _no_number(one, kind)
 
 
@@ -80,7 +82,8 @@ def _not_among(one: Given, choices: tuple[str, ...], vllm: str) -> Says:
     return Says("error", flag, says, f"{flag} {near[0]}" if near else f"one of {named}{more}")
 
 
-def _is_number(value: str, kind: _Number) -> bool:
+def is_number(value: str, kind: _Number) -> bool:
+    """Whether argparse takes it for one."""
     if kind == "suffixed" and (value.strip().casefold() == "auto" or isinstance(number(value), int)):
         return True
     try:
@@ -93,8 +96,9 @@ def _is_number(value: str, kind: _Number) -> bool:
 def _no_number(one: Given, kind: _Number) -> Says:
     flag, value = keyless(one.typed, 60), one.values[0]
     says = f"'{keyless(value, 40)}' is no {'' if kind == 'any' else 'whole '}number: vLLM refuses it"
+    size = _SIZED.fullmatch(value.strip())
     if kind == "suffixed":
-        binary = _BINARY.fullmatch(value.strip())
-        shown = f"{binary[1]}{binary[2].upper()}" if binary else "N"
+        shown = f"{size[1]}{size[2].upper()}" if size else "N"
         return Says("error", flag, says, f"{flag} {shown}; k, m, g are thousands, K, M, G 1024s")
-    return Says("error", flag, says, f"{flag} N")
+    is_gib = size is not None and size[2] in "gG" and one.name in _IN_GIB
+    return Says("error", flag, says, f"{flag} {size[1] if size is not None and is_gib else 'N'}")
