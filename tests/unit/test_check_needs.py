@@ -150,6 +150,7 @@ SPEC = {
 def looked(made: Profile) -> tuple[dict[str, bool], list[object]]:
     class One:
         name = "p"
+        idle = ()
 
         def usable(self) -> Profile:
             return made

@@ -22,6 +22,7 @@ from kvtop.profiles.check.rules import (
     values,
 )
 from kvtop.profiles.check.seen import Absent, Answer, Container, Facts, Installed, LastStart, Says
+from kvtop.profiles.merge import Idle
 from kvtop.profiles.vocabulary import Vocabulary
 
 DOCKER = profile(runner="docker", docker={"image": "vllm/vllm-openai:v0.32.0"})
@@ -205,6 +206,11 @@ CASES = [
     silent("yaml_false_dropped", facts("m --config b.yaml", yaml="enable-prefix-caching: true")),
     silent("yaml_false_dropped", facts("m --config b.yaml", yaml="enable-prefix-caching: false", like=profile(
         venv={"command": ["python3", "-m", "vllm.entrypoints.openai.api_server"]}))),
+    fires("drop_without_effect", facts(idle=(Idle("kv-cache-metric", "kv-cache-metrics"),)), "warning", "serve.drop",
+          "drop 'kv-cache-metric' takes nothing away: what is extended has no such flag", '"kv-cache-metrics"'),
+    fires("drop_without_effect", facts(idle=(Idle("quux", ""),)), "warning", "serve.drop",
+          "drop 'quux' takes nothing away: what is extended has no such flag", "take 'quux' out of it"),
+    silent("drop_without_effect", facts()),
     # the tier
     fires("two_offload_interfaces", facts(offloading() + " --kv-offloading-size 32"), "warning", S,
           f"it replaces the connector of {T}", f"one of the two; {T} tells more"),
@@ -514,6 +520,6 @@ def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
         and not name.startswith("_")
         and list(inspect.signature(one).parameters) == ["facts"]
     }
-    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 37
+    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 38
     assert {case.rule for case in CASES if case.found} == set(BY_NAME)
     assert {case.rule for case in CASES if not case.found} == set(BY_NAME)

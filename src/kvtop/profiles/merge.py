@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from kvtop.profiles.spelling import groups, plain, without
 
@@ -11,6 +12,15 @@ Origins = dict[str, T]
 _FIELDS = {"names": "served-model-name", "host": "host", "port": "port", "config": "config", "model": "model"}
 """Keys of [serve] -> the flag that each stands for."""
 _VARIABLES = ("set", "from_file", "from_env")
+
+
+class Idle(NamedTuple):
+    """A word of serve.drop that takes nothing away."""
+
+    name: str
+    """In its one spelling."""
+    near: str
+    """The flag of the base that may be meant; empty for none."""
 
 
 def spelled(raw: dict[str, Any]) -> dict[str, Any]:
@@ -59,6 +69,19 @@ def merged(
         values["serve"] = {name: value for name, value in values["serve"].items() if name != "drop"}
         origins.pop("serve.drop", None)
     return values, origins
+
+
+def idle(base: dict[str, Any], own: dict[str, Any]) -> Iterator[Idle]:
+    """What `own` wants to drop and `base` has not. Both are `spelled`."""
+    from difflib import get_close_matches
+
+    serve = base.get("serve", {})
+    there = {group.name for group in groups(serve.get("args", ())) if group.name} | set(serve.get("json", {}))
+    there |= {flag for key, flag in _FIELDS.items() if key in serve}
+    for name in own.get("serve", {}).get("drop", ()):
+        if name not in there:
+            near = get_close_matches(name, sorted(there), 1, 0.6)
+            yield Idle(name, near[0] if near else "")
 
 
 def _over(

@@ -20,6 +20,7 @@ from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, La
 from kvtop.profiles.check.sizes import ranks
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import Launch, environment, launch, secrets_of, venv_command, whole_path
+from kvtop.profiles.merge import Idle
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import asking, logs, ready, record
 from kvtop.profiles.running.order import missing_secrets
@@ -45,6 +46,8 @@ class Entry(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def idle(self) -> tuple[Idle, ...]: ...
     def usable(self) -> Profile: ...
 
 
@@ -76,6 +79,7 @@ def gather(
             masked_words(run.serve), yaml=_yaml(run, profile), known=here.known if here is not None else None
         ),
         launch=run,
+        idle=entry.idle,
         env=_env(profile, missing),
         absent=needs.absent(profile, run),
         secrets_missing=missing,

@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     command.json_flag_invalid,
     command.config_equals_form,
     command.yaml_false_dropped,
+    command.drop_without_effect,
     offload.two_offload_interfaces,
     offload.units_suspicious,
     memory.shm_too_small,

@@ -210,3 +210,11 @@ def yaml_false_dropped(facts: Facts) -> Saying:
     for key in facts.flags.dropped:
         name = keyless(key, 60)
         yield Says("warning", f"--{name}", f"'{name}: false' in the file is left out", f"no-{name}: true")
+
+
+def drop_without_effect(facts: Facts) -> Saying:
+    """A name in serve.drop that the profile that is extended does not have: what was meant to go is still there."""
+    for one in facts.idle:
+        name = keyless(one.name, 60)
+        says = f"drop '{name}' takes nothing away: what is extended has no such flag"
+        yield Says("warning", "serve.drop", says, f'"{one.near}"' if one.near else f"take '{name}' out of it")
