@@ -77,7 +77,7 @@ def _not_among(one: Given, choices: tuple[str, ...], vllm: str) -> Says:
     value = keyless(one.values[0], 40)
     near = difflib.get_close_matches(one.values[0], choices, n=1, cutoff=0.6)
     more = ", …" if len(choices) > _MOST else ""
-    says = f"{vllm} takes no '{value}' there"
+    says = f"{flag} takes no '{value}' in {vllm}"
     named = ", ".join(choices[:_MOST])
     return Says("error", flag, says, f"{flag} {near[0]}" if near else f"one of {named}{more}")
 
@@ -95,7 +95,7 @@ def is_number(value: str, kind: _Number) -> bool:
 
 def _no_number(one: Given, kind: _Number) -> Says:
     flag, value = keyless(one.typed, 60), one.values[0]
-    says = f"'{keyless(value, 40)}' is no {'' if kind == 'any' else 'whole '}number: vLLM refuses it"
+    says = f"{flag} '{keyless(value, 40)}' is no {'' if kind == 'any' else 'whole '}number: vLLM refuses it"
     size = _SIZED.fullmatch(value.strip())
     if kind == "suffixed":
         shown = f"{size[1]}{size[2].upper()}" if size else "N"
