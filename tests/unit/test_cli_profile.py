@@ -96,7 +96,7 @@ def test_command_is_one_line_for_a_shell(folder: Path, capsys: pytest.CaptureFix
     (folder / "base.toml").write_text(BASE)
     (folder / "heir.toml").write_text(HEIR)
     assert said(capsys, "command", "heir") == (
-        f'cd {Path.home()} && VLLM_API_KEY="$(head -n 1 /run/key)" env -u A '
+        f"""cd {Path.home()} && VLLM_API_KEY="$(grep -om1 '\\S.*\\S' /run/key)" env -u A """
         f"CUDA_VISIBLE_DEVICES=0,1 {READY_TIMEOUT}=1800 vllm serve "
         "org/Base-27B --port 8001 --enable-prefix-caching --max_num_seqs=4 --kv-transfer-config "
         """'{"kv_connector":"OffloadingConnector","kv_connector_extra_config":{"cpu_bytes_to_use":8589934592}}'\n"""
