@@ -57,8 +57,9 @@ def test_the_words_of_venv() -> None:
         8001,
     )
     assert shell.line(made) == (
-        f"""cd {home}/w && K="$(grep -om1 '\\S.*\\S' {home}/k)" T="${{U}}" env -u B {VISIBLE}=0,GPU-1a """
-        f"{READY_TIMEOUT}=91 A='1 2' nice -n 5 {home}/v/bin/vllm serve m --config c.yaml --served-model-name a b --host 0.0.0.0 "
+        f"""cd {home}/w && K="$(grep -om1 '\\S.*\\S' {home}/k)" T="${{U}}" env -u B """
+        f"{VISIBLE}=0,GPU-1a {READY_TIMEOUT}=91 A='1 2' "
+        f"nice -n 5 {home}/v/bin/vllm serve m --config c.yaml --served-model-name a b --host 0.0.0.0 "
         """--port 8001 --x 1 --kv-transfer-config '{"a":{"b":[1,"é"]},"c":true}'"""
     )
 
