@@ -116,6 +116,12 @@ def gib(b: float | None, places: int = 1) -> str:
     return f"{b / 2**30:.{places}f} GiB"
 
 
+def bare_gib(b: float, places: int = 1) -> str:
+    """GiB beside a unit that stands elsewhere: 64.0; below one 0.25, 0.125."""
+    size = max(0.0, b) / 2**30
+    return f"{size:.3f}".rstrip("0").rstrip(".") if 0 < size < 1 else f"{size:.{places}f}"
+
+
 def traffic(b: float | None) -> str:
     """Bytes moved, decimal, three digits: 0 B, 12.4 MB, 32.9 GB, 163 GB."""
     if b is None or not math.isfinite(b):
