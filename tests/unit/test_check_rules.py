@@ -22,6 +22,7 @@ from kvtop.profiles.check.rules import (
     values,
 )
 from kvtop.profiles.check.seen import Absent, Answer, Container, Facts, Installed, LastStart, Says
+from kvtop.profiles.launch import Launch
 from kvtop.profiles.merge import Idle
 from kvtop.profiles.vocabulary import Vocabulary
 
@@ -493,6 +494,12 @@ CASES = [
     silent("polls_fill_log", facts("m", installed=None)),
     fires("model_path_missing", facts("/models/qwen", paths={"/models/qwen": False}), "error", "--model",
           "/models/qwen is not there", "ls /models"),
+    fires("model_path_missing", facts("/models/a/qwen", paths={"/models/a/qwen": False, "/": True}), "error", "--model",
+          "/models/a/qwen is not there", "ls /"),
+    fires("model_path_missing", facts("./a/qwen", paths={"./a/qwen": False, "/srv/m": True},
+                                      like=profile(venv={"cwd": "/srv/m"}), launch=Launch((), (), cwd="/srv/m")),
+          "error", "--model", "./a/qwen is not there", "ls /srv/m"),
+    silent("model_path_missing", facts("./a/qwen", paths={"./a/qwen": False})),
     fires("model_path_missing", facts("/models/qwen", like=DOCKER, paths={"/models/qwen": False}), "error", "--model",
           "/models/qwen is not there", "mount what holds it: -v in the container's options"),
     fires("model_path_missing", facts("m --tokenizer ~/tok"), "error", "--tokenizer",

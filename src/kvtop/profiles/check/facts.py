@@ -282,11 +282,19 @@ def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
     for (_, path), (_, real) in zip(local_paths(facts), local_paths(plain), strict=False):
         place = containers.outside(facts.profile.docker.options, real) if facts.contained else real
         if place is not None:
-            try:
-                found[path] = Path(run.cwd or ".", whole_path(place)).exists()
-            except (OSError, ValueError):
-                found[path] = False
+            whole = Path(run.cwd or ".", whole_path(place))
+            found[path] = _is_there(whole)
+            above = None if found[path] else next(filter(_is_there, whole.parents), None)
+            if above is not None:
+                found.setdefault(str(above), True)
     return found
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _last(facts: Facts) -> LastStart | None:

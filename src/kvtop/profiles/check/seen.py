@@ -174,8 +174,8 @@ class Facts:
     container: Container | None = None
     """Where it runs in one."""
     paths: Mapping[str, bool] = field(default_factory=dict)
-    """Files and folders that the command line names -> whether they are there. What vLLM sees on another file system
-    is left out."""
+    """Files and folders that the command line names -> whether they are there, and of one that is not the deepest
+    folder above it that is. What vLLM sees on another file system is left out."""
     absent: tuple[Absent, ...] = ()
     """What the start needs and this machine lacks."""
     plugins: Mapping[str, bool] = field(default_factory=dict)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 from kvtop.errors import keyless
 from kvtop.profiles.check import containers
 from kvtop.profiles.check.seen import NO_ENV, NO_HELP, NO_LINE, Facts, Lacks, Saying, Says
@@ -106,12 +108,20 @@ def model_path_missing(facts: Facts) -> Saying:
         shown = keyless(path, 120)
         if path.startswith("~"):
             yield Says("error", flag, f"no shell reads {shown}: ~ stays as it stands", "write the whole path")
+        elif path.startswith(".") and facts.profile.runner == "venv" and not facts.profile.venv.cwd:
+            continue  # relative_path tells that
         elif path not in facts.paths:
             yield Lacks(f"the file system on which {shown} is")
         elif not facts.paths[path]:
             mounted = "mount what holds it: -v in the container's options"
-            fix = mounted if facts.contained else f"ls {shown.rpartition('/')[0] or '/'}"
+            fix = mounted if facts.contained else f"ls {keyless(_above(facts, path), 120)}"
             yield Says("error", flag, f"{shown} is not there", fix)
+
+
+def _above(facts: Facts, place: str) -> str:
+    """The deepest folder above it that is there."""
+    whole = PurePosixPath((facts.launch.cwd if facts.launch is not None else None) or ".", place)
+    return next((str(one) for one in whole.parents if facts.paths.get(str(one))), str(whole.parent))
 
 
 def local_paths(facts: Facts) -> list[tuple[str, str]]:
