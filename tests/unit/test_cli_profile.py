@@ -251,6 +251,14 @@ def test_what_stands_in_the_file_of_config_counts(folder: Path, capsys: pytest.C
     )
 
 
+def test_a_card_by_its_uuid_pushes_no_column_away(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uuid = "GPU-1a2b3c4d-0000-1111-2222-333344445555"
+    (folder / "a.toml").write_text(f'gpus = ["{uuid}", "1"]\n')
+    assert " GPU-1a2b3c4d…,1 " in said(capsys, "list")
+    (row,) = json.loads(said(capsys, "list", "--json"))
+    assert row["gpus"] == [uuid, "1"]
+
+
 def test_list_without_profiles_says_how_to_begin(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(said(capsys, "list", "--json")) == []
     assert f"no profiles in {own_home}/config/profiles" in said(capsys, "list")
