@@ -23,7 +23,6 @@ from kvtop.profiles.check.rules import (
 )
 from kvtop.profiles.check.seen import Absent, Answer, Container, Facts, Installed, LastStart, Says
 from kvtop.profiles.launch import Launch
-from kvtop.profiles.merge import Idle
 from kvtop.profiles.vocabulary import Vocabulary
 
 DOCKER = profile(runner="docker", docker={"image": "vllm/vllm-openai:v0.32.0"})
@@ -207,9 +206,9 @@ CASES = [
     silent("yaml_false_dropped", facts("m --config b.yaml", yaml="enable-prefix-caching: true")),
     silent("yaml_false_dropped", facts("m --config b.yaml", yaml="enable-prefix-caching: false", like=profile(
         venv={"command": ["python3", "-m", "vllm.entrypoints.openai.api_server"]}))),
-    fires("drop_without_effect", facts(idle=(Idle("kv-cache-metric", "kv-cache-metrics"),)), "warning", "serve.drop",
+    fires("drop_without_effect", facts("m --kv-cache-metrics", idle=("kv-cache-metric",)), "warning", "serve.drop",
           "drop 'kv-cache-metric' takes nothing away: what is extended has no such flag", '"kv-cache-metrics"'),
-    fires("drop_without_effect", facts(idle=(Idle("quux", ""),)), "warning", "serve.drop",
+    fires("drop_without_effect", facts(idle=("quux",)), "warning", "serve.drop",
           "drop 'quux' takes nothing away: what is extended has no such flag", "take 'quux' out of it"),
     silent("drop_without_effect", facts()),
     # the tier

@@ -16,7 +16,7 @@ import msgspec
 from kvtop import errors, files, paths
 from kvtop.errors import UsageError, keyless, printable
 from kvtop.profiles import valid
-from kvtop.profiles.merge import Idle, Origins, idle, merged, spelled, spelled_path
+from kvtop.profiles.merge import Origins, idle, merged, spelled, spelled_path
 from kvtop.profiles.profile import Profile
 from kvtop.toml_text import line_of, lines_of, lines_of_texts, nearest
 
@@ -65,7 +65,7 @@ class Entry:
     is a default."""
     bases: tuple[str, ...] = ()
     """What it extends, the nearest first."""
-    idle: tuple[Idle, ...] = ()
+    idle: tuple[str, ...] = ()
     """What it, or what it extends, wants to drop and finds nowhere."""
 
     def usable(self) -> Profile:
@@ -129,7 +129,7 @@ class _Whole(NamedTuple):
     values: dict[str, Any]
     origins: Origins[Origin]
     bases: tuple[str, ...] = ()
-    idle: tuple[Idle, ...] = ()
+    idle: tuple[str, ...] = ()
 
 
 class _Unusable(Exception):

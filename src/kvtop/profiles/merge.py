@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kvtop.profiles.spelling import groups, plain, without
 
@@ -12,15 +12,6 @@ Origins = dict[str, T]
 _FIELDS = {"names": "served-model-name", "host": "host", "port": "port", "config": "config", "model": "model"}
 """Keys of [serve] -> the flag that each stands for."""
 _VARIABLES = ("set", "from_file", "from_env")
-
-
-class Idle(NamedTuple):
-    """A word of serve.drop that takes nothing away."""
-
-    name: str
-    """In its one spelling."""
-    near: str
-    """The flag of the base that may be meant; empty for none."""
 
 
 def spelled(raw: dict[str, Any]) -> dict[str, Any]:
@@ -71,17 +62,12 @@ def merged(
     return values, origins
 
 
-def idle(base: dict[str, Any], own: dict[str, Any]) -> Iterator[Idle]:
+def idle(base: dict[str, Any], own: dict[str, Any]) -> Iterator[str]:
     """What `own` wants to drop and `base` has not. Both are `spelled`."""
-    from difflib import get_close_matches
-
     serve = base.get("serve", {})
     there = {group.name for group in groups(serve.get("args", ())) if group.name} | set(serve.get("json", {}))
     there |= {flag for key, flag in _FIELDS.items() if key in serve}
-    for name in own.get("serve", {}).get("drop", ()):
-        if name not in there:
-            near = get_close_matches(name, sorted(there), 1, 0.6)
-            yield Idle(name, near[0] if near else "")
+    yield from (name for name in own.get("serve", {}).get("drop", ()) if name not in there)
 
 
 def _over(

@@ -20,7 +20,6 @@ from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, La
 from kvtop.profiles.check.sizes import ranks
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import Launch, environment, launch, secrets_of, venv_command, whole_path
-from kvtop.profiles.merge import Idle
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import asking, logs, ready, record
 from kvtop.profiles.running.order import missing_secrets
@@ -47,7 +46,7 @@ class Entry(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def idle(self) -> tuple[Idle, ...]: ...
+    def idle(self) -> tuple[str, ...]: ...
     def usable(self) -> Profile: ...
 
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import Launch, port_is_told
-from kvtop.profiles.merge import Idle
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.vocabulary import Vocabulary
 from kvtop.readings import OffloadFile
@@ -163,7 +162,7 @@ class Facts:
     profile: Profile
     flags: Flags
     launch: Launch | None = None
-    idle: tuple[Idle, ...] = ()
+    idle: tuple[str, ...] = ()
     """What serve.drop names and no base has."""
     env: Mapping[str, str] = field(default_factory=dict)
     """The environment that vLLM will have, as far as it is known; values of secrets are ***."""

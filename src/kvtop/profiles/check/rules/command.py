@@ -34,7 +34,7 @@ REMOVED_CONNECTORS = {"P2pNcclConnector": ((0, 24), "NixlConnector")}
 """By the releases of vLLM up to 0.33."""
 
 _MOST_NAMES = 8
-"""Of those that a cut flag may mean."""
+"""Of those that a cut flag may mean, or that drop nothing."""
 _GLUED = re.compile(r"--[A-Za-z][\w.-]*\s+\S")
 _STRAY = "take it out, or quote what it is part of"
 _VARIABLE = re.compile(r"\$(\{\w+[^}]*\}|[A-Za-z_]\w*)")
@@ -214,7 +214,9 @@ def yaml_false_dropped(facts: Facts) -> Saying:
 
 def drop_without_effect(facts: Facts) -> Saying:
     """A name in serve.drop that the profile that is extended does not have: what was meant to go is still there."""
-    for one in facts.idle:
-        name = keyless(one.name, 60)
+    there = sorted({one.name if one.on else f"no-{one.name}" for one in facts.flags.given})
+    for dropped in facts.idle[:_MOST_NAMES]:
+        name = keyless(dropped, 60)
+        near = difflib.get_close_matches(dropped, there, n=1, cutoff=0.6)
         says = f"drop '{name}' takes nothing away: what is extended has no such flag"
-        yield Says("warning", "serve.drop", says, f'"{one.near}"' if one.near else f"take '{name}' out of it")
+        yield Says("warning", "serve.drop", says, f'"{near[0]}"' if near else f"take '{name}' out of it")
