@@ -182,7 +182,8 @@ def test_a_model_in_a_mount(write: Write, tmp_path: Path) -> None:
             f'options = ["-v", "{tmp_path}:/models"]\n',
         )
         seen = gather(folder.find(name))
-        assert (seen.paths, seen.version) == ({f"/models/{name}": name == "there"}, (0, 30))
+        assert (seen.paths[f"/models/{name}"], seen.version) == (name == "there", (0, 30))
+        assert seen.paths.get(str(tmp_path), name == "there")
         assert seen.container == Container(64 << 20)
 
 

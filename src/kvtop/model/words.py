@@ -119,7 +119,7 @@ def gib(b: float | None, places: int = 1) -> str:
 def bare_gib(b: float, places: int = 1) -> str:
     """GiB beside a unit that stands elsewhere: 64.0; below one 0.25, 0.125."""
     size = max(0.0, b) / 2**30
-    return f"{size:.3f}".rstrip("0").rstrip(".") if 0 < size < 1 else f"{size:.{places}f}"
+    return f"{size:.3f}".rstrip("0").rstrip(".") if 0 < size < 0.9995 else f"{size:.{places}f}"
 
 
 def traffic(b: float | None) -> str:
