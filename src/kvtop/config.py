@@ -49,7 +49,7 @@ class Server(_Part, frozen=True):
     api_key_env: str = ""
     """Name of the environment variable that holds the API key."""
     api_key_file: str = ""
-    """File whose first line is the API key."""
+    """File whose first line that is not blank is the API key."""
     kv_events: str = ""
     """Where it publishes KV events, for instance tcp://127.0.0.1:5557; empty: as the server itself tells."""
 

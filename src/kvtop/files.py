@@ -140,6 +140,11 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise Unusable(f"not TOML: {what}", fix, line_number) from None
 
 
+_UNCLOSED = "a quote that is not closed"
+_OPEN_QUOTE = re.compile(r"""(?:Illegal|Found invalid) character '\\n'|Unterminated string|Expected "'+\"""")
+"""How tomllib words that."""
+
+
 def _is_comment(line: str) -> bool:
     """Surely one: with a quote in it, it may be the end of a text of several lines, with keys behind."""
     return line.lstrip(" \t").startswith("#") and not ('"' in line or "'" in line)
@@ -149,5 +154,7 @@ def _syntax(message: str) -> tuple[str, int | None]:
     """tomllib's message without its place, and the line."""
     what, _, where = message.partition(" (at ")
     line = re.match(r"line (\d+)", where)
-    what = keyless(what[:1].lower() + what[1:])  # some quote a name of the file
-    return (what, int(line[1])) if line else (f"{what} at the end" if where else what, None)
+    what = _UNCLOSED if _OPEN_QUOTE.fullmatch(what) else keyless(what[:1].lower() + what[1:])  # may quote a name
+    if line:
+        return what, int(line[1])
+    return f"{what} at the end" if where and what != _UNCLOSED else what, None

@@ -484,7 +484,7 @@ def test_answered_polls_are_left_out_and_counted(home: Box, capsys: pytest.Captu
         "POST /v1/chat/completions HTTP/1.1",
         "GET /health HTTP/1.1",
     ]
-    assert said.err == "kvtop: 1,200 answered polls left out (GET /metrics, /health); --all shows them\n"
+    assert said.err == "kvtop: 1,200 answered polls left out (GET /metrics, /v1/models and such); --all shows them\n"
     for asked in (["--all"], ["--grep", "/metrics"]):
         assert run("logs", "good", "-n", "1000", *asked) == 0
         said = capsys.readouterr()

@@ -64,7 +64,7 @@ def test_a_small_tier_is_told_as_it_is() -> None:
     assert words.tier(row) == "256 MiB" and words.tier(CHOSEN) == "64 GiB"
     assert words.tier(replace(CHOSEN, known=known("x", tier_bytes=3 * GIB // 2))) == "1.5 GiB"
     small = replace(report().memory, cpu_tier_bytes=GIB // 4, shm_free_bytes=GIB - 1)
-    assert text([findings.memory_row(small, 80)]).startswith(" memory   tier 0.25   /dev/shm 1.00   host free 104.2")
+    assert text([findings.memory_row(small, 80)]).startswith(" memory   tier 0.25   /dev/shm 1.0   host free 104.2")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ BY_NAME = {name_of(rule): rule for rule in RULES}
     ("rule", "box", "what"),
     [
         ("unknown_flag", facts(installed=None), "the help of the vLLM that is to run"),
+        ("value_refused", facts("m --port x", installed=None), "the help of the vLLM that is to run"),
         ("shm_too_small", facts("m --kv-offloading-size 8", shm_free_bytes=None), "the size of /dev/shm"),
         ("shm_too_small", facts("m --kv-offloading-size 8", like=COMPOSE, container=Container(readable=False)),
          "the size of the container's /dev/shm"),
@@ -32,6 +33,8 @@ BY_NAME = {name_of(rule): rule for rule in RULES}
          "the container's limits: its compose file cannot be read"),
         ("tier_smaller_than_gpu_cache", facts("m --kv-offloading-size 8", last=None),
          "the KV cache size of this profile's last start"),
+        ("tier_smaller_than_gpu_cache", facts("m --kv-offloading-size 8", last=LastStart(400_000, 16)),
+         "what a token takes in the KV cache: the last start of this profile did not tell its size in bytes"),
         ("block_size_not_multiple", facts(offloading(block_size=24), last=None),
          "the block size: no --block-size, and no last start of this profile"),
         ("hybrid_batch_budget", facts(last=None),
@@ -68,7 +71,7 @@ def test_a_rule_that_lacks_its_facts_says_so(rule: str, box: Facts, what: str) -
 
 
 def test_a_switch_that_this_vllm_does_not_have_is_not_asked_for() -> None:
-    old = Installed("vllm", "0.10.0", Vocabulary([("one", ("--port",))]))
+    old = Installed("vllm", "0.10.0", Vocabulary([("one", ("--port",), ())]))
     assert not [one for one in judged(facts(installed=old)).findings if one.rule.startswith("no_")]
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from check_box import profile
 
+from kvtop.errors import keyless
 from kvtop.profiles.check import needs
 from kvtop.profiles.check.facts import gather
 from kvtop.profiles.check.installed import installed
 from kvtop.profiles.check.rules import modules
 from kvtop.profiles.check.rules.modules import plugin_missing
-from kvtop.profiles.check.seen import Lacks, Says
+from kvtop.profiles.check.rules.service import model_path_missing
+from kvtop.profiles.check.seen import Facts, Lacks, Says
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import launch, venv_command
 from kvtop.profiles.profile import Profile
@@ -169,14 +171,25 @@ SPEC = {
 }
 
 
-def looked(made: Profile) -> tuple[dict[str, bool], list[object]]:
+def gathered(made: Profile) -> Facts:
     class One:
         name = "p"
+        idle = ()
 
         def usable(self) -> Profile:
             return made
 
-    facts = gather(One(), ask_vllm=False)
+    return gather(One(), ask_vllm=False)
+
+
+def test_of_a_model_that_is_not_there_the_folder_that_is(tmp_path: Path) -> None:
+    facts = gathered(profile(serve={"model": f"{tmp_path}/none/deep/model"}))
+    (said,) = model_path_missing(facts)
+    assert isinstance(said, Says) and said.fix == f"ls {keyless(str(tmp_path), 120)}"
+
+
+def looked(made: Profile) -> tuple[dict[str, bool], list[object]]:
+    facts = gathered(made)
     return dict(facts.plugins), list(plugin_missing(facts))
 
 

@@ -20,6 +20,7 @@ PORTS = "ports: ['8045:8000']"
 
 class One:
     name = "p"
+    idle = ()
 
     def __init__(self, made: Profile) -> None:
         self._made = made

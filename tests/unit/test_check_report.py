@@ -66,6 +66,7 @@ def test_what_is_stopped_first_does_not_refuse() -> None:
 
 class _Entry:
     name = "x"
+    idle = ()
 
     def usable(self) -> Any:
         raise AssertionError("facts were given")

@@ -9,14 +9,35 @@ import pytest
 from check_box import GIB, card, facts, listener, offloading, profile, server, tier_file, transfer
 
 from kvtop.profiles.check.report import name_of
-from kvtop.profiles.check.rules import RULES, command, memory, modules, needed, occupied, offload, scheduling, service
-from kvtop.profiles.check.seen import Absent, Answer, Container, Facts, LastStart, OwnFile, Says
+from kvtop.profiles.check.rules import (
+    RULES,
+    command,
+    memory,
+    modules,
+    needed,
+    occupied,
+    offload,
+    scheduling,
+    service,
+    values,
+)
+from kvtop.profiles.check.seen import Absent, Answer, Container, Facts, Installed, LastStart, OwnFile, Says
 from kvtop.profiles.launch import Launch
+from kvtop.profiles.vocabulary import Vocabulary
 
 DOCKER = profile(runner="docker", docker={"image": "vllm/vllm-openai:v0.32.0"})
 COMPOSE = profile(runner="compose")
 GONE = frozenset({500, 501})
 HYBRID = LastStart(400_000, 528, 40 * GIB, hybrid=True)
+
+
+CHOICES = Installed(
+    "/v/bin/vllm",
+    "0.32.0",
+    Vocabulary.from_rows(
+        "one --dtype {auto,bfloat16,half}\none --runner {auto,generate,pooling}\none --mamba-cache-mode {align,none}\n"
+    ),
+)
 
 
 class Case(NamedTuple):
@@ -108,7 +129,39 @@ CASES = [
           "vLLM 0.32.0 has no flag --quux-quux-quux", "take it out"),
     fires("unknown_flag", facts("m --kv-offloading 4"), "error", "--kv-offloading",
           "--kv-offloading may mean --kv-offloading-backend, --kv-offloading-size: vLLM refuses it",
-          "write --kv-offloading-backend out"),
+          "write out the one that is meant, such as --kv-offloading-size"),
+    fires("unknown_flag", facts("m --max-num 4"), "error", "--max-num",
+          "--max-num may mean --max-num-active-seqs, --max-num-batched-tokens, --max-num-queued-reqs, "
+          "--max-num-queued-tokens, --max-num-scheduled-tokens, --max-num-seqs: vLLM refuses it",
+          "write out the one that is meant, such as --max-num-seqs"),
+    fires("unknown_flag", facts("m --disable-log-requests"), "error", "--disable-log-requests",
+          "vLLM 0.32.0 has no flag --disable-log-requests", "--no-enable-log-requests"),
+    fires("unknown_flag", facts("m --enable-log-stats"), "error", "--enable-log-stats",
+          "vLLM 0.32.0 has no flag --enable-log-stats", "take it out"),
+    fires("unknown_flag", facts("m --no-log-stat"), "error", "--no-log-stat",
+          "vLLM 0.32.0 has no flag --no-log-stat", "--disable-log-stats"),
+    fires("unknown_flag", facts("""m --cc '{"mode": 3}'"""), "error", "--cc", "vLLM 0.32.0 has no flag --cc",
+          "-cc, or --compilation-config"),
+    fires("value_refused", facts("m --dtype bf16", installed=CHOICES), "error", "--dtype",
+          "--dtype takes no 'bf16' in vLLM 0.32.0", "--dtype bfloat16"),
+    fires("value_refused", facts("m --dtype auto --runner=x", installed=CHOICES), "error", "--runner",
+          "--runner takes no 'x' in vLLM 0.32.0", "one of auto, generate, pooling"),
+    fires("value_refused", facts("m --max-num-seqs eight"), "error", "--max-num-seqs",
+          "--max-num-seqs 'eight' is no whole number: vLLM refuses it", "--max-num-seqs N"),
+    fires("value_refused", facts("m --max-num-seqs 8k"), "error", "--max-num-seqs",
+          "--max-num-seqs '8k' is no whole number: vLLM refuses it", "--max-num-seqs N"),
+    fires("value_refused", facts("m --kv-cache-memory 8Gi"), "error", "--kv-cache-memory",
+          "--kv-cache-memory '8Gi' is no whole number: vLLM refuses it",
+          "--kv-cache-memory 8G; k, m, g are thousands, K, M, G 1024s"),
+    fires("value_refused", facts("m --gpu-memory-utilization 90%"), "error", "--gpu-memory-utilization",
+          "--gpu-memory-utilization '90%' is no number: vLLM refuses it", "--gpu-memory-utilization N"),
+    fires("value_refused", facts("m --kv-offloading-size 64GB"), "error", S,
+          "--kv-offloading-size '64GB' is no number: vLLM refuses it", f"{S} 64"),
+    silent("units_suspicious", facts("m --kv-offloading-size 64G")),
+    silent("value_refused", facts("m --dtype bf16")),
+    silent("value_refused", facts("m --dtype HALF --runner None --max-num-seqs 8", installed=CHOICES)),
+    silent("value_refused", facts("m --max-model-len auto --max-num-batched-tokens 25.6k --seed -1 --port '' -tp 2")),
+    silent("value_refused", facts("m --mamba-cache-mode all", installed=CHOICES)),
     fires("unknown_flag", facts("m --enable-prefix-caching=true"), "error", "--enable-prefix-caching",
           "--enable-prefix-caching is a switch and takes no value",
           "--enable-prefix-caching alone, or --no-enable-prefix-caching"),
@@ -177,6 +230,11 @@ CASES = [
     silent("yaml_false_dropped", facts("m --config b.yaml", yaml="enable-prefix-caching: true")),
     silent("yaml_false_dropped", facts("m --config b.yaml", yaml="enable-prefix-caching: false", like=profile(
         venv={"command": ["python3", "-m", "vllm.entrypoints.openai.api_server"]}))),
+    fires("drop_without_effect", facts("m --kv-cache-metrics", idle=("kv-cache-metric",)), "warning", "serve.drop",
+          "drop 'kv-cache-metric' takes nothing away: what is extended has no such flag", '"kv-cache-metrics"'),
+    fires("drop_without_effect", facts(idle=("quux",)), "warning", "serve.drop",
+          "drop 'quux' takes nothing away: what is extended has no such flag", "take 'quux' out of it"),
+    silent("drop_without_effect", facts()),
     # the tier
     fires("two_offload_interfaces", facts(offloading() + " --kv-offloading-size 32"), "warning", S,
           f"it replaces the connector of {T}", f"one of the two; {T} tells more"),
@@ -184,14 +242,35 @@ CASES = [
     silent("two_offload_interfaces", facts(transfer(kv_connector_extra_config={"eviction_policy": "arc"}) +
                                            " --kv-offloading-size 32")),
     fires("units_suspicious", facts("m --kv-offloading-size 34359738368"), "error", S,
-          "34,359,738,368 are GiB here, for all GPUs together", f"{S} 32"),
+          "34359738368 are GiB here, for all GPUs together", f"{S} 32"),
     fires("units_suspicious", facts("m --kv-offloading-size 0.000016"), "warning", S,
           "0.000016 are GiB here: 17 KiB for all GPUs together", f"{S} 32"),
     fires("units_suspicious", facts("m --kv-offloading-size 0.000016", memory_available_bytes=20 * GIB), "warning", S,
+          "0.000016 are GiB here: 17 KiB for all GPUs together", f"{S} 5"),
+    fires("units_suspicious", facts("m --kv-offloading-size 0.000016 -dp 2", memory_available_bytes=20 * GIB),
+          "warning", S, "0.000016 are GiB here: 17 KiB for all GPUs together", f"{S} 2"),
+    fires("units_suspicious", facts("m --kv-offloading-size 0.000016", memory_available_bytes=3 * GIB), "warning", S,
           "0.000016 are GiB here: 17 KiB for all GPUs together", "take it out"),
+    fires("units_suspicious", facts("m --kv-offloading-size 4294967296", memory_available_bytes=14 * GIB), "error", S,
+          "4294967296 are GiB here, for all GPUs together", f"{S} 4"),
+    fires("units_suspicious", facts("m --kv-offloading-size 65536", memory_available_bytes=14 * GIB), "error", S,
+          "65536 are GiB here, for all GPUs together", f"{S} 3"),
+    fires("units_suspicious", facts(offloading(8 / GIB), memory_available_bytes=14 * GIB), "warning", T,
+          "8 are bytes, for all GPUs together: 8 bytes", "cpu_bytes_to_use 8589934592 for 8 GiB"),
+    fires("units_suspicious", facts(offloading(0.125), memory_available_bytes=14 * GIB), "warning", T,
+          "134217728 are bytes, for all GPUs together: 128 MiB", "cpu_bytes_to_use 8589934592 for 8 GiB"),
+    fires("units_suspicious", facts(offloading(0.125), memory_available_bytes=3 * GIB), "warning", T,
+          "134217728 are bytes, for all GPUs together: 128 MiB", "take the connector out"),
+    fires("units_suspicious", facts(transfer(kv_connector="OffloadingConnector", kv_role="kv_both"),
+                                    memory_available_bytes=14 * GIB), "error", T,
+          "cpu_bytes_to_use is missing", "cpu_bytes_to_use 3221225472 (3 GiB)"),
+    fires("units_suspicious", facts("m --swap-space 4"), "note", "--swap-space",
+          "--swap-space keeps nothing of the prefix cache", f"{S} GIB makes a tier for the KV cache"),
     fires("units_suspicious", facts("m --kv-offloading-size 0", memory_available_bytes=40 * GIB), "error", S,
           "0 GiB is no tier", f"{S} 11, or take it out"),
     fires("shm_too_small", facts("m --kv-offloading-size 64", memory_available_bytes=20 * GIB), "error", S,
+          "tier 64.0 GiB, /dev/shm has 63.0 GiB free of 64.0 GiB", f"{S} 5"),
+    fires("shm_too_small", facts("m --kv-offloading-size 64", memory_available_bytes=3 * GIB), "error", S,
           "tier 64.0 GiB, /dev/shm has 63.0 GiB free of 64.0 GiB", "a smaller tier, or more memory"),
     fires("shm_too_small", facts("m --kv-offloading-size 64", memory_available_bytes=50 * GIB), "error", S,
           "tier 64.0 GiB, /dev/shm has 63.0 GiB free of 64.0 GiB", f"{S} 21"),
@@ -505,6 +584,12 @@ CASES = [
     silent("polls_fill_log", facts("m", installed=None)),
     fires("model_path_missing", facts("/models/qwen", paths={"/models/qwen": False}), "error", "--model",
           "/models/qwen is not there", "ls /models"),
+    fires("model_path_missing", facts("/models/a/qwen", paths={"/models/a/qwen": False, "/": True}), "error", "--model",
+          "/models/a/qwen is not there", "ls /"),
+    fires("model_path_missing", facts("./a/qwen", paths={"./a/qwen": False, "/srv/m": True},
+                                      like=profile(venv={"cwd": "/srv/m"}), launch=Launch((), (), cwd="/srv/m")),
+          "error", "--model", "./a/qwen is not there", "ls /srv/m"),
+    silent("model_path_missing", facts("./a/qwen", paths={"./a/qwen": False})),
     fires("model_path_missing", facts("/models/qwen", like=DOCKER, paths={"/models/qwen": False}), "error", "--model",
           "/models/qwen is not there", "ls /models; or another mount: -v in [docker] options"),
     fires("model_path_missing", facts("/models/q", paths={"/models/q": False}, like=profile(
@@ -531,7 +616,7 @@ def test_rule(case: Case) -> None:
 
 
 def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
-    rooms = (command, memory, modules, needed, occupied, offload, scheduling, service)
+    rooms = (command, memory, modules, needed, occupied, offload, scheduling, service, values)
     written = {
         name
         for module in rooms
@@ -540,6 +625,6 @@ def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
         and not name.startswith("_")
         and list(inspect.signature(one).parameters) == ["facts"]
     }
-    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 38
+    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 40
     assert {case.rule for case in CASES if case.found} == set(BY_NAME)
     assert {case.rule for case in CASES if not case.found} == set(BY_NAME)

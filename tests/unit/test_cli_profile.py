@@ -96,7 +96,7 @@ def test_command_is_one_line_for_a_shell(folder: Path, capsys: pytest.CaptureFix
     (folder / "base.toml").write_text(BASE)
     (folder / "heir.toml").write_text(HEIR)
     assert said(capsys, "command", "heir") == (
-        f'cd {Path.home()} && VLLM_API_KEY="$(head -n 1 /run/key)" env -u A '
+        f"""cd {Path.home()} && VLLM_API_KEY="$(grep -om1 '\\S.*\\S' /run/key)" env -u A """
         f"CUDA_VISIBLE_DEVICES=0,1 {READY_TIMEOUT}=1800 vllm serve "
         "org/Base-27B --port 8001 --enable-prefix-caching --max_num_seqs=4 --kv-transfer-config "
         """'{"kv_connector":"OffloadingConnector","kv_connector_extra_config":{"cpu_bytes_to_use":8589934592}}'\n"""
@@ -126,6 +126,34 @@ def test_the_line_does_what_it_says(folder: Path, tmp_path: Path, capsys: pytest
     assert json.loads(done.stdout) == [words, "geheim", value, None, str(tmp_path)]
 
 
+def test_diff_of_what_runs_the_same_in_other_words(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    (folder / "a.toml").write_text('[serve]\nmodel = "m"\n[venv]\ncwd = "~"\nwrap = ["~/run"]\n')
+    (folder / "b.toml").write_text(
+        '[serve]\nmodel = "m"\n[venv]\ncwd = "/home/me"\nwrap = ["/home/me/run"]\ncommand = ["vllm", "serve"]\n'
+    )
+    (folder / "c.toml").write_text('extends = "a"\n[venv]\ncwd = "/srv"\n')
+    (folder / "none.toml").write_text('[serve]\nmodel = "m"\n')
+    assert said(capsys, "command", "a", "--diff", "b") == "a and b run the same\n"
+    assert said(capsys, "command", "none", "--diff", "c").splitlines()[1:] == [
+        '  key       venv.wrap  not given -> ["/home/me/run"]',
+        "  key       venv.cwd   not given -> /srv",
+    ]
+
+
+def test_the_values_of_a_long_name_stand_under_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "a_key_of_the_connector_that_has_a_rather_long_name"
+    (folder / "a.toml").write_text('[serve]\nmodel = "m"\n')
+    (folder / "b.toml").write_text(f'[serve]\nmodel = "m"\nport = 8001\n[serve.json.kv-transfer-config]\n{long} = 1\n')
+    assert said(capsys, "command", "a", "--diff", "b").splitlines()[1:] == [
+        "  flag      --port  not given -> 8001",
+        f"  flag      --kv-transfer-config.{long}",
+        "                    not given -> 1",
+    ]
+
+
 def test_diff_names_flags_keys_and_variables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "base.toml").write_text(BASE)
     (folder / "heir.toml").write_text(HEIR)
@@ -137,11 +165,12 @@ def test_diff_names_flags_keys_and_variables(folder: Path, capsys: pytest.Captur
     assert said(capsys, "command", "base", "--diff", "same") == "base and same run the same\n"
     assert said(capsys, "command", "base", "--diff", "heir") == (
         "base -> heir\n"
-        "  flag      --max-model-len                                               32768 -> not given\n"
-        "  flag      --kv-transfer-config.kv_connector_extra_config.cpu_bytes_to_use  4294967296 -> 8589934592\n"
-        "  flag      --max-num-seqs                                                not given -> 4\n"
-        "  variable  A                                                             1 -> taken out of the environment\n"
-        "  variable  VLLM_API_KEY                                                  not given -> from file /run/key\n"
+        "  flag      --max-model-len  32768 -> not given\n"
+        "  flag      --kv-transfer-config.kv_connector_extra_config.cpu_bytes_to_use\n"
+        "                             4294967296 -> 8589934592\n"
+        "  flag      --max-num-seqs   not given -> 4\n"
+        "  variable  A                1 -> taken out of the environment\n"
+        "  variable  VLLM_API_KEY     not given -> from file /run/key\n"
     )
     rows = json.loads(said(capsys, "command", "heir", "--diff", "base", "--json"))
     assert {"kind": "flag", "name": "--max-num-seqs", "old": "4", "new": None} in rows["differences"]
@@ -220,6 +249,14 @@ def test_what_stands_in_the_file_of_config_counts(folder: Path, capsys: pytest.C
     assert said(capsys, "command", "words", "--diff", "file") == (
         "words -> file\n  flag      --max-model-len  4096 -> 8192\n"
     )
+
+
+def test_a_card_by_its_uuid_pushes_no_column_away(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uuid = "GPU-1a2b3c4d-0000-1111-2222-333344445555"
+    (folder / "a.toml").write_text(f'gpus = ["{uuid}", "1"]\n')
+    assert " GPU-1a2b3c4d…,1 " in said(capsys, "list")
+    (row,) = json.loads(said(capsys, "list", "--json"))
+    assert row["gpus"] == [uuid, "1"]
 
 
 def test_list_without_profiles_says_how_to_begin(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from check_box import GIB, card, facts, listener, server
+from check_box import GIB, card, facts, listener, offloading, server
 
 from kvtop.cli.profile.check import main, text
 from kvtop.errors import UsageError
@@ -76,6 +76,17 @@ def test_nothing_to_say() -> None:
 def test_what_is_not_known_is_a_dash() -> None:
     box = facts("m", cards=None, shm_free_bytes=None, memory_available_bytes=None)
     assert " memory   tier –   /dev/shm –   host free –   GPU free –   all in GiB" in list(text(judged(box)))
+
+
+@pytest.mark.parametrize(("tier", "shown"), [(1.25, "1.2"), (0.25, "0.25"), (0.125, "0.125"), (1 / GIB, "1 byte")])
+def test_a_small_tier_is_told_to_the_last_digit(tier: float, shown: str) -> None:
+    (line,) = [line for line in text(judged(facts(offloading(tier)))) if line.startswith(" memory")]
+    assert line.startswith(f" memory   tier {shown}   /dev/shm 63.0")
+
+
+def test_a_byte_has_no_share_of_a_gpu() -> None:
+    lines = list(text(judged(facts(f"{offloading(1 / GIB)} -tp 2"))))
+    assert " size     --kv-transfer-config: 1 byte in all, about 0 tokens" in lines
 
 
 def test_a_number_is_not_parted_from_its_unit() -> None:
@@ -171,7 +182,8 @@ def test_a_model_in_a_mount(write: Write, tmp_path: Path) -> None:
             f'options = ["-v", "{tmp_path}:/models"]\n',
         )
         seen = gather(folder.find(name))
-        assert (seen.paths, seen.version) == ({f"/models/{name}": name == "there"}, (0, 30))
+        assert (seen.paths[f"/models/{name}"], seen.version) == (name == "there", (0, 30))
+        assert seen.paths.get(str(tmp_path), name == "there")
         assert seen.container == Container(64 << 20)
 
 

@@ -53,6 +53,12 @@ def test_a_stop_of_nothing(profiles: Path, capsys: pytest.CaptureFixture[str]) -
     assert (code, document["profile"], document["error"]) == (1, "a", "a does not run")
 
 
+def test_a_stop_of_what_is_no_server(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (profiles / "far.toml").write_text("runner = 'attach'\n[attach]\nurl = 'http://127.0.0.1:8123'\n")
+    assert answered(capsys, "stop", "1")[1]["error"] == "no vLLM server is process 1"
+    assert answered(capsys, "stop", "far")[1]["error"] == "far is only watched: kvtop does not stop it"
+
+
 def test_a_check_with_an_error_has_its_document_alone(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, document, _ = answered(capsys, "check", "a")
     assert (code, document["ok"]) == (1, False) and "error" not in document

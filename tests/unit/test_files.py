@@ -57,6 +57,24 @@ def test_a_line_of_dots_in_a_comment_is_fine() -> None:
     assert files.parse_toml("# " + "." * 1000 + "\nx = 1") == {"x": 1}
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('x = 1\na = "b\nc = 1', 2),
+        ('args = ["--x",\n"y]\n', 2),
+        ("a = 'b\nc = 'd'\n", 1),
+        ("x = 1\na = 'b\n", None),
+        ('a = "b', None),
+        ('a = """b\n', None),
+        ("a = '''b", None),
+    ],
+)
+def test_a_quote_that_is_not_closed(text: str, line: int | None) -> None:
+    with pytest.raises(files.Unusable) as refused:
+        files.parse_toml(text)
+    assert (str(refused.value), refused.value.line) == ("not TOML: a quote that is not closed", line)
+
+
 @pytest.mark.parametrize("table", ["", "[keys]\n", "[[server]]\n", "[poll]\n"])
 def test_a_file_full_of_nonsense_is_told_in_bounded_time_and_length(table: str, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"

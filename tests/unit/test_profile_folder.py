@@ -233,6 +233,30 @@ def test_flags_are_dropped_with_their_values(tmp_path: Path) -> None:
     assert serve.drop == []
 
 
+@pytest.mark.parametrize("name", ["tp", "-tp", "--tensor_parallel_size", "tensor-parallel"])
+def test_a_flag_is_dropped_by_any_of_its_names(name: str, tmp_path: Path) -> None:
+    write(
+        tmp_path, base="[serve]\nargs = ['-tp', '2', '--enable-x']", p=f"extends = 'base'\n[serve]\ndrop = ['{name}']"
+    )
+    entry = folder.find("p", tmp_path)
+    assert (entry.usable().serve.args, entry.idle) == (["--enable-x"], ())
+
+
+def test_what_is_dropped_and_was_never_there(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        base=BASE,
+        mid="extends = 'base'\n[serve]\ndrop = ['max-model-length', 'host', 'port']",
+        p="extends = 'mid'\n[serve]\ndrop = ['port', 'quux', 'kv-transfer-config.kv_role']",
+        alone="[serve]\nargs = ['--seed', '1']\ndrop = ['seed']",
+    )
+    told = ["port", "quux", "kv-transfer-config.kv_role"]
+    below = ["max-model-length", "host"]
+    assert [*folder.find("p", tmp_path).idle] == [*told, *below]
+    assert [*folder.find("mid", tmp_path).idle] == below
+    assert [*folder.find("alone", tmp_path).idle] == ["seed"]
+
+
 def origins(entry: Entry) -> dict[str, tuple[str, int | None, str]]:
     return {key: (o.file.name if o.file else "", o.line, o.how) for key, o in entry.origins.items()}
 

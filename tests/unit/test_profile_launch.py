@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from kvtop.config import read_key_file
 from kvtop.errors import UsageError
 from kvtop.profiles import shell
 from kvtop.profiles.docker_options import published_at
@@ -56,8 +58,9 @@ def test_the_words_of_venv() -> None:
         8001,
     )
     assert shell.line(made) == (
-        f'cd {home}/w && K="$(head -n 1 {home}/k)" T="${{U}}" env -u B {VISIBLE}=0,GPU-1a {READY_TIMEOUT}=91 '
-        f"A='1 2' nice -n 5 {home}/v/bin/vllm serve m --config c.yaml --served-model-name a b --host 0.0.0.0 "
+        f"""cd {home}/w && K="$(grep -om1 '\\S.*\\S' {home}/k)" T="${{U}}" env -u B """
+        f"{VISIBLE}=0,GPU-1a {READY_TIMEOUT}=91 A='1 2' "
+        f"nice -n 5 {home}/v/bin/vllm serve m --config c.yaml --served-model-name a b --host 0.0.0.0 "
         """--port 8001 --x 1 --kv-transfer-config '{"a":{"b":[1,"é"]},"c":true}'"""
     )
 
@@ -94,7 +97,18 @@ def test_the_words_of_docker() -> None:
     assert made.secrets == {"K": Secret("file", "/k"), "T": Secret("env", "T")}
     assert (made.host, made.port) == ("127.0.0.1", 8010)
     line = shell.line(made)
-    assert line.startswith('K="$(head -n 1 /k)" T="${T}" env -u B docker run -d --name kvtop-p --gpus \'"device=0,1"\'')
+    assert line.startswith(
+        """K="$(grep -om1 '\\S.*\\S' /k)" T="${T}" env -u B docker run -d --name kvtop-p --gpus '"device=0,1"'"""
+    )
+
+
+@pytest.mark.parametrize("text", ["key-1", "key-1\n", "\n \n  key 1 \r\nmore\n", "\tk 1\r\n", " \n"])
+def test_a_shell_reads_a_secret_as_kvtop_does(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "a key"
+    file.write_bytes(text.encode())
+    words = shell.line(Launch(("true",), (), secrets={"K": Secret("file", str(file))})).removesuffix(" true")
+    done = subprocess.run(["bash", "-c", f'{words}; printf %s "$K"'], capture_output=True, check=True)
+    assert done.stdout.decode() == read_key_file(str(file))[0]
 
 
 def test_one_card_and_all_cards_of_docker() -> None:

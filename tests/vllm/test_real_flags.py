@@ -118,6 +118,33 @@ def test_command_lines_are_read_as_vllm_reads_them(theirs: Installed) -> None:
     assert 50 < refused < 400
 
 
+VALUES = (
+    "--dtype bf16", "--dtype half", "--dtype HALF", "--runner pooling", "--runner x", "--mamba-cache-mode align",
+    "--moe-backend TRITON", "--moe-backend batched-triton", "--moe-backend nope", "--max-lora-rank 016",
+    "--max-lora-rank 17", "--kv-offloading-backend native", "--kv-offloading-backend cpu", "--max-num-seqs eight",
+    "--max-num-seqs 8", "--max-num-seqs 8k", "--max-num-batched-tokens 8k", "--max-model-len auto",
+    "--max-model-len 8.5K", "--max-model-len 1e5", "--kv-cache-memory-bytes 8Gi", "--kv-cache-memory-bytes 8.5g",
+    "--kv-cache-memory-bytes None", "--gpu-memory-utilization 90%", "--gpu-memory-utilization nan", "--port 8_000",
+    "--port eighty", "--block-size 16.0", "--kv-offloading-size 4G", "--kv-offloading-size 1e1", "--seed -1",
+    "--cpu-offload-gb 4", "--data-parallel-size two", "--api-server-count 1", "--long-prefill-token-threshold x",
+    "--mm-encoder-attn-dtype None", "--tool-call-parser mine", "--attention-backend flashinfer", "-tp x",
+)  # fmt: skip
+
+
+def test_values_are_refused_as_vllm_refuses_them(theirs: Installed) -> None:
+    """Where kvtop says that vLLM refuses a value, it does; it knows all of these but for one in other letters."""
+    lines = [["m", *line.split()] for line in VALUES]
+    theirs_refused = {line for line, found in zip(VALUES, parsed(lines), strict=True) if isinstance(found, str)}
+    ours = {
+        line
+        for line, words in zip(VALUES, lines, strict=True)
+        for one in judged(Facts("x", Profile(), Flags.read(words, known=theirs.known), installed=theirs)).findings
+        if one.rule == "value_refused"
+    }
+    assert ours <= theirs_refused
+    assert theirs_refused - ours == {"--dtype HALF"}
+
+
 def _same(ours: Flags, name: str, found: Any, default: Any, words: list[str]) -> None:
     told = (name, found, words)
     if ours.find(name) is None:

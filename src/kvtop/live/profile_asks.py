@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvtop.errors import UsageError
@@ -58,18 +55,11 @@ def logged(row: Standing) -> Record | None:
     to. None: there is none that may be read."""
     if row.state != "foreign" or row.pid is None:
         return row.record
+    from kvtop.profiles.running.adopt import output_of
     from kvtop.profiles.running.record import Record
 
-    try:
-        end = Path(f"/proc/{row.pid}/fd/1")
-        out = end.readlink()
-        here, there = out.stat(), end.stat()
-    except OSError:
-        return None
-    same = (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
-    if not same or not stat.S_ISREG(here.st_mode) or not os.access(out, os.R_OK):
-        return None
-    return Record(name=row.name, state="running", log=str(out))
+    out = output_of(row.pid)
+    return None if out is None else Record(name=row.name, state="running", log=str(out))
 
 
 def family(row: Standing) -> frozenset[int]:

@@ -111,9 +111,15 @@ def gib(b: float | None, places: int = 1) -> str:
     b = max(0.0, b)
     if 0 < b < 0.9995 * 2**30:
         if b < 2**10:
-            return f"{b:.0f} bytes"
+            return "1 byte" if round(b) == 1 else f"{b:.0f} bytes"
         return f"{b / 2**20:.0f} MiB" if b >= 2**20 else f"{b / 2**10:.0f} KiB"
     return f"{b / 2**30:.{places}f} GiB"
+
+
+def bare_gib(b: float, places: int = 1) -> str:
+    """GiB beside a unit that stands elsewhere: 64.0; below one 0.25, 0.125."""
+    size = max(0.0, b) / 2**30
+    return f"{size:.3f}".rstrip("0").rstrip(".") if 0 < size < 0.9995 else f"{size:.{places}f}"
 
 
 def traffic(b: float | None) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from kvtop.profiles.launch import asked, environment, folder_of, secrets_of, serve_words
+from kvtop.profiles.launch import asked, environment, folder_of, secrets_of, serve_words, venv_command, whole_path
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.secret import masked_at, masked_value, masked_words
 from kvtop.profiles.text import as_data
@@ -96,10 +96,23 @@ def _keys(profile: Profile, masked: bool) -> dict[str, str]:
     rest = {key: value for key, value in as_data(profile).items() if key not in _BY_FLAG}
     if profile.runner == "docker" and profile.gpus:
         rest["gpus"] = profile.gpus
-    rest = {"runner": profile.runner, **rest}
+    if profile.runner == "venv":
+        rest["venv"] = _venv(profile)
+    rest = {"runner": profile.runner, **{key: value for key, value in rest.items() if value != {}}}
     if masked:
         rest = {key: masked_value(key, value) for key, value in rest.items()}
     return {at.lstrip("."): text for at, text in _flat(rest, "")}
+
+
+def _venv(profile: Profile) -> dict[str, Any]:
+    """[venv] as it is run: paths whole, and nothing that would be so without it."""
+    command, plain = venv_command(profile), Profile()
+    own = {
+        "command": [] if command == venv_command(plain) else command,
+        "wrap": [whole_path(word) for word in profile.venv.wrap],
+        "cwd": "" if folder_of(profile) == folder_of(plain) else folder_of(profile) or "",
+    }
+    return {key: value for key, value in own.items() if value}
 
 
 def _between(

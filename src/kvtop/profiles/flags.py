@@ -344,9 +344,7 @@ class _Reader:
         values = inline if inline is not None else self._take(1)
         name = plain_name(flag)
         problem: Problem = "ambiguous" if means else "unknown"
-        self.given.append(
-            Given(name, item.typed, values, from_file=item.from_file, problem=problem, may_mean=means[:8])
-        )
+        self.given.append(Given(name, item.typed, values, from_file=item.from_file, problem=problem, may_mean=means))
 
     def _known_flag(self, item: _Item, spec: Spec, inline: tuple[str, ...] | None) -> None:
         most = {"switch": 0, "one": 1, "json": 1, "maybe": 1}.get(spec.kind)

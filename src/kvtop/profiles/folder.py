@@ -16,7 +16,7 @@ import msgspec
 from kvtop import errors, files, paths
 from kvtop.errors import UsageError, keyless, printable
 from kvtop.profiles import valid
-from kvtop.profiles.merge import Origins, merged, spelled, spelled_path
+from kvtop.profiles.merge import Origins, idle, merged, spelled, spelled_path
 from kvtop.profiles.profile import Profile
 from kvtop.toml_text import line_of, lines_of, lines_of_texts, nearest
 
@@ -65,6 +65,8 @@ class Entry:
     is a default."""
     bases: tuple[str, ...] = ()
     """What it extends, the nearest first."""
+    idle: tuple[str, ...] = ()
+    """What it, or what it extends, wants to drop and finds nowhere."""
 
     def usable(self) -> Profile:
         """The profile. Raises UsageError with the problem where there is none."""
@@ -121,6 +123,15 @@ def _missing(name: str, where: Path) -> NoReturn:
     raise UsageError(what, f"there are {shown}" if names else f"there are none yet in {where}: kvtop profile import")
 
 
+class _Whole(NamedTuple):
+    """A file with what it extends."""
+
+    values: dict[str, Any]
+    origins: Origins[Origin]
+    bases: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
+
+
 class _Unusable(Exception):
     def __init__(self, problem: Problem, root: Problem | None = None) -> None:
         super().__init__(str(problem))
@@ -145,8 +156,8 @@ class _Reader:
             if not valid.NAME.fullmatch(file.stem):
                 what = f"'{printable(file.stem, 60)}' is no name of a profile"
                 self._refuse(file, None, what, "", "letters, digits, - _ and ., at most 100")
-            raw, origins, bases = self._resolved(file, ())
-            profile = msgspec.convert(raw, Profile)
+            whole = self._resolved(file, ())
+            profile = msgspec.convert(whole.values, Profile)
         except _Unusable as error:
             return Entry(file.stem, file, None, error.problem)
         except FileNotFoundError:  # a link to nowhere, or taken away meanwhile
@@ -154,10 +165,10 @@ class _Reader:
         except (msgspec.ValidationError, RecursionError, OverflowError):
             problem = Problem("profile", "cannot be read", _DOCS, file)
             return Entry(file.stem, file, None, problem)
-        return Entry(file.stem, file, profile, None, origins, bases)
+        return Entry(file.stem, file, profile, None, whole.origins, whole.bases, whole.idle)
 
-    def _resolved(self, file: Path, below: tuple[Path, ...]) -> tuple[dict[str, Any], Origins[Origin], tuple[str, ...]]:
-        """(values, origins, bases) of a file with what it extends; `below` are those that extend it."""
+    def _resolved(self, file: Path, below: tuple[Path, ...]) -> _Whole:
+        """A file with what it extends; `below` are those that extend it."""
         text, raw = self._one(file)
         how = f"extends {file.stem}" if below else "file"
         lines = lines_of(text)
@@ -179,7 +190,7 @@ class _Reader:
                 origins[f"serve.args[{number}]"] = whole._replace(line=row)
         base = raw.pop("extends", "")
         if not base:
-            return (*merged({}, raw, {}, origins), ())
+            return _Whole(*merged({}, raw, {}, origins), idle=tuple(idle({}, raw)))
         line = nearest(lines, _EXTENDS)
         chain_ = (*below, file)
         if not valid.NAME.fullmatch(base):
@@ -194,7 +205,7 @@ class _Reader:
                 file, line, f"extends more than {MAX_BASES} profiles, one through the other", "extends", "less"
             )
         try:
-            values, from_base, bases = self._resolved(base_file, chain_)
+            under = self._resolved(base_file, chain_)
         except FileNotFoundError:
             what = f"extends {base}: there is no {base}.toml beside it"
             self._refuse(file, line, what, "extends", "the name of another profile")
@@ -204,7 +215,8 @@ class _Reader:
             what = f"extends {base}: {error.root.short}"
             problem = Problem("profile", what, _DOCS, file, line, key="extends", expected=error.problem.expected)
             raise _Unusable(problem, error.root) from None
-        return (*merged(values, raw, from_base, origins), (base, *bases))
+        found = dict.fromkeys((*idle(under.values, raw), *under.idle))
+        return _Whole(*merged(under.values, raw, under.origins, origins), (base, *under.bases), tuple(found))
 
     def _one(self, file: Path) -> _Read:
         known = self._read.get(file)

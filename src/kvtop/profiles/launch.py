@@ -32,7 +32,7 @@ class Secret:
 
     kind: Literal["file", "env"]
     where: str
-    """Path of the file whose first line it is, or the variable of kvtop's own environment."""
+    """Path of the file whose first line that is not blank it is, or the variable of kvtop's own environment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from kvtop.profiles.spelling import groups, plain, without
@@ -59,6 +60,14 @@ def merged(
         values["serve"] = {name: value for name, value in values["serve"].items() if name != "drop"}
         origins.pop("serve.drop", None)
     return values, origins
+
+
+def idle(base: dict[str, Any], own: dict[str, Any]) -> Iterator[str]:
+    """What `own` wants to drop and `base` has not. Both are `spelled`."""
+    serve = base.get("serve", {})
+    there = {group.name for group in groups(serve.get("args", ())) if group.name} | set(serve.get("json", {}))
+    there |= {flag for key, flag in _FIELDS.items() if key in serve}
+    yield from (name for name in own.get("serve", {}).get("drop", ()) if name not in there)
 
 
 def _over(

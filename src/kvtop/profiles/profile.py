@@ -62,8 +62,8 @@ class Env(_Part, frozen=True):
     set: dict[str, str] = {}
     unset: list[str] = []
     from_file: dict[str, str] = {}
-    """Variable -> a file whose first line is its value, by its whole path or from ~/. For secrets: read at the start,
-    never shown."""
+    """Variable -> a file whose first line that is not blank is its value, by its whole path or from ~/. For secrets:
+    read at the start, never shown."""
     from_env: dict[str, str] = {}
     """Variable -> the variable of kvtop's own environment that holds its value. For secrets: never shown."""
 

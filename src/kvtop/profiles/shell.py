@@ -7,6 +7,9 @@ import shlex
 from kvtop.profiles.launch import Launch, Secret
 from kvtop.profiles.secret import masked_value, masked_words
 
+_FIRST = r"grep -om1 '\S.*\S'"
+"""As `config.read_key_file` reads a key: the first line that is not blank, without what is blank around it."""
+
 
 def line(launch: Launch) -> str:
     """What could be typed to do the same; empty for attach. Secrets that someone typed are masked."""
@@ -37,4 +40,4 @@ def _escaped(char: str) -> str:
 def _read(secret: Secret) -> str:
     if secret.kind == "env":
         return f'"${{{secret.where}}}"'
-    return f'"$(head -n 1 {quoted(secret.where)})"'
+    return f'"$({_FIRST} {quoted(secret.where)})"'

@@ -40,10 +40,14 @@ def is_flag(word: str) -> bool:
 
 
 def plain(name: str) -> str:
-    """A flag's name without dashes in front, in its one spelling: max_model_len -> max-model-len."""
+    """A flag's name without dashes in front, in its one spelling: max_model_len -> max-model-len. Where none stand in
+    front it may be a short one too: tp -> tensor-parallel-size."""
     first, dot, rest = name.lstrip("-").partition(".")
-    dashes = "-" if name.startswith("-") and not name.startswith("--") else "--"
-    return _whole(dashes + first.replace("_", "-")) + dot + rest
+    first = first.replace("_", "-")
+    whole = _whole(("-" if name.startswith("-") and not name.startswith("--") else "--") + first)
+    if whole == first and not name.startswith("-") and f"--{first}" not in vllm_0_32():
+        whole = _whole(f"-{first}") if f"-{first}" in vllm_0_32() else whole
+    return whole + dot + rest
 
 
 @lru_cache(4096)

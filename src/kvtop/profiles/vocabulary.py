@@ -19,6 +19,8 @@ Kind = Literal["switch", "one", "maybe", "many", "any", "json"]
 KINDS: tuple[Kind, ...] = ("switch", "one", "maybe", "many", "any", "json")
 
 _PIECE = re.compile(r"(--?[A-Za-z][\w.-]*)(?: (.*))?$", re.DOTALL)
+_CHOICES = re.compile(r"\{([^{}\s]+)\}")
+"""The whole of what stands behind a flag with choices; `{a,b} or name registered in …` has others."""
 _LEAST_FLAGS = 50
 """A help text with fewer flags is none: an error, or another program's."""
 
@@ -32,19 +34,25 @@ class Spec:
     kind: Kind
     on: bool = True
     """False for `--no-…`."""
+    choices: tuple[str, ...] = ()
+    """The words that it takes; empty: any, or they are not known."""
+
+
+Row = tuple[Kind, tuple[str, ...], tuple[str, ...]]
+"""(kind, spellings, choices) of one flag."""
 
 
 class Vocabulary:
     """The flags of one vLLM."""
 
-    def __init__(self, rows: Iterable[tuple[Kind, tuple[str, ...]]]) -> None:
+    def __init__(self, rows: Iterable[Row]) -> None:
         self._specs: dict[str, Spec] = {}
-        for kind, spellings in rows:
+        for kind, spellings, choices in rows:
             long = [one for one in spellings if one.startswith("--")] or list(spellings)
             name = long[0].lstrip("-")
             for one in spellings:
                 # The second of two long spellings where it is the first with no- in front.
-                self._specs[one] = Spec(name, kind, on=one != f"--no-{name}")
+                self._specs[one] = Spec(name, kind, on=one != f"--no-{name}", choices=choices)
         self._places = {one: place for place, one in enumerate(self._specs)}
         self._sorted = sorted(self._specs)
 
@@ -56,21 +64,26 @@ class Vocabulary:
 
     @classmethod
     def from_rows(cls, text: str) -> Vocabulary:
-        """From what `rows` wrote: a line a flag, its kind and its spellings. Lines that are none are left out."""
-        rows: list[tuple[Kind, tuple[str, ...]]] = []
+        """From what `rows` wrote: a line a flag, its kind, its spellings and {its,choices}. Lines that are none are
+        left out."""
+        rows: list[Row] = []
         for line in text.splitlines():
-            kind, *spellings = line.split() or [""]
+            kind, *words = line.split() or [""]
             known = next((one for one in KINDS if one == kind), None)
-            if known is not None and spellings:
-                rows.append((known, tuple(spellings)))
+            choices = _choices(words.pop()) if words and words[-1].startswith("{") else ()
+            if known is not None and words:
+                rows.append((known, tuple(words), choices))
         return cls(rows)
 
     def rows(self) -> str:
         """All of it as text, for a file."""
-        by_name: dict[tuple[str, str], list[str]] = {}
+        by_name: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
         for spelling, spec in self._specs.items():
-            by_name.setdefault((spec.kind, spec.name), []).append(spelling)
-        return "".join(f"{kind} {' '.join(spellings)}\n" for (kind, _), spellings in by_name.items())
+            by_name.setdefault((spec.kind, spec.name, spec.choices), []).append(spelling)
+        return "".join(
+            f"{' '.join([kind, *spellings, *(['{' + ','.join(choices) + '}'] if choices else [])])}\n"
+            for (kind, _, choices), spellings in by_name.items()
+        )
 
     def __len__(self) -> int:
         return len(self._specs)
@@ -103,7 +116,7 @@ def vllm_0_32() -> Vocabulary:
     return Vocabulary.from_rows(resources.files("kvtop.profiles").joinpath("vllm_0_32.txt").read_text("utf-8"))
 
 
-def _help_rows(text: str) -> Iterable[tuple[Kind, tuple[str, ...]]]:
+def _help_rows(text: str) -> Iterable[Row]:
     """A flag's head stands two columns in and begins with a dash; its description stands further in, or behind two
     spaces."""
     head, words = "", ""
@@ -116,14 +129,20 @@ def _help_rows(text: str) -> Iterable[tuple[Kind, tuple[str, ...]]]:
         head, _, words = line[2:].partition("  ")
 
 
-def _row(head: str, words: str) -> tuple[Kind, tuple[str, ...]] | None:
+def _row(head: str, words: str) -> Row | None:
     pieces = [_PIECE.match(piece) for piece in re.split(r", (?=--?[A-Za-z])", head.strip())]
     spellings = tuple(piece[1] for piece in pieces if piece)
     if not spellings:
         return None
     # Python 3.13 names the value behind the last spelling alone.
     behind = next((piece[2] for piece in reversed(pieces) if piece and piece[2]), "")
-    return _kind(behind, words), spellings
+    return _kind(behind, words), spellings, _choices(behind)
+
+
+def _choices(behind: str) -> tuple[str, ...]:
+    """`{a,b}` -> a, b."""
+    found = _CHOICES.fullmatch(behind)
+    return tuple(found[1].split(",")) if found else ()
 
 
 def _kind(behind: str, words: str) -> Kind:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from kvtop import interrupt
 from kvtop.cli.args import Parser
 from kvtop.cli.profile.checking import MARKS, asking
-from kvtop.model.words import gib
+from kvtop.model.words import bare_gib, gib
 from kvtop.profiles import folder
 from kvtop.profiles.check import Report, report
 from kvtop.profiles.check.obstacles import FREED
@@ -123,11 +123,11 @@ def _memory(found: Memory) -> Iterator[str]:
 def _gib(size: int | None, places: int = 1) -> str:
     if size is not None and 0 < size < GIB // 20:
         return gib(size)
-    return _NONE if size is None else f"{max(0, size) / GIB:.{places}f}"
+    return _NONE if size is None else bare_gib(size, places)
 
 
 def size_words(size: Size) -> str:
     """--kv-offloading-size: 64.0 GiB in all, 32.0 GiB a GPU, about 640,000 tokens."""
     tokens = "" if size.tokens is None else f", about {size.tokens:,} tokens"
-    each = f", {gib(size.per_gpu_bytes)} a GPU" if size.per_gpu_bytes != size.total_bytes else ""
+    each = f", {gib(size.per_gpu_bytes)} a GPU" if 0 < size.per_gpu_bytes != size.total_bytes else ""
     return f"{size.flag}: {gib(size.total_bytes)} in all{each}{tokens}"

@@ -16,6 +16,8 @@ from kvtop.profiles.launch import Launch, launch
 from kvtop.profiles.secret import holds_secret, is_secret, masked_value, masked_words, shown
 
 _WIDTH = 100_000
+_COLUMN = 60
+"""Cells of the names of what differs, at most."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -72,10 +74,14 @@ def _tell_differences(old: Entry, new: Entry, found: list[Difference], as_json: 
         print(f"{old.name} and {new.name} run the same")
         return
     print(f"{old.name} -> {new.name}")
-    wide = min(max(len(printable(one.name)) for one in found), 60)
-    for one in found:
+    names = [printable(one.name) for one in found]
+    wide = max((len(name) for name in names if len(name) <= _COLUMN), default=0)
+    for one, name in zip(found, names, strict=True):
         was, now = (_value(value) for value in (one.old, one.new))
-        print(f"  {one.kind:<8}  {printable(one.name):<{wide}}  {was} -> {now}")
+        if len(name) > wide:  # its values under it
+            print(f"  {one.kind:<8}  {name}")
+            name = ""
+        print(f"  {one.kind if name else '':<8}  {name:<{wide}}  {was} -> {now}")
 
 
 def _value(value: str | None) -> str:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from kvtop.profiles.running.attached import Answering
 
 _WIDTH = 40
+_CARD = 12
+"""GPU-1a2b3c4d."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -109,7 +111,7 @@ def _tell(rows: Sequence[dict[str, Any]], said: Mapping[str, Answering]) -> None
                 row["runner"] or "–",
                 printable(model, _WIDTH),
                 str(row["port"] or "–"),
-                printable(",".join(row["gpus"] or ["–"]), _WIDTH),
+                printable(",".join(_card(one) for one in row["gpus"] or ["–"]), _WIDTH),
                 gib(tier),
                 word_of(state),
                 printable(told, 400),
@@ -119,6 +121,11 @@ def _tell(rows: Sequence[dict[str, Any]], said: Mapping[str, Answering]) -> None
     show(lines, left=8)
     for line in below:
         print(line)
+
+
+def _card(name: str) -> str:
+    """An index; of a UUID its beginning, which CUDA takes too."""
+    return name if len(name) <= _CARD else f"{name[:_CARD]}…"
 
 
 def _moved_below(lines: list[tuple[str, ...]], w: int | None) -> list[str]:

@@ -10,14 +10,16 @@ from pathlib import Path
 
 from kvtop.cli import stdio
 from kvtop.cli.args import Parser
-from kvtop.cli.profile.chosen import name_of, several
+from kvtop.cli.profile.chosen import foreign, name_of, several
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.interrupt import CODE
+from kvtop.model.starting import LIVE
 from kvtop.model.words import exact
 from kvtop.profiles import folder
-from kvtop.profiles.running import client, look, tools
+from kvtop.profiles.running import adopt, client, look, tools
 from kvtop.profiles.running import logs as files
 from kvtop.profiles.running.look import Seen
+from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.text import MAX_LINE, Lines, less_polls
 from kvtop.profiles.secret import shown
@@ -45,11 +47,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("-n", type=int, default=50, metavar="N", help="so many lines (default 50)")
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
     parser.add_argument("--grep", default="", metavar="TEXT", help="only lines with TEXT, whatever its case")
-    parser.add_argument("--all", action="store_true", help="also lines that only tell of polls: GET /metrics, /health")
+    parser.add_argument(
+        "--all", action="store_true", help="also lines that only tell of polls: GET /metrics, /v1/models and such"
+    )
     args = parser.parse_args(argv)
     if not 0 <= args.n <= _MOST:
         raise UsageError(f"-n is 0 to {_MOST}")
     seen = _which(args.profile)
+    if args.profile is None:
+        stdio.tell(f"kvtop: the log of {printable(seen.name, 80)}")
     want = _Want(args.n, args.grep.casefold(), args.all or bool(args.grep))
     try:
         code = _from_tool(seen, want, args.follow)
@@ -60,14 +66,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _which(named: str | None) -> Seen:
     if named is not None:
-        seen = look.look(name_of(named))
-        if seen.record is None:
-            entry = folder.find(named)
-            name = printable(entry.name, 80)
-            if entry.profile is not None and entry.profile.runner == "attach":
-                raise KvtopError(f"{name} is only watched: its log is where it was started", "kvtop shows its figures")
-            raise KvtopError(f"{name} was never started by kvtop", f"kvtop profile start {name}")
-        return seen
+        return _named(named)
     running = client.running()
     if len(running) == 1:
         return running[0]
@@ -77,6 +76,28 @@ def _which(named: str | None) -> Seen:
     if not past:
         raise KvtopError("no profile was ever started", "kvtop profile start PROFILE")
     return max(past, key=lambda seen: seen.record.started_at if seen.record else 0.0)
+
+
+def _named(named: str) -> Seen:
+    """By its last start; of a server that kvtop did not start by the file that its output goes to."""
+    seen = look.look(name_of(named))
+    name = printable(seen.name, 80)
+    other = next((one for one in foreign() if seen.name in one.profiles), None) if seen.state not in LIVE else None
+    if other is not None:
+        out = adopt.output_of(other.who.pid)
+        if out is None:
+            what = f"kvtop did not start {name} ({other.words}): its output goes to no file that you may read"
+            raise KvtopError(what, "its log is where it was started: a terminal, or journalctl of its unit")
+        return Seen(seen.name, "running", Record(name=seen.name, state="running", log=str(out)))
+    if seen.record is not None:
+        return seen
+    profile = folder.find(named).profile
+    if profile is not None and profile.runner == "attach":
+        raise KvtopError(f"{name} is only watched: its log is where it was started", "kvtop shows its figures")
+    if profile is not None and profile.runner == "systemd" and profile.systemd.unit:  # started at boot, or by hand
+        unit, user = profile.systemd.unit, profile.systemd.user
+        return Seen(seen.name, "stopped", Record(name=seen.name, runner="systemd", unit=unit, user_unit=user))
+    raise KvtopError(f"{name} was never started by kvtop", f"kvtop profile start {name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +138,12 @@ def _from_tool(seen: Seen, want: _Want, follow: bool) -> int | None:
             said = tools.log(words)
         except tools.Failed as error:
             raise KvtopError(str(error)) from None
-        _show_last(want, [*lines.feed(said + b"\n")])
+        found = [*lines.feed(said + b"\n")]
+        _show_last(want, found)
+        if not found:
+            stdio.tell(
+                f"kvtop: {printable(' '.join(words[:2]), 80)} has nothing of {printable(seen.name, 80)}{_why(seen)}"
+            )
         return 0
     tail = files.CommandTail(words)
     try:
@@ -168,8 +194,7 @@ def _from_file(seen: Seen, want: _Want, follow: bool) -> int:
         ) from None
     if not follow:
         if size <= seen.record.log_offset and seen.state == "failed":
-            why = f": {shown(seen.record.why, 400)}" if seen.record.why else ""
-            stdio.tell(f"kvtop: the last start of {printable(seen.name, 80)} failed, and wrote nothing{why}")
+            stdio.tell(f"kvtop: the last start of {printable(seen.name, 80)} failed, and wrote nothing{_why(seen)}")
         return 0
     tail, lines = files.FileTail(path, size), Lines()
     while True:
@@ -178,10 +203,15 @@ def _from_file(seen: Seen, want: _Want, follow: bool) -> int:
         time.sleep(_POLL_S)
 
 
+def _why(seen: Seen) -> str:
+    """Of a start that failed."""
+    return f": {shown(seen.record.why, 400)}" if seen.record is not None and seen.record.why else ""
+
+
 def _say_left_out(polls: int) -> None:
     if polls:
         many = "1 answered poll" if polls == 1 else f"{exact(polls)} answered polls"
-        stdio.tell(f"kvtop: {many} left out (GET /metrics, /health); --all shows them")
+        stdio.tell(f"kvtop: {many} left out (GET /metrics, /v1/models and such); --all shows them")
 
 
 def _show(lines: Iterable[str]) -> None:

@@ -98,9 +98,15 @@ def which(named: str | None) -> Seen | Foreign:
     found += [one for one in client.running() if str(one.pid) == named]
     if found:
         return found[0]
+    shown = printable(named, 80)
     if seen.record is None and not named.isdecimal():
-        folder.find(named)  # says that there is no such profile, where there is none
-    raise KvtopError(f"{printable(named, 80)} does not run", "kvtop profile list shows what runs")
+        profile = folder.find(named).profile  # says that there is no such profile, where there is none
+        if profile is not None and profile.runner == "attach":
+            raise KvtopError(f"{shown} is only watched: kvtop does not stop it", "stop it where it runs")
+    what = (
+        f"no vLLM server is process {shown}" if seen.record is None and named.isdecimal() else f"{shown} does not run"
+    )
+    raise KvtopError(what, "kvtop profile list shows what runs")
 
 
 def _only() -> Seen | Foreign:

@@ -44,6 +44,8 @@ class Entry(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def idle(self) -> tuple[str, ...]: ...
     def usable(self) -> Profile: ...
 
 
@@ -77,6 +79,7 @@ def gather(
             masked_words(run.serve), yaml=_yaml(run, profile), known=here.known if here is not None else None
         ),
         launch=run,
+        idle=entry.idle,
         own=own,
         env=_env(profile, missing, own),
         absent=needs.absent(profile, run),
@@ -272,11 +275,19 @@ def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
     for (_, path), (_, real) in zip(local_paths(facts), local_paths(plain), strict=False):
         place = containers.outside(facts.options, real) if facts.contained else real
         if place is not None:
-            try:
-                found[path] = Path(run.cwd or ".", whole_path(place)).exists()
-            except (OSError, ValueError):
-                found[path] = False
+            whole = Path(run.cwd or ".", whole_path(place))
+            found[path] = _is_there(whole)
+            above = None if found[path] else next(filter(_is_there, whole.parents), None)
+            if above is not None:
+                found.setdefault(str(above), True)
     return found
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _last(facts: Facts) -> LastStart | None:

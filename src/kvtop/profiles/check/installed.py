@@ -29,6 +29,8 @@ HELP_TIMEOUT_S = 120.0
 ASK_AGAIN_S = 600.0
 """After a help that failed."""
 _MOST_BYTES = 2_000_000
+_FORM = 2
+"""Of the rows that are kept: others are asked for anew."""
 _VERSION = re.compile(r"^vllm(?:_cpu)?-(\d{1,3}\.\d{1,4}[\w.]*)")
 
 
@@ -65,7 +67,7 @@ def installed(
         return None
     version, packages = _version(Path(program))
     try:
-        key = f"{' '.join([program, *words[1:]])} {Path(program).stat().st_mtime_ns} {packages}"
+        key = f"{_FORM} {' '.join([program, *words[1:]])} {Path(program).stat().st_mtime_ns} {packages}"
         file = _cache() / f"{hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest()[:24]}.json"
     except (OSError, UsageError):
         return Installed(program, version, None)

@@ -15,6 +15,7 @@ from kvtop.readings import OffloadFile
 
 NO_LINE = "the command line: [serve] of this profile is empty"
 """What `Lacks` says where the runner's own file holds it."""
+NO_HELP = "the help of the vLLM that is to run"
 NO_ENV = "the environment: it stands in a file of its own, and not in [env]"
 Level = Literal["error", "warning", "note"]
 Version = tuple[int, int]
@@ -181,6 +182,8 @@ class Facts:
     profile: Profile
     flags: Flags
     launch: Launch | None = None
+    idle: tuple[str, ...] = ()
+    """What serve.drop names and no base has."""
     env: Mapping[str, str] = field(default_factory=dict)
     """The environment that vLLM will have, as far as it is known; values of secrets are ***."""
     installed: Installed | None = None
@@ -194,8 +197,8 @@ class Facts:
     own: OwnFile | None = None
     """Of compose and systemd; None: nobody looked."""
     paths: Mapping[str, bool] = field(default_factory=dict)
-    """Files and folders that the command line names -> whether they are there. What vLLM sees on another file system
-    is left out."""
+    """Files and folders that the command line names -> whether they are there, and of one that is not the deepest
+    folder above it that is. What vLLM sees on another file system is left out."""
     absent: tuple[Absent, ...] = ()
     """What the start needs and this machine lacks."""
     plugins: Mapping[str, bool] = field(default_factory=dict)

@@ -208,15 +208,23 @@ def memory_bytes(facts: Facts) -> int | None:
 
 
 def room_bytes(facts: Facts) -> int | None:
-    """The largest tier that can be proposed on this machine, beside vLLM itself; None: not known."""
+    """The largest tier that can be proposed on this machine: what vLLM itself leaves, on a small one a quarter. None:
+    not known."""
     free = memory_bytes(facts)
-    return None if free is None else max(0, int(free * SPARE) - OWN_BYTES)
+    return None if free is None else max(int(free * SPARE) - OWN_BYTES, free // 4)
 
 
 def example_gib(facts: Facts, wanted: int) -> int | None:
-    """A tier to propose, in GiB: the wanted one, or what there is room for; None: there is none."""
+    """A tier of each engine to propose, in GiB: the wanted one, or what there is room for; None: there is none."""
     room = room_bytes(facts)
-    return (wanted if room is None else min(wanted, room // GIB)) or None
+    return (wanted if room is None else min(wanted, room // facts.flags.engines() // GIB)) or None
+
+
+def meant_gib(facts: Facts, meant: int) -> int | None:
+    """A tier to propose where a size tells what was meant: that one, if the machine has so much memory at all."""
+    free = memory_bytes(facts)
+    fits = free is None or meant * GIB * facts.flags.engines() <= free * SPARE
+    return meant if fits else example_gib(facts, meant)
 
 
 @dataclass(frozen=True, slots=True)

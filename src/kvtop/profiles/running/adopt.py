@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from kvtop.errors import KvtopError
 from kvtop.profiles.launch import Launch
@@ -51,6 +54,18 @@ def foreign(launches: Mapping[str, Launch]) -> list[Foreign]:
         if who is not None:
             found.append(Foreign(process, who, names))
     return found
+
+
+def output_of(pid: int) -> Path | None:
+    """The file that its output goes to; None: there is none that may be read."""
+    try:
+        end = Path(f"/proc/{pid}/fd/1")
+        out = end.readlink()
+        here, there = out.stat(), end.stat()
+    except OSError:
+        return None
+    same = (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+    return out if same and stat.S_ISREG(here.st_mode) and os.access(out, os.R_OK) else None
 
 
 def family_of(one: Foreign) -> list[Who]:

@@ -94,5 +94,5 @@ def _value(name: str, secret: Secret, base: Mapping[str, str]) -> str:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "no text, or no name of a file"
         raise Failed(f"{name} is to come from {secret.where}: {why}") from None
     if not found:
-        raise Failed(f"{name} is to come from {secret.where}, whose first line is empty")
+        raise Failed(f"{name} is to come from {secret.where}, which is empty")
     return found

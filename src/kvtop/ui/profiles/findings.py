@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvtop.live.profiles import Checked
-from kvtop.model.words import NBSP
+from kvtop.model.words import NBSP, bare_gib
 from kvtop.profiles.check.report import Finding, Memory
 from kvtop.profiles.standing import Standing
 from kvtop.ui.draw import Line, cells, pick, safe, width, wrap
@@ -13,8 +13,6 @@ from kvtop.ui.numbers import DASH
 from kvtop.ui.profiles import words
 from kvtop.ui.profiles.layout import WIDE
 from kvtop.ui.widgets.panel import rule
-
-GIB = 1 << 30
 
 
 def rows(row: Standing | None, checked: Checked | None, w: int, h: int, more_key: str) -> list[Line]:
@@ -116,6 +114,4 @@ def memory_row(found: Memory, w: int) -> Line:
 
 
 def _gib(size: int | None, places: int = 1) -> str:
-    if size is not None and 0 < size < GIB:
-        places = 2  # a tier of 256 MiB is 0.25
-    return DASH if size is None else f"{max(0, size) / GIB:.{places}f}"
+    return DASH if size is None else bare_gib(size, places)

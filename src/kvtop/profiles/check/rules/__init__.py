@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvtop.profiles.check.rules import command, memory, modules, needed, occupied, offload, scheduling, service
+from kvtop.profiles.check.rules import command, memory, modules, needed, occupied, offload, scheduling, service, values
 from kvtop.profiles.check.seen import Facts, Saying
 
 Rule = Callable[[Facts], Saying]
@@ -16,10 +16,12 @@ RULES: tuple[Rule, ...] = (
     needed.not_in_its_file,
     modules.plugin_missing,
     command.unknown_flag,
+    values.value_refused,
     command.removed_flag,
     command.json_flag_invalid,
     command.config_equals_form,
     command.yaml_false_dropped,
+    command.drop_without_effect,
     offload.two_offload_interfaces,
     offload.units_suspicious,
     memory.shm_too_small,

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from kvtop.errors import keyless
-from kvtop.profiles.check.seen import Facts, Lacks, Saying, Says
+from kvtop.profiles.check.seen import NO_HELP, Facts, Installed, Lacks, Saying, Says
 from kvtop.profiles.flags import Given
 from kvtop.profiles.vocabulary import Vocabulary, vllm_0_32
 
@@ -33,6 +33,8 @@ REMOVED: dict[str, tuple[Gone, ...]] = {
 REMOVED_CONNECTORS = {"P2pNcclConnector": ((0, 24), "NixlConnector")}
 """By the releases of vLLM up to 0.33."""
 
+_MOST_NAMES = 8
+"""Of those that a cut flag may mean, or that drop nothing."""
 _GLUED = re.compile(r"--[A-Za-z][\w.-]*\s+\S")
 _STRAY = "take it out, or quote what it is part of"
 _VARIABLE = re.compile(r"\$(\{\w+[^}]*\}|[A-Za-z_]\w*)")
@@ -47,31 +49,52 @@ def unknown_flag(facts: Facts) -> Saying:
         yield Says("error", flag, f"{flag} and its value are one word: vLLM refuses it", f'"{flag}", "VALUE"')
     stray = next((word for word in facts.flags.stray if word not in glued), None)
     if facts.installed is None or facts.installed.known is None:
-        yield Lacks("the help of the vLLM that is to run")
+        yield Lacks(NO_HELP)
         if stray is not None and not any(one.problem for one in facts.flags.given):
             yield Says("warning", "", f"'{keyless(stray, 40)}' belongs to no flag", _STRAY)
         return
-    which = f"vLLM {facts.installed.version}" if facts.installed.version else "the installed vLLM"
     for one in facts.flags.given:
         if one.problem and not (one.problem == "unknown" and one.name in REMOVED):
-            yield _refused(one, which, facts.installed.known)
+            yield _refused(one, which(facts.installed), facts.installed.known)
     if stray is not None:
         yield Says("error", "", f"'{keyless(stray, 40)}' belongs to no flag: vLLM refuses it", _STRAY)
 
 
-def _refused(one: Given, which: str, known: Vocabulary) -> Says:
+def which(installed: Installed) -> str:
+    """vLLM 0.32.0, the installed vLLM."""
+    return f"vLLM {installed.version}" if installed.version else "the installed vLLM"
+
+
+def _refused(one: Given, vllm: str, known: Vocabulary) -> Says:
     flag = keyless(one.typed, 60)
     if one.problem == "ambiguous":
-        names = ", ".join(one.may_mean[:3])
-        return Says("error", flag, f"{flag} may mean {names}: vLLM refuses it", f"write {one.may_mean[0]} out")
+        names = ", ".join(one.may_mean[:_MOST_NAMES]) + (", …" if len(one.may_mean) > _MOST_NAMES else "")
+        fix = f"write out the one that is meant, such as {min(one.may_mean, key=len)}"
+        return Says("error", flag, f"{flag} may mean {names}: vLLM refuses it", fix)
     if one.problem == "no_value":
         return Says("error", flag, f"nothing stands behind {flag}", f"{flag} VALUE")
     if one.problem == "extra_value":
         return Says("error", flag, f"{flag} is a switch and takes no value", f"{flag} alone, or --no-{one.name}")
-    dashes = "--" if one.typed.startswith("--") else "-"
-    name = f"{dashes}{one.name.partition('.')[0]}"
-    near = difflib.get_close_matches(name, known.long_names(), n=1, cutoff=0.6)
-    return Says("error", flag, f"{which} has no flag {flag}", near[0] if near else "take it out")
+    return Says("error", flag, f"{vllm} has no flag {flag}", _instead(one.name.partition(".")[0], known))
+
+
+def _instead(name: str, known: Vocabulary) -> str:
+    """What may be meant by a flag that there is not, without dashes: never one that does the opposite."""
+    if (short := known.spec(f"-{name}")) is not None:
+        return f"-{name}, or --{short.name}"
+    thing, off = _parted(name)
+    flags = {_parted(one[2:]): one for one in reversed(known.long_names())}
+    if (thing, off) in flags or (thing, not off) in flags:
+        return flags.get((thing, off), "take it out")
+    near = difflib.get_close_matches(thing, [other for other, turned in flags if turned == off], n=1, cutoff=0.6)
+    return flags[near[0], off] if near else "take it out"
+
+
+def _parted(name: str) -> tuple[str, bool]:
+    """disable-log-stats: (log-stats, True); enable-log-requests: (log-requests, False)."""
+    bare = name.removeprefix("no-")
+    thing = bare.removeprefix("disable-")
+    return thing.removeprefix("enable-"), (bare != name) != (thing != bare)
 
 
 def removed_flag(facts: Facts) -> Saying:
@@ -187,3 +210,13 @@ def yaml_false_dropped(facts: Facts) -> Saying:
     for key in facts.flags.dropped:
         name = keyless(key, 60)
         yield Says("warning", f"--{name}", f"'{name}: false' in the file is left out", f"no-{name}: true")
+
+
+def drop_without_effect(facts: Facts) -> Saying:
+    """A name in serve.drop that the profile that is extended does not have: what was meant to go is still there."""
+    there = sorted({one.name if one.on else f"no-{one.name}" for one in facts.flags.given})
+    for dropped in facts.idle[:_MOST_NAMES]:
+        name = keyless(dropped, 60)
+        near = difflib.get_close_matches(dropped, there, n=1, cutoff=0.6)
+        says = f"drop '{name}' takes nothing away: what is extended has no such flag"
+        yield Says("warning", "serve.drop", says, f'"{near[0]}"' if near else f"take '{name}' out of it")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtop.errors import keyless
 from kvtop.model.words import gib
 from kvtop.profiles.check import sizes
+from kvtop.profiles.check.rules.values import is_number
 from kvtop.profiles.check.seen import NO_ENV, Facts, Lacks, Saying, Says
 from kvtop.profiles.check.sizes import GIB, MIB, OFFLOADING, TRANSFER
 
@@ -36,25 +38,18 @@ def two_offload_interfaces(facts: Facts) -> Saying:
 def units_suspicious(facts: Facts) -> Saying:
     """GiB, bytes, a GPU's or all: each size flag has its own unit."""
     size = facts.flags.number(OFFLOADING)
-    if size is not None and size > _MOST_GIB:
-        meant = max(1, round(size / GIB)) if size >= GIB else max(1, round(size / 1024))
-        wanted = sizes.example_gib(facts, meant)
-        fix = f"{OFFLOADING} {wanted}" if wanted else "take it out"
-        yield Says("error", OFFLOADING, f"{size:,.0f} are GiB here, for all GPUs together", fix)
-    elif size is not None and size <= 0:
-        wanted = sizes.example_gib(facts, 32)
-        fix = f"{OFFLOADING} {wanted}, or take it out" if wanted else "take it out"
-        yield Says("error", OFFLOADING, f"{size:g} GiB is no tier", fix)
-    elif size is not None and size * GIB < _LEAST_TIER:
-        wanted = sizes.example_gib(facts, 32)
-        says = f"{facts.flags.value(OFFLOADING)} are GiB here: {gib(size * GIB)} for all GPUs together"
-        yield Says("warning", OFFLOADING, says, f"{OFFLOADING} {wanted}" if wanted else "take it out")
+    if size is not None and is_number(facts.flags.value(OFFLOADING) or "", "any"):
+        yield from _gibs(facts, size)
     for name, extra in sizes.connectors(facts) if size is None else ():
         yield from _bytes(facts, name, extra)
     kv = facts.flags.number("kv-cache-memory-bytes")
     if kv is not None and 0 < kv < _LEAST_TIER:
         most = min((card.total_bytes or 0 for card in sizes.cards(facts) or ()), default=0) or None
-        yield _too_few("--kv-cache-memory-bytes", kv, "bytes of each GPU", "--kv-cache-memory-bytes ", most)
+        meant = _meant(kv)
+        wanted = meant if most is None or meant * GIB <= most else min(8, most // GIB)
+        fix = f"--kv-cache-memory-bytes {wanted * GIB} for {wanted} GiB" if wanted else "take it out"
+        says = f"{keyless(facts.flags.value('kv-cache-memory-bytes') or '', 40)} are bytes of each GPU: {gib(kv)}"
+        yield Says("warning", "--kv-cache-memory-bytes", says, fix)
     total = max((card.total_bytes or 0 for card in sizes.cards(facts) or ()), default=0)
     if kv is not None and total and kv > total:
         says = f"{gib(kv)} of each GPU, which has {gib(total)}"
@@ -62,8 +57,25 @@ def units_suspicious(facts: Facts) -> Saying:
     for flag in ("cpu-offload-gb", "swap-space"):
         given = facts.flags.number(flag)
         if given:
-            says = f"--{flag} moves {'weights' if flag == 'cpu-offload-gb' else 'nothing of the prefix cache'}, not KV"
-            yield Says("note", f"--{flag}", says, f"{OFFLOADING} GIB makes a tier for the KV cache")
+            does = "moves weights, not KV" if flag == "cpu-offload-gb" else "keeps nothing of the prefix cache"
+            yield Says("note", f"--{flag}", f"--{flag} {does}", f"{OFFLOADING} GIB makes a tier for the KV cache")
+
+
+def _gibs(facts: Facts, size: float) -> Saying:
+    """Of --kv-offloading-size."""
+    typed = keyless(facts.flags.value(OFFLOADING) or "", 40)
+    if size > _MOST_GIB:
+        wanted = sizes.meant_gib(facts, max(1, round(size / GIB)) if size >= GIB else max(1, round(size / 1024)))
+        fix = f"{OFFLOADING} {wanted}" if wanted else "take it out"
+        yield Says("error", OFFLOADING, f"{typed} are GiB here, for all GPUs together", fix)
+    elif size <= 0:
+        wanted = sizes.example_gib(facts, 32)
+        fix = f"{OFFLOADING} {wanted}, or take it out" if wanted else "take it out"
+        yield Says("error", OFFLOADING, f"{typed} GiB is no tier", fix)
+    elif size * GIB < _LEAST_TIER:
+        wanted = sizes.example_gib(facts, 32)
+        says = f"{typed} are GiB here: {gib(size * GIB)} for all GPUs together"
+        yield Says("warning", OFFLOADING, says, f"{OFFLOADING} {wanted}" if wanted else "take it out")
 
 
 def _bytes(facts: Facts, name: str, extra: dict[str, Any]) -> Saying:
@@ -78,20 +90,18 @@ def _bytes(facts: Facts, name: str, extra: dict[str, Any]) -> Saying:
     elif not value > 0:
         yield Says("error", TRANSFER, "cpu_bytes_to_use is not more than 0", size)
     elif value < _LEAST_TIER:
-        yield _too_few(TRANSFER, value, "bytes, for all GPUs together", "cpu_bytes_to_use ", sizes.room_bytes(facts))
+        wanted = sizes.meant_gib(facts, _meant(value))
+        fix = f"cpu_bytes_to_use {wanted * GIB} for {wanted} GiB" if wanted else "take the connector out"
+        yield Says("warning", TRANSFER, f"{value} are bytes, for all GPUs together: {gib(value)}", fix)
     elif value > _MOST_GIB * GIB:
         many = f"{value / GIB:,.0f} GiB" if value < _NO_SIZE else "more than any machine has"
         says = f"cpu_bytes_to_use is bytes: this is {many}"
         yield Says("error", TRANSFER, says, "write bytes: GiB times 1073741824")
 
 
-def _too_few(flag: str, value: float, unit: str, before: str, most: int | None) -> Says:
-    """`most`: bytes that there is room for; None: not known."""
-    says = f"{value:g} are {unit}: {gib(value)}"
-    meant = int(value) if 1 <= value <= _MOST_GIB else 8
-    if most is not None and meant * GIB > most:
-        meant = min(8, most // GIB)
-    return Says("warning", flag, says, f"{before}{meant * GIB} for {meant} GiB" if meant else "take it out")
+def _meant(value: float) -> int:
+    """The GiB that are meant by so few bytes."""
+    return int(value) if 1 <= value <= _MOST_GIB else 8
 
 
 def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
@@ -102,8 +112,10 @@ def tier_smaller_than_gpu_cache(facts: Facts) -> Saying:
         return
     held = sizes.tokens(facts, found.each_bytes)
     pool = facts.last.kv_cache_tokens if facts.last is not None else None
-    if held is None or pool is None:
+    if pool is None:
         yield Lacks("the KV cache size of this profile's last start")
+    elif held is None:
+        yield Lacks("what a token takes in the KV cache: the last start of this profile did not tell its size in bytes")
     elif held < pool:
         need = int(2 * found.bytes * pool / max(held, 1)) + GIB - 1
         says = f"the tier holds about {held:,} tokens, the GPU itself {pool:,}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from kvtop.errors import keyless
 from kvtop.profiles.check import containers
 from kvtop.profiles.check.edits import file_of, lost, mentions, there
-from kvtop.profiles.check.seen import NO_ENV, NO_LINE, Facts, Lacks, Saying, Says
+from kvtop.profiles.check.seen import NO_ENV, NO_HELP, NO_LINE, Facts, Lacks, Saying, Says
 
 _LOOPBACK = ("localhost", "::1")
 _EVERYWHERE = ("0.0.0.0", "::")
@@ -111,7 +112,7 @@ def polls_fill_log(facts: Facts) -> Saying:
     if not facts.line_known:
         yield Lacks(NO_LINE)
     elif known is None:
-        yield Lacks("the help of the vLLM that is to run")
+        yield Lacks(NO_HELP)
     elif (
         f"--{_QUIET}" in known
         and flags.value(_QUIET) is None
@@ -137,6 +138,8 @@ def model_path_missing(facts: Facts) -> Saying:
         shown = keyless(path, 120)
         if path.startswith("~"):
             yield Says("error", flag, f"no shell reads {shown}: ~ stays as it stands", "write the whole path")
+        elif path.startswith(".") and facts.profile.runner == "venv" and not facts.profile.venv.cwd:
+            continue  # relative_path tells that
         elif path not in facts.paths:
             yield Lacks(f"the file system on which {shown} is")
         elif not facts.paths[path]:
@@ -144,15 +147,21 @@ def model_path_missing(facts: Facts) -> Saying:
             where = (
                 f"{keyless(place, 120)} is not there ({shown} in the container)" if place else f"{shown} is not there"
             )
-            yield Says("error", flag, where, _found(facts, keyless(place or path, 120)))
+            yield Says("error", flag, where, _found(facts, place or path))
 
 
 def _found(facts: Facts, place: str) -> str:
-    look = f"ls {place.rpartition('/')[0] or '/'}"
+    look = f"ls {keyless(_above(facts, place), 120)}"
     if not facts.contained:
         return look
     where = there(facts, "another mount") if file_of(facts) else "another mount: -v in [docker] options"
     return f"{look}; or {where}"
+
+
+def _above(facts: Facts, place: str) -> str:
+    """The deepest folder above it that is there."""
+    whole = PurePosixPath((facts.launch.cwd if facts.launch is not None else None) or ".", place)
+    return next((str(one) for one in whole.parents if facts.paths.get(str(one))), str(whole.parent))
 
 
 def local_paths(facts: Facts) -> list[tuple[str, str]]:
