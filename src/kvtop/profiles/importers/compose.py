@@ -29,6 +29,7 @@ def read(draft: Draft, text: str, file: Path | None, service: str = "") -> None:
         raise Refused("no services in it", "name a compose file")
     reader = _Reader(draft, file)
     draft.raw["runner"] = "compose"
+    draft.enter_container()
     services = {str(name): one for name, one in whole["services"].items() if isinstance(one, dict)}
     name = _chosen(services, service, reader)
     one = reader.filled(services[name])
@@ -46,6 +47,7 @@ def read(draft: Draft, text: str, file: Path | None, service: str = "") -> None:
     reader.environment(one)
     _options(draft, one)
     _inside(draft, one)
+    docker.cards_seen(draft)
     _start(draft, one)
     for variable in reader.missing:
         draft.note(f"${{{variable}}} has no value here: docker compose takes it from its environment, else nothing")

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, short_enough
+from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, named_cards, short_enough
 from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import matters
 from kvtop.profiles.importers.words import shell_text
-from kvtop.profiles.launch import ALL, Secret
+from kvtop.profiles.launch import ALL, VISIBLE, Secret
 from kvtop.profiles.secret import holds_secret
 from kvtop.sources.processes import program_of, role
 
@@ -37,6 +37,7 @@ def run(draft: Draft, words: Sequence[str]) -> None:
         if at > 1 and words[1:at] != ["container"]:
             draft.note(f"`{command_text(words[1:at], 60)}` of docker itself: left out")
     draft.refuse_unknown(words[: at + 1])
+    draft.enter_container()
     rest = _options(draft, list(words[at + 1 :]))
     if not rest:
         raise Refused("docker run names no image", "give the words of docker run, all of them")
@@ -44,6 +45,8 @@ def run(draft: Draft, words: Sequence[str]) -> None:
     draft.refuse_unknown([image])
     draft.put("docker", "image", str(image))
     inside(draft, draft.table("docker").get("entrypoint", []), behind)
+    if draft.keeps_own:
+        cards_seen(draft)
 
 
 def _options(draft: Draft, words: list[str]) -> list[str]:
@@ -120,6 +123,23 @@ def gpus(draft: Draft, value: str) -> None:
         draft.add("docker", "options", ["--gpus", value])
 
 
+def cards_seen(draft: Draft) -> None:
+    """Of a container that is started from a file of its own: of the cards that it is given, which it counts anew,
+    CUDA_VISIBLE_DEVICES chooses some."""
+    env = draft.raw.get("env", {}).get("set", {})
+    given = draft.raw.get("gpus") or named_cards(env.get("NVIDIA_VISIBLE_DEVICES", ""))
+    chosen = named_cards(env.get(VISIBLE, ""))
+    if given and given != ALL and chosen:
+        seen = sorted(given, key=int) if all(map(str.isdecimal, given)) else given
+        chosen = [seen[int(one)] if one.isdecimal() else one for one in chosen if not _is_beyond(one, seen)]
+    if cards := chosen or given:
+        draft.raw["gpus"] = cards
+
+
+def _is_beyond(card: str, given: Sequence[str]) -> bool:
+    return card.isdecimal() and int(card) >= len(given)
+
+
 def inside(draft: Draft, entrypoint: Sequence[str], behind: Sequence[str]) -> None:
     """What runs in the container: its entrypoint, and the words behind the image."""
     words = [*entrypoint, *behind]
@@ -145,13 +165,14 @@ def _shell(draft: Draft, words: Sequence[str], text: str, has_entrypoint: bool) 
     """A shell is given one text. What of it is known is told; it is run as it stands."""
     from kvtop.profiles.importers import script
 
-    inner = Draft(draft.runner)
+    inner = draft.inside()
     try:
         script.read(inner, text)
     except Refused as error:
         draft.note(f"what its shell runs is not known to kvtop: {error.what}")
-        inner = Draft(draft.runner)
-    simple = inner.served and not inner.notes and not set(inner.raw) - {"runner", "serve", "env", "venv", "gpus"}
+        inner = draft.inside()
+    told_whole = inner.served and not inner.notes and not inner.holds_secret()
+    simple = told_whole and not set(inner.raw) - {"runner", "serve", "env", "venv"}
     if draft.keeps_own or simple:
         start = inner.raw.get("venv", {}).get("command", ["vllm", "serve"])
         if draft.keeps_own:
@@ -170,6 +191,7 @@ def _shell(draft: Draft, words: Sequence[str], text: str, has_entrypoint: bool) 
 def inspect(draft: Draft, text: str) -> None:
     """What `docker inspect NAME` printed."""
     draft.raw["runner"] = "docker"
+    draft.enter_container()
     box = _container(text)
     config, host = table(box.get("Config")), table(box.get("HostConfig"))
     draft.put("docker", "name", str(box.get("Name") or "").lstrip("/"))

@@ -59,7 +59,8 @@ class _Script:
     def __init__(self, draft: Draft, file: Path | None) -> None:
         self._draft = draft
         self._folder = file.parent if file else None
-        self._scope = Scope(self._folder)
+        self._scope = Scope(self._folder, draft)
+        self._given = frozenset(self._scope.values)
         self._all_exported = False
         self._bin: Path | None = None
         """Of the environment that the script activates."""
@@ -132,7 +133,7 @@ class _Script:
         self._scope.values[name] = value
         if isinstance(value, Word):
             self._draft.hide(name, value)
-        if export:
+        if export or name in self._given:  # what came exported stays so
             self._scope.exported[name] = True
 
     def _path(self, value: str) -> None:
