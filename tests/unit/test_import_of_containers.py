@@ -136,3 +136,36 @@ def test_what_an_image_may_set_is_not_said_to_be_unset(text: str, why: str) -> N
 def test_the_environment_of_a_unit_is_not_that_of_its_container() -> None:
     made = of_unit("Environment=M=m\nExecStart=/usr/bin/docker run vllm/x bash -c 'vllm serve $M'")
     assert "what its shell runs is not known to kvtop: line 1: what is in $M is known only when it runs" in made.notes
+
+
+def test_a_service_without_vllm_is_told() -> None:
+    made = of_compose("    command: [python, /work/prepare.py]\n")
+    assert "it runs no vLLM that kvtop knows: `python /work/prepare.py`" in made.notes
+    assert "[serve] is empty: write it by hand where check is to know what runs" in made.notes
+    assert made.profile.serve.args == [] and made.profile.serve.model == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "known"), [("bash start.sh", False), ("/x/run.py --model m", False), ("m --x", True), ("--model m", True)]
+)
+def test_a_container_that_runs_something_else_is_run_as_it_is(words: str, known: bool) -> None:
+    made = of_words("docker", "run", "img", *words.split())
+    assert launch("p", made.profile).argv[-3:] == ("img", *words.split())[-3:]
+    assert bool(made.notes) != known
+
+
+def test_what_compose_refuses_to_run_without_is_not_taken_for_nothing() -> None:
+    made = of_compose("    command: --model ${MODEL:?set it} --len 5 ${MORE}\n    hostname: ${HOST_X?needed}\n")
+    assert made.profile.serve.args == []
+    assert "[serve] is empty: what its command runs is known only with MODEL" in made.notes
+    for name in ("MODEL", "HOST_X"):
+        what = "has no value here, and docker compose refuses to run without: [compose] variables"
+        assert f"${{{name}}} {what}" in made.notes
+    assert "${MORE} has no value here: docker compose takes it from its environment, else nothing" in made.notes
+
+
+@pytest.mark.parametrize(("said", "told"), [("always", "always"), ("'no'", ""), ("on-failure:3", "on-failure:3")])
+def test_a_restart_by_docker_is_told(said: str, told: str) -> None:
+    made = of_compose(f"    command: m\n    restart: {said}\n")
+    what = f"restart: {told}: docker starts it again after a crash or a boot without kvtop"
+    assert (what in made.notes) == bool(told) and len(made.notes) == bool(told)

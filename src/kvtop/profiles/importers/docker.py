@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, named_cards, short_enough
@@ -22,6 +23,7 @@ _ALONE = re.compile(
 """Options of `docker run` without a value behind them."""
 _OURS = {"--detach", "--rm", "--interactive", "--tty", "--quiet", "--sig-proxy", "--replace"}
 """Options that kvtop sets itself, or does without."""
+_PROGRAM = re.compile(r"(?:pypy|python)[\d.]*|(?:ba|da|z)?sh|uv|torchrun|.+\.(?:py|sh)")
 _DEVICES = re.compile(r'"?(?:device=)([\w,/-]+)"?')
 
 
@@ -149,6 +151,12 @@ def inside(draft: Draft, entrypoint: Sequence[str], behind: Sequence[str]) -> No
         _shell(draft, words, text, bool(entrypoint))
         return
     at = next((i for i in range(len(words)) if role(words[i:]) == "api"), None)
+    if at is None and (_is_program(entrypoint[:1]) or _is_program(behind[:1])):
+        draft.note(f"it runs no vLLM that kvtop knows: `{command_text(words, 100)}`")
+        draft.refuse_unknown(words)
+        draft.put("docker", "entrypoint", [str(word) for word in entrypoint])
+        draft.put("docker", "command", [str(word) for word in behind])
+        return
     if at is None:
         draft.put("docker", "entrypoint", [str(word) for word in entrypoint])
         draft.serve(behind)
@@ -159,6 +167,11 @@ def inside(draft: Draft, entrypoint: Sequence[str], behind: Sequence[str]) -> No
     draft.refuse_unknown(start)
     draft.put("docker", "entrypoint" if entrypoint else "command", [str(word) for word in start])
     draft.serve(rest)
+
+
+def _is_program(first: Sequence[str]) -> bool:
+    """Whether that word is a program, and not a model or a flag for the vLLM of the image."""
+    return any(bool(_PROGRAM.fullmatch(Path(word).name)) for word in first)
 
 
 def _shell(draft: Draft, words: Sequence[str], text: str, has_entrypoint: bool) -> None:

@@ -247,7 +247,7 @@ class _Script:
             if not operator.endswith("&"):
                 where = "".join(self._scope.words(target))
                 draft.note(f"its output went to {command_text(where, 100)}: kvtop keeps a log of its own ([log] file)")
-        self._in_background = one.end == "&" or words[0] == "exec"
+        self._in_background = one.end == "&" or words[0] == "exec" or _returns_at_once(words)
         if one.end == "|":
             behind = self._next()
             if behind is None or not behind.words or behind.words[0].bare != "tee":
@@ -292,6 +292,12 @@ class _Script:
             draft.raw.setdefault("sidecar", []).append({"name": name, "command": [str(self._found(w)) for w in words]})
             draft.note(f"{shown} runs beside vLLM, as a sidecar")
             return
+        if draft.raw.get("sidecar") and not self._begun:
+            names = command_text(", ".join(one["name"] for one in draft.raw["sidecar"]), 60)
+            draft.note(
+                f"{shown} came behind the start of {names}: kvtop runs it before that; ready_url in [[sidecar]] waits "
+                "for one"
+            )
         said = self._said(one, words, values, may_fail)
         draft.table("start").setdefault("after_stop" if self._begun else "before", []).append(said)
 
@@ -307,6 +313,14 @@ class _Script:
             where = " ".join(shlex.quote(word) for word in self._scope.words(target))
             text.append(f"{operator}{where}" if operator.endswith("&") else f"{operator} {where}")
         return " ".join([*text, *(["|| true"] if may_fail else [])])
+
+
+def _returns_at_once(words: Sequence[str]) -> bool:
+    """Whether the server goes on to run when this command ends: a container in the background."""
+    at = next((at for at, word in enumerate(words) if Path(word).name in CONTAINERS), None)
+    if at is None:
+        return False
+    return any(re.fullmatch(r"--detach(?:=true)?|-[itPq]*d[ditPq]*", word) for word in words[at:])
 
 
 def _is_server(words: Sequence[str]) -> bool:
