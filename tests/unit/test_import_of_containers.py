@@ -113,6 +113,19 @@ def test_a_shell_finds_what_stands_in_front_of_it() -> None:
     assert (profile.serve.model, profile.docker.command) == ("m", ["vllm", "serve"])
 
 
+@pytest.mark.parametrize(
+    ("text", "run"),
+    [
+        ("exec numactl -N 0 /opt/v/bin/vllm serve m", ["numactl", "-N", "0", "/opt/v/bin/vllm", "serve", "m"]),
+        ("cd /x && vllm serve m", ["bash", "-c", "cd /x && vllm serve m"]),
+        ("mkdir /x; vllm serve m", ["bash", "-c", "mkdir /x; vllm serve m"]),
+    ],
+)
+def test_a_container_s_shell_runs_the_same(text: str, run: list[str]) -> None:
+    profile = of_words("docker", "run", "img", "bash", "-c", text).profile
+    assert list(launch("p", profile).argv[-len(run) :]) == run
+
+
 @pytest.mark.parametrize("words", ["-e TOKEN=madeup-madeup img bash -c", "--x y img bash -c"])
 def test_a_secret_in_a_container_s_shell_stays_where_it_is(words: str) -> None:
     made = of_words("docker", "run", *words.split(), "vllm serve m --x=a$TOKEN")

@@ -230,7 +230,8 @@ def test_the_folder_of_the_script_and_its_environment(tmp_path: Path) -> None:
     assert profile.venv.cwd == str(tmp_path)
     assert profile.venv.command[0] == f"{tmp_path}/venv/bin/python"
     assert profile.serve.args == ["--model", f"{tmp_path}/m"]
-    assert profile.env.set == {"A": "1", "KIND_X": "two words"}
+    assert profile.env.set == {"A": "1", "KIND_X": "two words", "VIRTUAL_ENV": f"{tmp_path}/venv"}
+    assert profile.venv.wrap == ["env", "-S", f"PATH={tmp_path}/venv/bin:${{PATH}}"]
     assert made.notes == ("the script hands its own arguments on ($@): none were taken",)
 
 

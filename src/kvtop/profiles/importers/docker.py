@@ -185,7 +185,7 @@ def _shell(draft: Draft, words: Sequence[str], text: str, has_entrypoint: bool) 
         draft.note(f"what its shell runs is not known to kvtop: {error.what}")
         inner = draft.inside()
     told_whole = inner.served and not inner.notes and not inner.holds_secret()
-    simple = told_whole and not set(inner.raw) - {"runner", "serve", "env", "venv"}
+    simple = told_whole and not set(inner.raw) - {"serve", "env", "venv"} and "cwd" not in inner.raw.get("venv", {})
     if draft.keeps_own or simple:
         start = inner.raw.get("venv", {}).get("command", ["vllm", "serve"])
         if draft.keeps_own:

@@ -160,7 +160,7 @@ class Draft:
 
     def inside(self) -> Draft:
         """An empty one for the text of a shell, which has the environment that is known so far."""
-        inner = Draft(self.runner)
+        inner = Draft(self.runner if self.keeps_own else "venv")
         inner.in_container = self.in_container
         for name, value in self._values.items():
             inner.hide(name, value)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, Word, too_long, unknown
+from kvtop.profiles.importers.search_path import OUTER
 from kvtop.profiles.importers.shell import Part, Raw
 from kvtop.profiles.launch import Secret
 
@@ -38,6 +39,8 @@ class Scope:
         self._draft = draft
         self._folder = folder
         """Where the script is, where that is known."""
+        self.of_path = False
+        """It is a value of PATH that is read: what that was before may stand in it."""
         self.arguments = False
         """It hands its own arguments on."""
 
@@ -160,6 +163,10 @@ class Scope:
             return value[0] if value else Word("")
         if value is None and name == "HOME" and name not in self.exported and self._draft.has_home:
             return Word(str(Path.home()))
+        if name == "PATH" and self.of_path and name not in self.exported and value is None:
+            return Word(OUTER)
+        if name == "PATH" and not self.of_path and value is not None and OUTER in value:
+            return None
         if value is None and name in ("PWD", "0") and self._folder is not None:
             return Word(str(self._folder))
         return value

@@ -67,7 +67,7 @@ def _in_front(draft: Draft, words: list[str]) -> list[str]:
         word = words[0]
         if assignment(draft, word):
             words = words[1:]
-        elif Path(word).name == "env":
+        elif Path(word).name == "env" and words[1:2] != ["-S"]:
             words = env(draft, words[1:])
         elif (name := Path(word).name) in _DROPPED:
             rest = _behind_options(words[1:], _VALUED.get(name, ""))
@@ -133,7 +133,7 @@ def _server(draft: Draft, words: list[str]) -> None:
     wrap: list[str] = []
     rest = words
     while rest and role(rest) != "api":
-        if Path(rest[0]).name == "env":
+        if Path(rest[0]).name == "env" and rest[1:2] != ["-S"]:  # that one is a wrap like any other
             rest = env(draft, rest[1:])
         else:
             wrap.append(rest[0])
