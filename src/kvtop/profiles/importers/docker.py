@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, named_cards, short_enough
+from kvtop.profiles import cards
+from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, short_enough
 from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import matters
 from kvtop.profiles.importers.words import shell_text
@@ -126,20 +127,11 @@ def gpus(draft: Draft, value: str) -> None:
 
 
 def cards_seen(draft: Draft) -> None:
-    """Of a container that is started from a file of its own: of the cards that it is given, which it counts anew,
-    CUDA_VISIBLE_DEVICES chooses some."""
+    """Of a container that is started from a file of its own: what the profile says of cards is told, and not done."""
     env = draft.raw.get("env", {}).get("set", {})
-    given = draft.raw.get("gpus") or named_cards(env.get("NVIDIA_VISIBLE_DEVICES", ""))
-    chosen = named_cards(env.get(VISIBLE, ""))
-    if given and given != ALL and chosen:
-        seen = sorted(given, key=int) if all(map(str.isdecimal, given)) else given
-        chosen = [seen[int(one)] if one.isdecimal() else one for one in chosen if not _is_beyond(one, seen)]
-    if cards := chosen or given:
-        draft.raw["gpus"] = cards
-
-
-def _is_beyond(card: str, given: Sequence[str]) -> bool:
-    return card.isdecimal() and int(card) >= len(given)
+    given = draft.raw.get("gpus") or cards.named(env.get("NVIDIA_VISIBLE_DEVICES", ""))
+    if found := cards.seen(given, env.get(VISIBLE, "")) or given:
+        draft.raw["gpus"] = found
 
 
 def inside(draft: Draft, entrypoint: Sequence[str], behind: Sequence[str]) -> None:

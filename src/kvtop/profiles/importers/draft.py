@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 
 from kvtop.errors import UsageError, keyless
+from kvtop.profiles import cards
 from kvtop.profiles.differences import flag_values
 from kvtop.profiles.folder import MAX_VALUES, values_of
 from kvtop.profiles.importers.clean import NEEDED, Secrets
@@ -24,7 +24,6 @@ from kvtop.sources.masking import MASK
 from kvtop.sources.secret_names import names_secret
 
 BY_HAND = "write the profile by hand: docs/profiles.md has an example"
-_CARDS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*")
 _SECRET_FLAGS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
 """Flags whose value vLLM takes from a variable too."""
 MOST_CHARACTERS = 100_000
@@ -102,11 +101,6 @@ class Imported:
 
     profile: Profile
     notes: tuple[str, ...] = ()
-
-
-def named_cards(text: str) -> list[str]:
-    """Cards as a list of indices or UUIDs names them; none for another text."""
-    return text.split(",") if _CARDS.fullmatch(text) else []
 
 
 def _same(one: str, other: str) -> bool:
@@ -210,8 +204,8 @@ class Draft:
         self._forget(name)
         self._values[name] = value
         place = secret_of(value)
-        if place is None and name == VISIBLE and not self.in_container and (cards := named_cards(value)):
-            self.raw["gpus"] = cards
+        if place is None and name == VISIBLE and not self.in_container and (found := cards.named(value)):
+            self.raw["gpus"] = found
         elif place is not None and not self.keeps_own:
             self.table("env").setdefault(f"from_{place.kind}", {})[name] = place.where
         elif place is not None or is_secret(name, value):
