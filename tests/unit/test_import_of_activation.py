@@ -99,3 +99,36 @@ def test_an_environment_that_is_somewhere_is_told() -> None:
     made = read("source venv/bin/activate\nvllm serve m")
     assert made.notes == ("PATH and VIRTUAL_ENV: left out; where that environment is depends on where it is run",)
     assert made.profile.venv.wrap == []
+
+
+def test_a_file_that_is_sourced_is_read_as_bash_reads_it(folder: Path) -> None:
+    file = folder / "env.sh"
+    file.write_text(
+        f'# ours\nset -a\nBASE=\'{folder}\'\nPATH="$BASE/bin:$PATH"\nVIRTUAL_ENV="$BASE/x y"\nset +a\n'
+        "export NOW=$(date)\n"
+    )
+    text = f"source '{file}'\nvllm serve m"
+    made = read(text)
+    run = launch("p", made.profile)
+    assert says(run.argv, run.set) == says(["bash", "-c", text], {})
+    (note,) = made.notes
+    assert note.endswith("/env.sh, line 7: what $(date) prints is known only when it runs: left out")
+
+
+def test_of_a_file_with_logic_its_plain_variables_are_taken(folder: Path) -> None:
+    file = folder / "env.sh"
+    file.write_text("if true; then\n  export A=1\nfi\nexport PATH=/x:$PATH\nB=2\n")
+    made = read(f"source '{file}'\nvllm serve m")
+    assert made.profile.env.set == {"A": "1"} and made.profile.venv.wrap == []
+    (note,) = made.notes
+    assert note.endswith("/env.sh: PATH is left out: a shell computes it")
+
+
+def test_a_file_of_a_container_is_not_looked_for_here(folder: Path) -> None:
+    (folder / "env.sh").write_text("export A=1\n")
+    text = f"source '{folder}/env.sh' && vllm serve m"
+    draft = Draft()
+    command(draft, ["docker", "run", "img", "bash", "-c", text])
+    made = draft.made()
+    assert made.profile.docker.command == ["bash", "-c", text] and made.profile.env.set == {}
+    assert any("which it sources, is in the container" in note for note in made.notes)

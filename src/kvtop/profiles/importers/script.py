@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kvtop.errors import keyless
 from kvtop.files import read_start
 from kvtop.profiles.importers import search_path
 from kvtop.profiles.importers.draft import (
@@ -226,6 +227,8 @@ class _Script:
         if file.name == "activate":
             self._activate(file.parent)
             return
+        if self._draft.in_container:
+            raise Refused(f"{command_text(str(rest[0]), 80)}, which it sources, is in the container", line=one.line)
         try:
             data, _ = read_start(file, _MAX_SOURCED)
             text = data.decode("utf-8")
@@ -233,9 +236,28 @@ class _Script:
             raise Refused(
                 f"{command_text(str(rest[0]), 80)}, which it sources, cannot be read", line=one.line
             ) from None
+        self._sourced(text, command_text(str(rest[0]), 80))
+
+    def _sourced(self, text: str, name: str) -> None:
+        """A file of variables: what else stands in it is not read."""
+        try:
+            whole = list(statements(text))
+            plain = all(not one.words or one.words[0].bare in ("export", "set", "unset") for one in whole)
+        except Refused:
+            whole, plain = [], False
+        for one in whole if plain else ():
+            try:
+                self._one(one)
+            except Refused as error:
+                self._draft.note(f"{name}, {error.what}: left out")
+        if plain:
+            return
         exported = set(_EXPORT.findall(text))
-        for name, value in of_file(text):
-            self._assign(name, False, Word(value), export=self._all_exported or name in exported)
+        for variable, value in of_file(text):
+            if "$" in value or "`" in value:
+                self._draft.note(f"{name}: {keyless(variable, 60)} is left out: a shell computes it")
+            else:
+                self._assign(variable, False, Word(value), export=self._all_exported or variable in exported)
 
     def _starts(self, words: Sequence[Word]) -> bool:
         """Whether it starts vLLM, as it stands or through something else."""
