@@ -194,12 +194,6 @@ def _options(draft: Draft, one: Mapping[str, Any]) -> None:
         draft.raw["gpus"] = list(ALL)
 
 
-def _restart(draft: Draft, one: Mapping[str, Any]) -> None:
-    said = str(one.get("restart") or table(table(one.get("deploy")).get("restart_policy")).get("condition") or "no")
-    if said not in ("no", "none"):
-        draft.note(f"restart: {command_text(said, 40)}: docker starts it again after a crash or a boot without kvtop")
-
-
 def _port(row: object) -> str:
     if isinstance(row, dict):
         address = f"{row['host_ip']}:" if row.get("host_ip") else ""
@@ -230,6 +224,12 @@ def _words(value: object) -> list[str]:
         return shlex.split(str(value))
     except ValueError:
         raise Refused("a quote in its command has no end", "mend the file") from None
+
+
+def _restart(draft: Draft, one: Mapping[str, Any]) -> None:
+    said = str(one.get("restart") or table(table(one.get("deploy")).get("restart_policy")).get("condition") or "no")
+    if said not in ("no", "none"):
+        draft.note(f"restart: {command_text(said, 40)}: docker starts it again after a crash or a boot without kvtop")
 
 
 def _start(draft: Draft, one: Mapping[str, Any]) -> None:
