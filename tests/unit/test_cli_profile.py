@@ -307,6 +307,16 @@ def test_import_writes_a_private_file_and_never_over_another(
     assert said(capsys, "command", "other").endswith("vllm serve x\n")
 
 
+def test_a_container_s_profile_is_called_as_the_container(
+    own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "box.json"
+    file.write_text(json.dumps([{"Name": "/vllm-prod", "Config": {"Image": "vllm/x", "Cmd": ["m"]}}]))
+    assert json.loads(said(capsys, "import", "--json", str(file)))["name"] == "vllm-prod"
+    file.write_text(json.dumps([{"Config": {"Image": "vllm/x", "Cmd": ["m"]}}]))
+    assert json.loads(said(capsys, "import", "--json", str(file)))["name"] == "box"
+
+
 @pytest.mark.parametrize("place", ["/nowhere/x.sh", "/dev"])
 def test_an_import_that_is_refused_prints_a_document(
     own_home: Path, capsys: pytest.CaptureFixture[str], place: str

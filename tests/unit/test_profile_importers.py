@@ -83,6 +83,13 @@ def test_a_unit_s_file_of_variables(tmp_path: Path) -> None:
     assert "EnvironmentFile /nowhere cannot be read: what stands in it is not known here" in made.notes
 
 
+def test_a_unit_that_needs_a_name_is_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        of_unit("[Service]\nExecStart=/v/vllm serve /models/%i\n", "/etc/systemd/system/vllm@.service")
+    assert refused.value.what == "vllm@.service is a template, which systemd starts only with a name behind its @"
+    assert refused.value.fix == "systemctl cat vllm@NAME > vllm@NAME.service, and import that"
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -112,7 +119,7 @@ def test_units_that_cannot_be_read(text: str, what: str) -> None:
 def test_variables_of_a_compose_file(text: str, filled: str) -> None:
     made = Interpolation({"A": "1", "E": ""})
     assert made.filled(text) == filled
-    assert made.missing == (["NO"] if text == "${NO}${NO:?needed}" else [])
+    assert (made.missing, made.required) == ((["NO"], ["NO"]) if text == "${NO}${NO:?needed}" else ([], []))
 
 
 @pytest.mark.parametrize("text", ["$", "a $-", "${", "${1}", "${A", "${A!x}"])

@@ -182,8 +182,20 @@ def test_what_is_done_around_the_server() -> None:
     assert made.notes == (
         "line 1: `trap cleanup EXIT` was left out",
         "line 4: `lmcache server --port 1` runs beside vLLM, as a sidecar",
+        "line 5: `sleep 5` came behind the start of lmcache: kvtop runs it before that; ready_url in [[sidecar]] waits "
+        "for one",
         "its output went to out.log: kvtop keeps a log of its own ([log] file)",
     )
+
+
+def test_what_follows_a_container_in_the_background_runs_beside_it() -> None:
+    made = read("docker run -it -d --name n vllm/x --model m\ndocker logs -f n\nsleep 9\n")
+    assert made.profile.start.after_stop == []
+    assert made.notes[-2:] == (
+        "line 2: `docker logs -f n` was left out: it runs beside vLLM",
+        "line 3: `sleep 9` was left out: it runs beside vLLM",
+    )
+    assert read("docker run --rm vllm/x --model m\nrm x\n").profile.start.after_stop == [["rm", "x"]]
 
 
 def test_only_what_is_exported_reaches_the_server() -> None:
@@ -218,7 +230,8 @@ def test_the_folder_of_the_script_and_its_environment(tmp_path: Path) -> None:
     assert profile.venv.cwd == str(tmp_path)
     assert profile.venv.command[0] == f"{tmp_path}/venv/bin/python"
     assert profile.serve.args == ["--model", f"{tmp_path}/m"]
-    assert profile.env.set == {"A": "1", "KIND_X": "two words"}
+    assert profile.env.set == {"A": "1", "KIND_X": "two words", "VIRTUAL_ENV": f"{tmp_path}/venv"}
+    assert profile.venv.wrap == ["env", "-S", f"PATH={tmp_path}/venv/bin:${{PATH}}"]
     assert made.notes == ("the script hands its own arguments on ($@): none were taken",)
 
 

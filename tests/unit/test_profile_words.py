@@ -70,6 +70,11 @@ def test_short_and_cut_flags_are_the_flag_that_they_mean() -> None:
         ("env -u B A=1 --unset=C vllm serve m", "vllm serve m", {"A": "1"}, ("B", "C")),
         ("exec nohup numactl -N 0 env A=1 vllm serve m", "numactl -N 0 vllm serve m", {"A": "1"}, ()),
         ("sudo /v/bin/vllm serve m", "/v/bin/vllm serve m", {}, ()),
+        ("sudo -E /v/bin/vllm serve m", "/v/bin/vllm serve m", {}, ()),
+        ("/usr/bin/sudo -Hu llm --preserve-env=A -- B=2 vllm serve m", "vllm serve m", {"B": "2"}, ()),
+        ("sudo -ullm -g vllm --user x -n vllm serve m", "vllm serve m", {}, ()),
+        ("exec -a name vllm serve m", "vllm serve m", {}, ()),
+        ("setsid -w time -p -o /t nohup vllm serve m", "vllm serve m", {}, ()),
         ("uv run --with x vllm serve m", "uv run --with x vllm serve m", {}, ()),
         (
             "python3 -m vllm.entrypoints.openai.api_server --model m",
@@ -86,6 +91,18 @@ def test_what_stands_in_front(words: str, argv: str, env: dict[str, str], unset:
     assert run.argv == tuple(argv.split())
     assert {name: value for name, value in run.set.items() if name != READY_TIMEOUT} == env
     assert run.unset == unset
+
+
+def test_who_else_it_ran_as_is_told() -> None:
+    assert imported("sudo", "-u", "llm", "-E", "vllm", "serve", "m").notes == (
+        "sudo -u llm -E: left out; kvtop runs it as you",
+    )
+
+
+@pytest.mark.parametrize(("front", "told"), [("--user --unit=x", True), ("--user --scope", False)])
+def test_a_server_that_systemd_run_hands_away_is_told(front: str, told: bool) -> None:
+    made = imported("systemd-run", *front.split(), "vllm", "serve", "m")
+    assert any("put --scope into [venv] wrap" in note for note in made.notes) == told
 
 
 def test_a_shell_s_text_is_read() -> None:

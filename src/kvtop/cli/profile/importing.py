@@ -86,7 +86,8 @@ def _made(
                 made, form = pick.import_file(paths.from_home(file), form, service)
             except OSError as error:
                 raise _unreadable(file, error) from None
-            return made, f"{_ABOUT[form]}, {file}", _called(Path(file).stem, made)
+            container = made.profile.docker.name if form == "inspect" else ""
+            return made, f"{_ABOUT[form]}, {file}", _called(container or Path(file).stem, made)
         draft = Draft()
         if pid is not None:
             process.read(draft, pid)

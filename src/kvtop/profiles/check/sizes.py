@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvtop.model.words import gib
+from kvtop.profiles.cards import seen
 from kvtop.profiles.check.seen import Card, Facts
 from kvtop.sources.tier_size import tier_bytes
 
@@ -138,6 +139,8 @@ def selectors(facts: Facts) -> list[str] | None:
     if given is None and not facts.profile.gpus:
         given = facts.env.get("CUDA_VISIBLE_DEVICES")
     words = facts.profile.gpus if given is None else given.split(",")
+    if facts.profile.runner == "docker" and facts.flags.value("device-ids") is None:
+        words = seen(facts.profile.gpus, facts.env.get("CUDA_VISIBLE_DEVICES", ""))
     return [word.strip() for word in words if word.strip() not in ("", "all")] or None
 
 

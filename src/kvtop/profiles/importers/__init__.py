@@ -5,5 +5,5 @@ script     a plain shell script (shell: its words)        docker     `docker run
 compose    a service of a compose file (interpolate)      unit       a systemd unit
 process    a running server                               pick       which of them a text is
 kinds      tables and lists in what others wrote          variables  files of variables; which of them matter
-clean      the secrets that are left in a draft
+clean      the secrets that are left in a draft keys       the flags of [serve] that have a key of their own
 """

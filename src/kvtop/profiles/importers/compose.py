@@ -29,6 +29,7 @@ def read(draft: Draft, text: str, file: Path | None, service: str = "") -> None:
         raise Refused("no services in it", "name a compose file")
     reader = _Reader(draft, file)
     draft.raw["runner"] = "compose"
+    draft.enter_container()
     services = {str(name): one for name, one in whole["services"].items() if isinstance(one, dict)}
     name = _chosen(services, service, reader)
     one = reader.filled(services[name])
@@ -45,10 +46,18 @@ def read(draft: Draft, text: str, file: Path | None, service: str = "") -> None:
         draft.note(f"docker compose starts before it: {command_text(', '.join(map(str, needed)), 100)}")
     reader.environment(one)
     _options(draft, one)
-    _inside(draft, one)
+    _restart(draft, one)
+    raw = services[name]
+    if lacks := reader.lacks(raw.get("entrypoint"), raw.get("command")):
+        draft.note(f"[serve] is empty: what its command runs is known only with {', '.join(lacks)}")
+    else:
+        _inside(draft, one)
+    docker.cards_seen(draft)
     _start(draft, one)
     for variable in reader.missing:
         draft.note(f"${{{variable}}} has no value here: docker compose takes it from its environment, else nothing")
+    for variable in reader.required:
+        draft.note(f"${{{variable}}} has no value here, and docker compose refuses to run without: [compose] variables")
 
 
 def _chosen(services: Mapping[str, dict[str, Any]], asked: str, reader: _Reader) -> str:
@@ -81,17 +90,21 @@ class _Reader:
 
     @property
     def missing(self) -> list[str]:
-        return self._variables.missing
+        return [name for name in self._variables.missing if name not in self.required]
+
+    @property
+    def required(self) -> list[str]:
+        return self._variables.required
+
+    def lacks(self, *values: Any) -> list[str]:
+        """The variables that must be set, and are not, before these values of the file are known."""
+        own = Interpolation(self._known)
+        own.whole(list(values))
+        return own.required
 
     def filled(self, value: Any) -> Any:
         """A value of the file with its variables put in."""
-        if isinstance(value, str):
-            return self._variables.filled(value)
-        if isinstance(value, list):
-            return [self.filled(one) for one in value]
-        if isinstance(value, dict):
-            return {key: self.filled(one) for key, one in value.items()}
-        return value
+        return self._variables.whole(value)
 
     def _text(self, name: str) -> str | None:
         if self._folder is None:
@@ -204,6 +217,12 @@ def _words(value: object) -> list[str]:
         return shlex.split(str(value))
     except ValueError:
         raise Refused("a quote in its command has no end", "mend the file") from None
+
+
+def _restart(draft: Draft, one: Mapping[str, Any]) -> None:
+    said = str(one.get("restart") or table(table(one.get("deploy")).get("restart_policy")).get("condition") or "no")
+    if said not in ("no", "none"):
+        draft.note(f"restart: {command_text(said, 40)}: docker starts it again after a crash or a boot without kvtop")
 
 
 def _start(draft: Draft, one: Mapping[str, Any]) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from kvtop.profiles import cards
 from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, short_enough
 from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import matters
 from kvtop.profiles.importers.words import shell_text
-from kvtop.profiles.launch import ALL, Secret
+from kvtop.profiles.launch import ALL, VISIBLE, Secret
 from kvtop.profiles.secret import holds_secret
 from kvtop.sources.processes import program_of, role
 
@@ -22,6 +24,7 @@ _ALONE = re.compile(
 """Options of `docker run` without a value behind them."""
 _OURS = {"--detach", "--rm", "--interactive", "--tty", "--quiet", "--sig-proxy", "--replace"}
 """Options that kvtop sets itself, or does without."""
+_PROGRAM = re.compile(r"(?:pypy|python)[\d.]*|(?:ba|da|z)?sh|uv|torchrun|.+\.(?:py|sh)")
 _DEVICES = re.compile(r'"?(?:device=)([\w,/-]+)"?')
 
 
@@ -37,6 +40,7 @@ def run(draft: Draft, words: Sequence[str]) -> None:
         if at > 1 and words[1:at] != ["container"]:
             draft.note(f"`{command_text(words[1:at], 60)}` of docker itself: left out")
     draft.refuse_unknown(words[: at + 1])
+    draft.enter_container()
     rest = _options(draft, list(words[at + 1 :]))
     if not rest:
         raise Refused("docker run names no image", "give the words of docker run, all of them")
@@ -44,6 +48,8 @@ def run(draft: Draft, words: Sequence[str]) -> None:
     draft.refuse_unknown([image])
     draft.put("docker", "image", str(image))
     inside(draft, draft.table("docker").get("entrypoint", []), behind)
+    if draft.keeps_own:
+        cards_seen(draft)
 
 
 def _options(draft: Draft, words: list[str]) -> list[str]:
@@ -120,6 +126,14 @@ def gpus(draft: Draft, value: str) -> None:
         draft.add("docker", "options", ["--gpus", value])
 
 
+def cards_seen(draft: Draft) -> None:
+    """Of a container that is started from a file of its own: what the profile says of cards is told, and not done."""
+    env = draft.raw.get("env", {}).get("set", {})
+    given = draft.raw.get("gpus") or cards.named(env.get("NVIDIA_VISIBLE_DEVICES", ""))
+    if found := cards.seen(given, env.get(VISIBLE, "")) or given:
+        draft.raw["gpus"] = found
+
+
 def inside(draft: Draft, entrypoint: Sequence[str], behind: Sequence[str]) -> None:
     """What runs in the container: its entrypoint, and the words behind the image."""
     words = [*entrypoint, *behind]
@@ -129,6 +143,12 @@ def inside(draft: Draft, entrypoint: Sequence[str], behind: Sequence[str]) -> No
         _shell(draft, words, text, bool(entrypoint))
         return
     at = next((i for i in range(len(words)) if role(words[i:]) == "api"), None)
+    if at is None and (_is_program(entrypoint[:1]) or _is_program(behind[:1])):
+        draft.note(f"it runs no vLLM that kvtop knows: `{command_text(words, 100)}`")
+        draft.refuse_unknown(words)
+        draft.put("docker", "entrypoint", [str(word) for word in entrypoint])
+        draft.put("docker", "command", [str(word) for word in behind])
+        return
     if at is None:
         draft.put("docker", "entrypoint", [str(word) for word in entrypoint])
         draft.serve(behind)
@@ -141,17 +161,23 @@ def inside(draft: Draft, entrypoint: Sequence[str], behind: Sequence[str]) -> No
     draft.serve(rest)
 
 
+def _is_program(first: Sequence[str]) -> bool:
+    """Whether that word is a program, and not a model or a flag for the vLLM of the image."""
+    return any(bool(_PROGRAM.fullmatch(Path(word).name)) for word in first)
+
+
 def _shell(draft: Draft, words: Sequence[str], text: str, has_entrypoint: bool) -> None:
     """A shell is given one text. What of it is known is told; it is run as it stands."""
     from kvtop.profiles.importers import script
 
-    inner = Draft(draft.runner)
+    inner = draft.inside()
     try:
         script.read(inner, text)
     except Refused as error:
         draft.note(f"what its shell runs is not known to kvtop: {error.what}")
-        inner = Draft(draft.runner)
-    simple = inner.served and not inner.notes and not set(inner.raw) - {"runner", "serve", "env", "venv", "gpus"}
+        inner = draft.inside()
+    told_whole = inner.served and not inner.notes and not inner.holds_secret()
+    simple = told_whole and not set(inner.raw) - {"serve", "env", "venv"} and "cwd" not in inner.raw.get("venv", {})
     if draft.keeps_own or simple:
         start = inner.raw.get("venv", {}).get("command", ["vllm", "serve"])
         if draft.keeps_own:
@@ -170,6 +196,7 @@ def _shell(draft: Draft, words: Sequence[str], text: str, has_entrypoint: bool) 
 def inspect(draft: Draft, text: str) -> None:
     """What `docker inspect NAME` printed."""
     draft.raw["runner"] = "docker"
+    draft.enter_container()
     box = _container(text)
     config, host = table(box.get("Config")), table(box.get("HostConfig"))
     draft.put("docker", "name", str(box.get("Name") or "").lstrip("/"))

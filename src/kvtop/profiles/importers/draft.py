@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,23 +9,23 @@ from typing import Any
 import msgspec
 
 from kvtop.errors import UsageError, keyless
+from kvtop.profiles import cards
 from kvtop.profiles.differences import flag_values
 from kvtop.profiles.folder import MAX_VALUES, values_of
 from kvtop.profiles.importers.clean import NEEDED, Secrets
+from kvtop.profiles.importers.keys import by_key, keeps
 from kvtop.profiles.launch import VISIBLE, Secret, serve_words
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.secret import holds_secret, is_secret, masked_words, shown
-from kvtop.profiles.spelling import Group, groups, is_switch
-from kvtop.profiles.valid import DEEPEST_JSON, VARIABLE
+from kvtop.profiles.spelling import Group, groups
+from kvtop.profiles.valid import VARIABLE
 from kvtop.profiles.yaml_text import NoYaml, loaded
 from kvtop.sources.masking import MASK
 from kvtop.sources.secret_names import names_secret
 
 BY_HAND = "write the profile by hand: docs/profiles.md has an example"
-_CARDS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*")
 _SECRET_FLAGS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
 """Flags whose value vLLM takes from a variable too."""
-_MOST = 2**63
 MOST_CHARACTERS = 100_000
 MOST_WORDS = MAX_VALUES
 """Of one value. A few lines that double a variable make more than fits into memory, and no profile holds more."""
@@ -49,8 +47,10 @@ def read_yaml(text: str, as_typed: bool = False) -> Any:
         raise Refused(error.what, "mend the file", error.line) from None
 
 
-def unknown(place: Secret | None, line: int | None) -> Refused:
-    """For a value from elsewhere, where only a written one can stand."""
+def unknown(place: Secret | None, line: int | None, from_outside: bool = False) -> Refused:
+    """For a value from elsewhere, where only a written one can stand. `from_outside`: see `Draft.has_outside`."""
+    if place is not None and place.kind == "env" and from_outside:
+        return Refused(f"what is in ${place.where} is known only when it runs", line=line)
     if place is not None and place.kind == "env":
         fix = f"set it in front, or give it a default; or {BY_HAND}"
         return Refused(f"${place.where} is not set there", fix, line)
@@ -120,6 +120,8 @@ class Draft:
         """vLLM's own command line was found."""
         self.outer: dict[str, str | None] = {}
         """Environment of the command line, None for a variable that is taken out: vLLM's own, but for a container."""
+        self.in_container = False
+        """What is read runs in a container: its home is none of this machine, its cards are counted anew."""
 
     @property
     def runner(self) -> str:
@@ -129,6 +131,41 @@ class Draft:
     def keeps_own(self) -> bool:
         """The runner's own file holds what is run: the profile only says what is expected there."""
         return self.runner in ("compose", "systemd")
+
+    def enter_container(self) -> None:
+        """What is read from here on runs in one: of the environment outside nothing comes along by itself."""
+        self.in_container = True
+        self._values = {}
+
+    @property
+    def has_outside(self) -> bool:
+        """Variables that nobody wrote down may be set all the same: by an image, by a service manager."""
+        return self.in_container or self.keeps_own
+
+    @property
+    def names_its_own(self) -> bool:
+        """Variables and files that it names are of a container that kvtop starts: a profile can read neither."""
+        return self.in_container and not self.keeps_own
+
+    @property
+    def has_home(self) -> bool:
+        """~ is the home of whoever imports it."""
+        return not self.has_outside or (not self.in_container and bool(self.raw.get("systemd", {}).get("user")))
+
+    def inside(self) -> Draft:
+        """An empty one for the text of a shell, which has the environment that is known so far."""
+        inner = Draft(self.runner if self.keeps_own else "venv")
+        inner.in_container = self.in_container
+        for name, value in self._values.items():
+            inner.hide(name, value)
+            by_name = self.names_its_own and secret_of(value) is None and is_secret(name, value)
+            inner._values[name] = Word("", Secret("env", name)) if by_name else value
+        return inner
+
+    def known(self) -> dict[str, Word]:
+        """The variables that a shell finds in its environment, as far as they are told."""
+        values = {**self._values, **self.outer}
+        return {name: Word(value, secret_of(value)) for name, value in values.items() if value is not None}
 
     def hide(self, name: str, value: str) -> None:
         """A value that the source has by a name. Where that tells of a secret, it is one wherever else it stands."""
@@ -156,6 +193,7 @@ class Draft:
     def unset(self, name: str) -> None:
         if VARIABLE.fullmatch(name):
             self._forget(name)
+            self._values.pop(name, None)
             self.add("env", "unset", [name])
 
     def variable(self, name: str, value: str, flag: str = "") -> None:
@@ -166,8 +204,8 @@ class Draft:
         self._forget(name)
         self._values[name] = value
         place = secret_of(value)
-        if place is None and name == VISIBLE and self.runner != "docker" and _CARDS.fullmatch(value):
-            self.raw["gpus"] = value.split(",")
+        if place is None and name == VISIBLE and not self.in_container and (found := cards.named(value)):
+            self.raw["gpus"] = found
         elif place is not None and not self.keeps_own:
             self.table("env").setdefault(f"from_{place.kind}", {})[name] = place.where
         elif place is not None or is_secret(name, value):
@@ -218,7 +256,7 @@ class Draft:
             env.get(key, {}).pop(name, None)
         if name in env.get("unset", ()):
             env["unset"].remove(name)
-        if name == VISIBLE:
+        if name == VISIBLE and not self.in_container:
             self.raw.pop("gpus", None)
 
     def serve(self, words: Sequence[str]) -> None:
@@ -235,7 +273,7 @@ class Draft:
             else:
                 self.refuse_unknown(group.words)
                 kept += [str(word) for word in group.words]
-        serve = _by_key(kept)
+        serve = by_key(kept)
         again = serve_words(msgspec.convert({"serve": serve}, Profile))
         # words whose order says more than their keys would stay as they are
         self.raw["serve"] = serve if flag_values(again) == flag_values(kept) else {"args": kept}
@@ -262,7 +300,11 @@ class Draft:
                 what = f"`{keyless(told, 60)}` is filled in by the shell"
                 raise Refused(what, "put it between quotes, or write it out", word.line)
             if (place := secret_of(word)) is not None:
-                raise unknown(place, word.line if isinstance(word, Word) else None)
+                raise unknown(place, word.line if isinstance(word, Word) else None, self.has_outside)
+
+    def holds_secret(self) -> bool:
+        """A secret stands in it by its value."""
+        return bool(self._secrets.taken_out({key: _plain(value) for key, value in self.raw.items()})[1])
 
     def _safe(self) -> dict[str, Any]:
         """What was found less what holds a secret. Raises Refused where the server would be another one without it."""
@@ -280,7 +322,7 @@ class Draft:
     def made(self) -> Imported:
         """The profile. Raises Refused where what was found makes none."""
         raw = self._safe()
-        if not _keeps(raw, -3):  # the table of a JSON flag is the fourth
+        if not keeps(raw, -3):  # the table of a JSON flag is the fourth
             raise Refused("a word with a NUL, or one that is not UTF-8: no file of TOML holds it")
         if values_of(raw) > MAX_VALUES:
             raise Refused(f"more than {MAX_VALUES} keys and words: no profile holds them")
@@ -291,40 +333,6 @@ class Draft:
         return Imported(profile, tuple(map(self._secrets.told, self.notes)))
 
 
-def _by_key(words: Sequence[str]) -> dict[str, Any]:
-    """[serve] of a command line: flags that have a key of their own under it, all others as they are typed."""
-    serve: dict[str, Any] = {}
-    found = list(groups(words))
-    names = [group.name for group in found]
-    args: list[str] = []
-    for number, group in enumerate(found):
-        if number == 0 and not group.name and len(group.words) == 1:
-            serve["model"] = group.words[0]
-        elif names.count(group.name) > 1 or not _own_key(serve, group):
-            args += group.words
-    return {**serve, **({"args": args} if args else {})}
-
-
-def _own_key(serve: dict[str, Any], group: Group) -> bool:
-    """Whether a flag has a key of its own in [serve], and went there."""
-    values = [str(value) for value in group.values]
-    value = values[0] if len(values) == 1 else ""
-    inline = "=" in group.words[0]  # then one value is its own, whatever stands behind it
-    if group.name == "served-model-name" and values and not (inline and len(values) > 1):
-        serve["names"] = values
-    elif group.name == "host" and value:
-        serve["host"] = value
-    elif group.name == "port" and value.isdecimal() and len(value) < 6 and 0 < int(value) < 65536:
-        serve["port"] = int(value)
-    elif group.name == "config" and value and not inline:
-        serve["config"] = value
-    elif (table := json_table(value)) is not None and "." not in group.name and not is_switch(group.name):
-        serve.setdefault("json", {})[group.name] = table
-    else:
-        return False
-    return True
-
-
 def _plain(value: Any) -> Any:
     """The same without what is known of its words."""
     if isinstance(value, dict):
@@ -332,35 +340,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(one) for one in value]
     return str(value) if isinstance(value, str) else value
-
-
-def json_table(text: str) -> dict[str, Any] | None:
-    """A JSON object that comes back the same from TOML; None for any other text."""
-    if not text.startswith("{"):
-        return None
-    try:
-        value = json.loads(text, object_pairs_hook=_once)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) and _keeps(value) else None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("a key twice")
-    return dict(pairs)
-
-
-def _keeps(value: Any, depth: int = 0) -> bool:
-    """TOML knows no null and whole numbers of 64 bits; a profile, texts of UTF-8 without NUL."""
-    if depth > DEEPEST_JSON:
-        return False
-    if isinstance(value, dict):
-        return all(_keeps(key) and _keeps(one, depth + 1) for key, one in value.items())
-    if isinstance(value, list):
-        return all(_keeps(one, depth + 1) for one in value)
-    if isinstance(value, str):
-        return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
-    if isinstance(value, float):
-        return value - value == 0
-    return isinstance(value, bool) or (isinstance(value, int) and -_MOST <= value < _MOST)

@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Refused, Word, too_long, unknown
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, Word, too_long, unknown
+from kvtop.profiles.importers.search_path import OUTER
 from kvtop.profiles.importers.shell import Part, Raw
 from kvtop.profiles.launch import Secret
 
@@ -30,12 +31,16 @@ _BEGINS = re.compile(r"\s*([!#]?[A-Za-z_][\w-]{0,40})(?![\w-])")
 class Scope:
     """The variables of a script while it is read."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.values: dict[str, Word | list[Word]] = {}
+    def __init__(self, folder: Path | None, draft: Draft) -> None:
+        """`draft`: what is known of the environment that it finds."""
+        self.values: dict[str, Word | list[Word]] = dict(draft.known())
         self.exported: dict[str, bool] = {}
         """Name -> True: exported; False: taken out of the environment."""
+        self._draft = draft
         self._folder = folder
         """Where the script is, where that is known."""
+        self.of_path = False
+        """It is a value of PATH that is read: what that was before may stand in it."""
         self.arguments = False
         """It hands its own arguments on."""
 
@@ -54,13 +59,13 @@ class Scope:
             elif secret and now.secret is None and _NAMED.fullmatch(now):
                 now = Word(now + text, secret, plain, raw.line)
             elif text or secret:
-                raise unknown(secret or now.secret, raw.line)
+                raise unknown(secret or now.secret, raw.line, self._draft.has_outside)
             if len(now) > MOST_CHARACTERS or len(out) > MOST_WORDS:
                 raise too_long(raw.line)
 
         for number, part in enumerate(raw.parts):
             if part.kind == "text":
-                text = _home(part.text) if number == 0 and not part.quoted else part.text
+                text = self._home(part.text, raw.line) if number == 0 and not part.quoted else part.text
                 add(text)
                 continue
             found = self._value(part, raw.line)
@@ -96,7 +101,8 @@ class Scope:
 
     def _command(self, text: str, line: int) -> Sequence[Word]:
         if found := _CAT.fullmatch(text):
-            return [Word("", Secret("file", self._whole(_home(found[2]), line)))]
+            place = Secret("file", self._whole(self._home(found[2], line), line))
+            return [self._from_elsewhere(place, line)]
         if self._folder is not None and (here := _HERE.fullmatch(text)):
             return [Word(os.path.normpath(f"{self._folder}{here['more'] or ''}"))]
         if self._folder is not None and text.strip() == "pwd":
@@ -144,17 +150,33 @@ class Scope:
             return []
         if not name.isidentifier():
             raise Refused(f"${name} is known only when it runs", line=line)
-        return [Word("", Secret("env", name), line=line)]
+        return [self._from_elsewhere(Secret("env", name), line)]
+
+    def _from_elsewhere(self, place: Secret, line: int) -> Word:
+        if self._draft.names_its_own:
+            raise unknown(place, line, from_outside=True)
+        return Word("", place, line=line)
 
     def _known(self, name: str) -> Word | None:
         value = self.values.get(name)
         if isinstance(value, list):
             return value[0] if value else Word("")
-        if value is None and name == "HOME" and name not in self.exported:
+        if value is None and name == "HOME" and name not in self.exported and self._draft.has_home:
             return Word(str(Path.home()))
+        if name == "PATH" and self.of_path and name not in self.exported and value is None:
+            return Word(OUTER)
+        if name == "PATH" and not self.of_path and value is not None and OUTER in value:
+            return None
         if value is None and name in ("PWD", "0") and self._folder is not None:
             return Word(str(self._folder))
         return value
+
+    def _home(self, text: str, line: int) -> str:
+        if text != "~" and not text.startswith("~/"):
+            return text
+        if not self._draft.has_home:
+            raise Refused("what ~ stands for is known only when it runs", line=line)
+        return str(Path.home()) + text[1:]
 
     def _default(self, text: str, line: int, quoted: bool) -> Sequence[Word]:
         """What stands behind :- in ${NAME:-…}: text, with quotes and variables."""
@@ -163,7 +185,7 @@ class Scope:
         if not text:
             return [Word("")]
         if not set(text) & set("$`\"'\\"):
-            return [Word(_home(text))]
+            return [Word(self._home(text, line))]
         if quoted and "'" in text:
             raise Refused("quotes inside of quotes in a default", line=line)
         if not text.startswith('"'):
@@ -180,10 +202,6 @@ def _filled_in(raw: Raw) -> bool:
     bare = "".join(part.text if part.kind == "text" and not part.quoted else "x" for part in raw.parts)
     braces = bare[bare.find("{") : bare.rfind("}")] if "{" in bare else ""
     return bool(set(bare) & set("*?[")) or "," in braces or ".." in braces
-
-
-def _home(text: str) -> str:
-    return str(Path.home()) + text[1:] if text == "~" or text.startswith("~/") else text
 
 
 def _begin(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvtop.profiles.importers.draft import MOST_CHARACTERS, Refused, too_long
 
@@ -20,6 +21,8 @@ class Interpolation:
     known: Mapping[str, str]
     missing: list[str] = field(default_factory=list)
     """Variables without a value and without a default."""
+    required: list[str] = field(default_factory=list)
+    """Those without which docker compose refuses to run."""
 
     def filled(self, text: str, depth: int = 0) -> str:
         """The text with its variables put in. Raises Refused for what compose itself would refuse."""
@@ -49,6 +52,16 @@ class Interpolation:
                 raise too_long()
         return "".join([*out, text[at:]])
 
+    def whole(self, value: Any) -> Any:
+        """A value of any kind with the variables in its texts put in."""
+        if isinstance(value, str):
+            return self.filled(value)
+        if isinstance(value, list):
+            return [self.whole(one) for one in value]
+        if isinstance(value, dict):
+            return {key: self.whole(one) for key, one in value.items()}
+        return value
+
     def _value(self, name: str, operator: str, rest: str, depth: int) -> str:
         value = self.known.get(name)
         there = value is not None and not (operator.startswith(":") and value == "")
@@ -58,8 +71,9 @@ class Interpolation:
             return value
         if operator.endswith("-"):
             return self.filled(rest, depth + 1)
-        if name not in self.missing:
-            self.missing.append(name)
+        names = self.required if operator.endswith("?") else self.missing
+        if name not in names:
+            names.append(name)
         return ""
 
 

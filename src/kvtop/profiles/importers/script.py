@@ -7,7 +7,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kvtop.errors import keyless
 from kvtop.files import read_start
+from kvtop.profiles.importers import search_path
 from kvtop.profiles.importers.draft import (
     MOST_CHARACTERS,
     MOST_WORDS,
@@ -19,7 +21,8 @@ from kvtop.profiles.importers.draft import (
     too_long,
 )
 from kvtop.profiles.importers.expand import Scope
-from kvtop.profiles.importers.shell import Statement, assignment, statements
+from kvtop.profiles.importers.search_path import OUTER
+from kvtop.profiles.importers.shell import Raw, Statement, assignment, statements
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.words import CONTAINERS, command
 from kvtop.profiles.secret import holds_secret, is_secret
@@ -59,7 +62,8 @@ class _Script:
     def __init__(self, draft: Draft, file: Path | None) -> None:
         self._draft = draft
         self._folder = file.parent if file else None
-        self._scope = Scope(self._folder)
+        self._scope = Scope(self._folder, draft)
+        self._given = frozenset(self._scope.values)
         self._all_exported = False
         self._bin: Path | None = None
         """Of the environment that the script activates."""
@@ -90,7 +94,7 @@ class _Script:
             raise Refused(f"`{one.words[0].bare}`: the script has logic", line=one.line)
         is_export = bool(one.words) and one.words[0].bare == "export"  # its words are never split
         words = [Word("export")] if is_export else [word for raw in one.words for word in self._scope.words(raw)]
-        values = [(name, added, self._value(value)) for name, added, value in one.assigned]
+        values = [(name, added, self._value(name, value)) for name, added, value in one.assigned]
         short_enough(words, one.line)
         if not words:
             for name, added, value in values:
@@ -112,16 +116,20 @@ class _Script:
         else:
             self._other(one, words, values)
 
-    def _value(self, value: object) -> Word | list[Word]:
+    def _value(self, name: str, value: Raw | list[Raw]) -> Word | list[Word]:
         if isinstance(value, list):
             return [word for raw in value for word in self._scope.words(raw)]
-        return self._scope.one(value)  # type: ignore[arg-type]
+        self._scope.of_path = name == "PATH"
+        try:
+            return self._scope.one(value)
+        finally:
+            self._scope.of_path = False
 
     def _assign(self, name: str, added: bool, value: Word | list[Word], export: bool = False) -> None:
-        if name == "PATH":
-            self._path(str(value))
-            return
         before = self._scope.values.get(name)
+        if name == "PATH":
+            before = Word(self._path) if before is None else before
+            export = True  # it came exported
         if added and before is not None:
             if isinstance(before, list):
                 value = before + (value if isinstance(value, list) else [value])
@@ -132,16 +140,32 @@ class _Script:
         self._scope.values[name] = value
         if isinstance(value, Word):
             self._draft.hide(name, value)
-        if export:
+        if export or name in self._given:  # what came exported stays so
             self._scope.exported[name] = True
+        if name == "PATH":
+            self._look_for_vllm()
 
-    def _path(self, value: str) -> None:
-        """Folders of programs: a profile names the program itself by its path."""
-        for folder in value.split(":"):
+    @property
+    def _path(self) -> str:
+        """PATH as it is now."""
+        value = self._scope.values.get("PATH", OUTER)
+        return value if isinstance(value, Word) else OUTER
+
+    def _look_for_vllm(self) -> None:
+        """A profile names vLLM itself by its path, where that can be seen."""
+        for folder in self._path.split(":"):
             if folder.startswith("/") and (Path(folder) / "vllm").exists():
                 self._bin = Path(folder)
                 return
-        self._draft.note("PATH: left out; put the path of vllm into [venv] command where it is needed")
+
+    def _activate(self, folder: Path) -> None:
+        """What `activate` in a virtual environment's bin/ does."""
+        self._bin = folder
+        if not folder.is_absolute():
+            self._draft.note("PATH and VIRTUAL_ENV: left out; where that environment is depends on where it is run")
+            return
+        self._assign("PATH", False, Word(f"{folder}:{self._path}"))
+        self._assign("VIRTUAL_ENV", False, Word(str(folder.parent)), export=True)
 
     def _builtin(self, words: list[Word], one: Statement) -> bool:
         """Whether it is a word of the shell itself, and was taken."""
@@ -171,12 +195,12 @@ class _Script:
         for raw in one.words[1:]:
             if found := assignment(raw):
                 name, added, value = found
-                self._assign(name, added, self._scope.one(value))
+                self._assign(name, added, self._value(name, value))
             else:
                 name = raw.bare
                 if not name.isidentifier():
                     raise Refused("export of what is no name of a variable", line=one.line)
-            self._scope.exported[name] = name != "PATH"
+            self._scope.exported[name] = True
 
     def _cd(self, rest: Sequence[Word], one: Statement) -> None:
         self._draft.refuse_unknown(rest)
@@ -201,8 +225,10 @@ class _Script:
         here = self._here()
         file = Path(rest[0]) if here is None else here / rest[0]
         if file.name == "activate":
-            self._bin = file.parent
+            self._activate(file.parent)
             return
+        if self._draft.in_container:
+            raise Refused(f"{command_text(str(rest[0]), 80)}, which it sources, is in the container", line=one.line)
         try:
             data, _ = read_start(file, _MAX_SOURCED)
             text = data.decode("utf-8")
@@ -210,9 +236,28 @@ class _Script:
             raise Refused(
                 f"{command_text(str(rest[0]), 80)}, which it sources, cannot be read", line=one.line
             ) from None
+        self._sourced(text, command_text(str(rest[0]), 80))
+
+    def _sourced(self, text: str, name: str) -> None:
+        """A file of variables: what else stands in it is not read."""
+        try:
+            whole = list(statements(text))
+            plain = all(not one.words or one.words[0].bare in ("export", "set", "unset") for one in whole)
+        except Refused:
+            whole, plain = [], False
+        for one in whole if plain else ():
+            try:
+                self._one(one)
+            except Refused as error:
+                self._draft.note(f"{name}, {error.what}: left out")
+        if plain:
+            return
         exported = set(_EXPORT.findall(text))
-        for name, value in of_file(text):
-            self._assign(name, False, Word(value), export=self._all_exported or name in exported)
+        for variable, value in of_file(text):
+            if "$" in value or "`" in value:
+                self._draft.note(f"{name}: {keyless(variable, 60)} is left out: a shell computes it")
+            else:
+                self._assign(variable, False, Word(value), export=self._all_exported or variable in exported)
 
     def _starts(self, words: Sequence[Word]) -> bool:
         """Whether it starts vLLM, as it stands or through something else."""
@@ -241,12 +286,18 @@ class _Script:
         for name, _, prefixed in values:
             if isinstance(prefixed, Word):
                 draft.outer[name] = prefixed
+        path = draft.outer.get("PATH") or ""
+        if OUTER in path:
+            del draft.outer["PATH"]
+        was_in_container = draft.in_container
         command(draft, [self._found(word) for word in words])
+        if OUTER in path and draft.in_container == was_in_container:
+            draft.add("venv", "wrap", search_path.wrap(path))
         for operator, target in one.redirected:
             if not operator.endswith("&"):
                 where = "".join(self._scope.words(target))
                 draft.note(f"its output went to {command_text(where, 100)}: kvtop keeps a log of its own ([log] file)")
-        self._in_background = one.end == "&" or words[0] == "exec"
+        self._in_background = one.end == "&" or words[0] == "exec" or _returns_at_once(words)
         if one.end == "|":
             behind = self._next()
             if behind is None or not behind.words or behind.words[0].bare != "tee":
@@ -288,24 +339,45 @@ class _Script:
             return
         if one.end == "&":
             name = Path(words[0]).name
-            draft.raw.setdefault("sidecar", []).append({"name": name, "command": [str(self._found(w)) for w in words]})
+            beside = [*self._with_path(words), *(str(self._found(word)) for word in words)]
+            draft.raw.setdefault("sidecar", []).append({"name": name, "command": beside})
             draft.note(f"{shown} runs beside vLLM, as a sidecar")
             return
+        if draft.raw.get("sidecar") and not self._begun:
+            names = command_text(", ".join(one["name"] for one in draft.raw["sidecar"]), 60)
+            draft.note(
+                f"{shown} came behind the start of {names}: kvtop runs it before that; ready_url in [[sidecar]] waits "
+                "for one"
+            )
         said = self._said(one, words, values, may_fail)
         draft.table("start").setdefault("after_stop" if self._begun else "before", []).append(said)
+
+    def _with_path(self, words: Sequence[Word]) -> list[str]:
+        path = self._path
+        return search_path.wrap(path) if OUTER in path and search_path.matters_to(words[0]) else []
 
     def _said(
         self, one: Statement, words: list[Word], values: Sequence[tuple[str, bool, Word | list[Word]]], may_fail: bool
     ) -> str | list[str]:
         """As a list of words, or as a text where a shell must read it."""
+        in_front = self._with_path(words)
         if not (one.redirected or values or may_fail) and all(word.plain for word in words):
-            return [str(word) for word in words]
-        text = [f"{name}={shlex.quote(str(value))}" for name, _, value in values if isinstance(value, Word)]
+            return [*in_front, *map(str, words)]
+        text = in_front[2:]
+        text += [f"{name}={shlex.quote(str(value))}" for name, _, value in values if isinstance(value, Word)]
         text += [shlex.quote(word) if word.plain else str(word) for word in words]
         for operator, target in one.redirected:
             where = " ".join(shlex.quote(word) for word in self._scope.words(target))
             text.append(f"{operator}{where}" if operator.endswith("&") else f"{operator} {where}")
         return " ".join([*text, *(["|| true"] if may_fail else [])])
+
+
+def _returns_at_once(words: Sequence[str]) -> bool:
+    """Whether the server goes on to run when this command ends: a container in the background."""
+    at = next((at for at, word in enumerate(words) if Path(word).name in CONTAINERS), None)
+    if at is None:
+        return False
+    return any(re.fullmatch(r"--detach(?:=true)?|-[itPq]*d[ditPq]*", word) for word in words[at:])
 
 
 def _is_server(words: Sequence[str]) -> bool:

@@ -24,6 +24,12 @@ _MAX_ENV = 256_000
 
 def read(draft: Draft, text: str, file: Path | None) -> None:
     """Take over a unit. Raises Refused."""
+    if file is not None and file.stem.endswith("@"):
+        stem = command_text(file.stem, 100)
+        raise Refused(
+            f"{stem}.service is a template, which systemd starts only with a name behind its @",
+            f"systemctl cat {stem}NAME > {stem}NAME.service, and import that",
+        )
     settings = list(_settings(text))
     unit = _Unit(draft, file, settings)
     draft.raw["runner"] = "systemd"

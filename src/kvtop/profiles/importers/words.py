@@ -10,8 +10,22 @@ from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, s
 from kvtop.sources.processes import ASKS, program_of, role
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_DROPPED = {"exec": "", "command": "", "nohup": "kvtop starts it apart from the terminal", "setsid": "", "time": ""}
-"""Words in front that change nothing of what runs."""
+_AS_YOU = "kvtop runs it as you"
+_DROPPED = {
+    "exec": "",
+    "command": "",
+    "nohup": "kvtop starts it apart from the terminal",
+    "setsid": "",
+    "time": "",
+    "sudo": _AS_YOU,
+    "doas": _AS_YOU,
+}
+"""Programs in front that change nothing of what runs, and why they are left out where that is to be told."""
+_VALUED = {"exec": "a", "time": "fo", "sudo": "CDRTUghprtu", "doas": "Cu"}
+"""Their options with a value behind them."""
+_VALUED_LONG = re.compile(
+    r"--(user|group|host|prompt|chdir|chroot|role|type|other-user|close-from|command-timeout|format|output)"
+)
 _SHELLS = ("bash", "sh", "dash", "zsh")
 CONTAINERS = ("docker", "podman", "nerdctl")
 
@@ -53,18 +67,31 @@ def _in_front(draft: Draft, words: list[str]) -> list[str]:
         word = words[0]
         if assignment(draft, word):
             words = words[1:]
-        elif Path(word).name == "env":
+        elif Path(word).name == "env" and words[1:2] != ["-S"]:
             words = env(draft, words[1:])
-        elif word in _DROPPED:
-            if _DROPPED[word]:
-                draft.note(f"{word}: left out, {_DROPPED[word]}")
-            words = words[1:]
-        elif word == "sudo":
-            draft.note("sudo: left out; kvtop runs it as you")
-            words = words[1:]
+        elif (name := Path(word).name) in _DROPPED:
+            rest = _behind_options(words[1:], _VALUED.get(name, ""))
+            if _DROPPED[name]:
+                left_out = command_text(words[: len(words) - len(rest)], 80)
+                draft.note(f"{left_out}: left out; {_DROPPED[name]}")
+            words = rest
         else:
             break
     return words
+
+
+def _behind_options(words: list[str], valued: str) -> list[str]:
+    """What follows the options of a program. `valued`: the letters that take a value, in the same word or the next."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        word = words[at]
+        at += 1
+        if word == "--":
+            break
+        letter = next((place for place, one in enumerate(word) if one in valued), None)
+        takes = _VALUED_LONG.fullmatch(word) if word.startswith("--") else letter == len(word) - 1
+        at += bool(takes)
+    return words[at:]
 
 
 def assignment(draft: Draft, word: str) -> bool:
@@ -106,7 +133,7 @@ def _server(draft: Draft, words: list[str]) -> None:
     wrap: list[str] = []
     rest = words
     while rest and role(rest) != "api":
-        if Path(rest[0]).name == "env":
+        if Path(rest[0]).name == "env" and rest[1:2] != ["-S"]:  # that one is a wrap like any other
             rest = env(draft, rest[1:])
         else:
             wrap.append(rest[0])
@@ -115,6 +142,11 @@ def _server(draft: Draft, words: list[str]) -> None:
         raise Refused(f"with {asks} this command line starts no server", f"give the words without {asks}")
     if not rest:
         raise Refused("there is no `vllm serve` in this command line", "give the words that start vLLM, all of them")
+    if any(Path(word).name == "systemd-run" for word in wrap) and "--scope" not in wrap:
+        draft.note(
+            "systemd-run without --scope hands vLLM to systemd and returns: kvtop would lose it; put --scope into "
+            "[venv] wrap"
+        )
     draft.take_outer()
     program, behind = program_of(rest)
     behind = behind[1:] if program == "vllm" else behind
