@@ -17,7 +17,7 @@ from kvtop.live.profiles import Profiles
 from kvtop.model.view import Sentence
 from kvtop.profiles.standing import Standing
 from kvtop.ui import keys
-from kvtop.ui.draw import Line, safe
+from kvtop.ui.draw import Line, cells, clip, safe, shortened
 from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.profiles import findings, log, start, table, words
@@ -30,6 +30,8 @@ from kvtop.ui.widgets.line_input import LineInput
 
 READ_S, NEWS_S = 4.0, 60.0
 """What came of a key stands at least so long; what is no error is no news any more after so long."""
+LEAST_LOG = 3
+"""Rows of the log beside what is told in full above it."""
 NARROW = 76
 """On fewer cells the head has three rows."""
 
@@ -312,10 +314,16 @@ class ProfilesScreen(Page):
         if self.typing:
             return [[("enter", "t bold"), (" import it", "d"), ("  esc", "t bold"), (" close", "d")]]
         if self.question is not None:
+            last = clip(
+                f"{self.question.wordings[-1]}?", self.size.width - sum(cells(text) for text, _ in _YES_NO_SHORT)
+            )
             return [
-                [(f"{text}?", "warn bold"), *((part, style) for part, style in keys_)]
-                for text in self.question.wordings
-                for keys_ in (_YES_NO, _YES_NO_SHORT)
+                *(
+                    [(f"{text}?", "warn bold"), *((part, style) for part, style in keys_)]
+                    for text in self.question.wordings
+                    for keys_ in (_YES_NO, _YES_NO_SHORT)
+                ),
+                [(last, "warn bold"), *_YES_NO_SHORT],  # a question without its keys cannot be answered
             ]
         return []
 
@@ -351,15 +359,21 @@ class ProfilesScreen(Page):
         contexts = [f"{safe(view.where)}, {files}", files] if view.at is not None else []
         rows = headline(Sentence("PROFILES", tone, first, rest), contexts, w)
         most = self._head_rows
-        return [*rows, *([[]] * (most - len(rows)))][:most]
+        return [*shortened(rows, most, w), *([[]] * (most - len(rows)))]
 
     def _roomy(self, rooms: Plan, subject: Standing | None, w: int) -> Plan:
-        """Check takes the rows that a start which is over, or never was, and a log that is not there leave empty."""
+        """Check takes the rows that a start which is over, or never was, and a log that is not there leave empty. Why
+        one failed is told in full: for that what check says gives way, then the log."""
         if not rooms.start or (subject is not None and subject.state in ("starting", "stopping")):
             return rooms
-        used = len(start.rows(subject, self.now(), w, rooms.start))
         log = rooms.log if self.profiles.view.tail.of else min(1, rooms.log)
-        return replace(rooms, check=rooms.check + rooms.start - used + rooms.log - log, start=used, log=log)
+        check = rooms.check + rooms.log - log
+        short_of = max(0, start.wanted(subject, self.now(), w) - rooms.start)
+        of_check = min(short_of, check - 1)
+        of_log = min(short_of - of_check, max(0, log - LEAST_LOG))
+        used = len(start.rows(subject, self.now(), w, rooms.start + of_check + of_log))
+        left = check + rooms.start + log - used - (log - of_log)
+        return replace(rooms, check=left, start=used, log=log - of_log)
 
     def lines(self, w: int, h: int) -> list[Line]:
         self._settle()
