@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from textual.app import App
 
 from kvtop.model.view import BoxView
+from kvtop.ui import keys
 from kvtop.ui.keys import Keymap
 from kvtop.ui.watching import Profiling, Watching
 
 if TYPE_CHECKING:
     from kvtop.live.profiles import Profiles
+    from kvtop.live.verdicts import News
     from kvtop.profiles.standing import Standing
 
 
@@ -41,6 +43,18 @@ class ProfilePage:
         app.push_screen(
             ProfilesScreen(self._keymap, profiles, self._now, begun=self._begun, requests=self._requests_of)
         )
+
+    def pointed(self, told: News, app: App[str]) -> str:
+        """What is told of profiles, with the key that leads to their page from the screen that is seen; empty where
+        that is the page itself, and tells it."""
+        under = [getattr(screen, "ON", keys.DASHBOARD) for screen in app.screen_stack]
+        here = under.pop()
+        if here == keys.PROFILES:
+            return "" if told.told_there else told.text
+        if keys.PROFILES in under:
+            return f"{told.text}. {self._keymap.shown('back')} leads back to the profiles"
+        there = "" if here in (keys.DASHBOARD, keys.NO_SERVER) else " on the dashboard"
+        return f"{told.text}. {self._keymap.shown('profiles')}{there} leads to the profiles"
 
     def starting(self) -> str:
         """The profile whose server starts now; empty: none."""

@@ -100,6 +100,8 @@ class ProfilesScreen(Page):
         if self.is_current and made_of != self._drawn_of:
             self._drawn_of = made_of
             self.redraw()
+        if self.is_current and self.question is None and not self.typing:
+            self.deeds.offer()  # of a switch that failed while this page was not there, or not seen
 
     # ---- choosing
     @property
@@ -301,6 +303,8 @@ class ProfilesScreen(Page):
         event.stop()
         event.prevent_default()
         question = self.question
+        if event.key in ("y", "n", "escape"):
+            question.answered()
         if event.key == "y":
             self.question = None
             self.run_worker(_done(question), name="profile", exit_on_error=False)
