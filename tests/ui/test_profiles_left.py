@@ -47,6 +47,7 @@ def notes(app: KvtopApp) -> list[str]:
     [
         (boxes.healthy(), [], f"{SAID}. p leads to the profiles"),
         (NOBODY, [], f"{SAID}. p leads to the profiles"),
+        (boxes.healthy(), ["question_mark"], f"{SAID}. p on the dashboard leads to the profiles"),
         (boxes.healthy(), ["h"], f"{SAID}. p on the dashboard leads to the profiles"),
         (boxes.healthy(), ["p", "question_mark"], f"{SAID}. esc leads back to the profiles"),
     ],
@@ -86,13 +87,14 @@ async def test_what_ran_before_is_offered_when_the_page_is_opened_again(answer: 
     held = Telling(boxes.healthy(), view(running(), CHOSEN))
     held.profiles.failures.begins(["profile", "switch", CHOSEN.name], NOW - 80)
     app = KvtopApp(held, now=lambda: NOW)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
         await held.running.wait()
         await until(pilot, lambda: "q quit" in text(app))
         held.fails()
         await pilot.press("p")
         asked = "qwen27-dflash2 did not start: start qwen27-2x3090 again?"
         await until(pilot, lambda: asked in text(app))
+        assert notes(app) == [], "what was said of it lies over no question"
         await pilot.press(answer)
         if answer == "y":
             await until(pilot, lambda: held.profiles.done)
@@ -109,7 +111,7 @@ async def test_it_is_offered_under_a_page_that_lay_over_it_as_well() -> None:
     held = Telling(boxes.healthy(), view(running(), CHOSEN))
     held.profiles.failures.begins(["profile", "switch", CHOSEN.name], NOW - 80)
     app = KvtopApp(held, now=lambda: NOW)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
         await held.running.wait()
         await pilot.press("p")
         await until(pilot, lambda: "▸● qwen27-2x3090" in text(app))

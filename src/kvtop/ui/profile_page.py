@@ -51,10 +51,11 @@ class ProfilePage:
         here = under.pop()
         if here == keys.PROFILES:
             return "" if told.told_there else told.text
+        text = told.text if told.text.endswith("…") else f"{told.text}."
         if keys.PROFILES in under:
-            return f"{told.text}. {self._keymap.shown('back')} leads back to the profiles"
+            return f"{text} {self._keymap.shown('back')} leads back to the profiles"
         there = "" if here in (keys.DASHBOARD, keys.NO_SERVER) else " on the dashboard"
-        return f"{told.text}. {self._keymap.shown('profiles')}{there} leads to the profiles"
+        return f"{text} {self._keymap.shown('profiles')}{there} leads to the profiles"
 
     def starting(self) -> str:
         """The profile whose server starts now; empty: none."""

@@ -85,6 +85,7 @@ class ProfilesScreen(Page):
         self.profiles.choose(None)
 
     def on_screen_resume(self) -> None:
+        self.app.clear_notifications()  # what was said of a start led here, and would lie over its question
         self._settle()
         self.profiles.look_soon()
         self.redraw()
