@@ -8,6 +8,7 @@ import pytest
 
 from kvtop.live.profiles import Checked
 from kvtop.profiles.running.record import Stage
+from kvtop.ui.profiles.layout import plan, roomy
 
 from .page_app import shown
 from .profile_box import CHOSEN, ERROR, NOTE, NOW, TAIL, Held, failed, known, report, running, stopped, view
@@ -104,3 +105,17 @@ async def test_a_question_keeps_its_keys(size: tuple[int, int]) -> None:
     async with page.app.run_test(size=size) as pilot:
         rows = await page.press(pilot, "s")
         assert rows[-1].startswith("stop start-sma… (pid 41233, 2 req") and rows[-1].endswith("  y/n")
+
+
+@pytest.mark.parametrize("logs", [True, False])
+@pytest.mark.parametrize("h", range(14, 60, 3))
+def test_however_much_is_told_every_part_keeps_its_rows(h: int, logs: bool) -> None:
+    for profiles in (1, 5, 30):
+        rooms = plan(h, profiles)
+        for wanted in range(14):
+            found = roomy(rooms, wanted, lambda n, wanted=wanted: min(n, wanted or 1), logs=logs)
+            assert found.list == rooms.list and min(found.check, found.start, found.log) >= 0
+            assert found.check + found.start + found.log == rooms.check + rooms.start + rooms.log
+            if rooms.start:
+                assert found.check >= 1 and (not logs or not rooms.log or found.log >= min(3, rooms.log))
+                assert found.start >= min(wanted, rooms.start)

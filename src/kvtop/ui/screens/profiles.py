@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,15 +22,13 @@ from kvtop.ui.keys import Keymap
 from kvtop.ui.profiles import findings, log, start, table, words
 from kvtop.ui.profiles.deeds import Deeds, Question
 from kvtop.ui.profiles.editor import edit, editor
-from kvtop.ui.profiles.layout import Plan, plan
+from kvtop.ui.profiles.layout import plan, roomy
 from kvtop.ui.screens.page import Body, Page
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.line_input import LineInput
 
 READ_S, NEWS_S = 4.0, 60.0
 """What came of a key stands at least so long; what is no error is no news any more after so long."""
-LEAST_LOG = 3
-"""Rows of the log beside what is told in full above it."""
 NARROW = 76
 """On fewer cells the head has three rows."""
 
@@ -366,20 +363,6 @@ class ProfilesScreen(Page):
         most = self._head_rows
         return [*shortened(rows, most, w), *([[]] * (most - len(rows)))]
 
-    def _roomy(self, rooms: Plan, subject: Standing | None, w: int) -> Plan:
-        """Check takes the rows that a start which is over, or never was, and a log that is not there leave empty. Why
-        one failed is told in full: for that what check says gives way, then the log."""
-        if not rooms.start or (subject is not None and subject.state in ("starting", "stopping")):
-            return rooms
-        log = rooms.log if self.profiles.view.tail.of else min(1, rooms.log)
-        check = rooms.check + rooms.log - log
-        short_of = max(0, start.wanted(subject, self.now(), w) - rooms.start)
-        of_check = min(short_of, check - 1)
-        of_log = min(short_of - of_check, max(0, log - LEAST_LOG))
-        used = len(start.rows(subject, self.now(), w, rooms.start + of_check + of_log))
-        left = check + rooms.start + log - used - (log - of_log)
-        return replace(rooms, check=left, start=used, log=log - of_log)
-
     def lines(self, w: int, h: int) -> list[Line]:
         self._settle()
         view, now, row = self.profiles.view, self.now(), self.row
@@ -391,7 +374,9 @@ class ProfilesScreen(Page):
         shown = table.Shown(view, self.profiles.reports, now, self.cursor, self.keymap.shown("import-profile"))
         key = self.keymap.shown("check-profile")
         subject = view.starting or row
-        rooms = self._roomy(rooms, subject, w)
+        if subject is None or subject.state not in ("starting", "stopping"):
+            wanted = start.wanted(subject, now, w)
+            rooms = roomy(rooms, wanted, lambda n: len(start.rows(subject, now, w, n)), logs=bool(view.tail.of))
         parts = (
             (table.rows(shown, self.first, w, rooms.list), rooms.list),
             (findings.rows(row, self.profiles.checked, w, rooms.check, key), rooms.check),
