@@ -28,6 +28,8 @@ class ProfilePage:
         self._watch, self._keymap, self._now, self._choose_url = watch, keymap, now, choose_url
         self._wish = ""
         """The URL of a server that starts, until it is watched."""
+        self._points = False
+        """Something that was said leads to the page, since it was seen last."""
 
     @property
     def profiles(self) -> Profiles | None:
@@ -41,8 +43,17 @@ class ProfilePage:
         from kvtop.ui.screens.profiles import ProfilesScreen
 
         app.push_screen(
-            ProfilesScreen(self._keymap, profiles, self._now, begun=self._begun, requests=self._requests_of)
-        )
+            ProfilesScreen(
+                self._keymap, profiles, self._now,
+                begun=self._begun, requests=self._requests_of, seen=lambda: self._seen(app),
+            )
+        )  # fmt: skip
+
+    def _seen(self, app: App[str]) -> None:
+        """The page is on the screen: what led there would lie over its question."""
+        if self._points:
+            app.clear_notifications()
+            self._points = False
 
     def pointed(self, told: News, app: App[str]) -> str:
         """What is told of profiles, with the key that leads to their page from the screen that is seen; empty where
@@ -51,6 +62,7 @@ class ProfilePage:
         here = under.pop()
         if here == keys.PROFILES:
             return "" if told.told_there else told.text
+        self._points = True
         text = told.text if told.text.endswith("…") else f"{told.text}."
         if keys.PROFILES in under:
             return f"{text} {self._keymap.shown('back')} leads back to the profiles"

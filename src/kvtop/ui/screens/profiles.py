@@ -47,9 +47,12 @@ class ProfilesScreen(Page):
         *,
         begun: Callable[[Standing], None] = lambda row: None,
         requests: Callable[[Standing], int | None] = lambda row: None,
+        seen: Callable[[], None] = lambda: None,
     ) -> None:
-        """`begun` is told whose server is about to start; `requests`: how many a server has under way."""
+        """`begun` is told whose server is about to start; `requests`: how many a server has under way; `seen` is called
+        each time that it comes to the front."""
         super().__init__(keymap, now)
+        self._seen = seen
         self.profiles = profiles
         self.cursor = ""
         """The name of the chosen profile."""
@@ -82,7 +85,7 @@ class ProfilesScreen(Page):
         self.profiles.choose(None)
 
     def on_screen_resume(self) -> None:
-        self.app.clear_notifications()  # what was said of a start led here, and would lie over its question
+        self._seen()
         self._settle()
         self.profiles.look_soon()
         self.redraw()
