@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from kvtop.errors import KvtopError
 from kvtop.live.errands import Done
+from kvtop.live.failures import Failures
 from kvtop.live.profile_asks import InTheWay
 from kvtop.live.profile_view import Attached, Figures, ProfilesView, Tail
 from kvtop.live.profiles import Checked, Profiles
@@ -88,6 +92,14 @@ def stopped(name: str = "qwen27-2x3090") -> Standing:
     return Standing(known(name), "stopped", None, NOW - 180, state, STARTS)
 
 
+def switched_away(to: str, name: str = "qwen27-2x3090") -> Standing:
+    """As `failed` finds what ran before."""
+    one = stopped(name)
+    assert one.record is not None
+    ask = Ask(f"a switch to {to}", NOW - 70)
+    return replace(one, record=msgspec.structs.replace(one.record, ended_at=NOW - 62, ask=ask), since=NOW - 62)
+
+
 def failed(name: str = "qwen27-2x3090", why: str = "OSError: no such model; it ended with exit code 1") -> Standing:
     state = Record(
         name=name,
@@ -165,6 +177,7 @@ class Held(Profiles):
         self.standing_in_the_way: tuple[InTheWay, ...] = ()
         self.counted: int | None = None
         self._doing = []
+        self.failures = Failures()
 
     def choose(self, name: str | None) -> None:
         self.chosen.append(name)
@@ -187,4 +200,5 @@ class Held(Profiles):
 
     async def do(self, words: Sequence[str], meanwhile: str, *, beside: bool = False) -> Done:
         self.done.append(list(words))
+        self.failures.begins(words, NOW - 80)
         return self.answer(words)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 from textual import events
 
 from kvtop import __version__
+from kvtop.live.profile_view import Attached
 from kvtop.model.view import WINDOWS
+from kvtop.profiles.running.progress import WORDS
+from kvtop.profiles.running.record import State
+from kvtop.profiles.standing import Standing
 from kvtop.ui import keys, legend
 from kvtop.ui.draw import width
 from kvtop.ui.keys import ACTIONS, Keymap, resolve
 from kvtop.ui.numbers import flow
+from kvtop.ui.profiles import words as profile_words
 from kvtop.ui.screens.help import HelpScreen, page
 
 from .page_app import NOON, PageApp, shown
+from .profile_box import ATTACHED, BROKEN, NOW, known
 
 
 def words(text: str) -> str:
@@ -23,8 +30,9 @@ def words(text: str) -> str:
 
 
 @pytest.mark.parametrize("w", [40, 60, 80, 120, 200])
-def test_everything_is_said_at_every_width(w: int) -> None:
-    lines = page(Keymap(), keys.DASHBOARD, w)
+@pytest.mark.parametrize("came_from", [keys.DASHBOARD, keys.PROFILES])
+def test_everything_is_said_at_every_width(w: int, came_from: str) -> None:
+    lines = page(Keymap(), came_from, w)
     assert max(width(line) for line in lines) <= w
     said = ["".join(text for text, _ in line) for line in lines]
     joined = "\n".join(said)
@@ -32,13 +40,14 @@ def test_everything_is_said_at_every_width(w: int) -> None:
         if a.id not in (*keys.PANELS, *keys.CAUSES):
             assert a.help.split()[0] in joined
             assert keys.key_display(a.keys[0]) in joined
-    for panel, figures in legend.FIGURES:
+    of_profiles = came_from == keys.PROFILES
+    for panel, figures in (*legend.FIGURES, *(legend.OF_PROFILES if of_profiles else ())):
         assert f"Figures: {panel}" in joined
         for name, _ in figures:
             assert name in joined
     for name, _ in (*legend.CHIPS, *legend.FILTER):
         assert name in joined
-    for _, meaning in legend.SIGNS:
+    for _, meaning in (*legend.SIGNS, *(legend.MARKS if of_profiles else ())):
         assert meaning.split()[0] in joined
     assert "? cannot tell" in joined
     assert __version__ in joined
@@ -46,8 +55,8 @@ def test_everything_is_said_at_every_width(w: int) -> None:
 
 
 def test_meanings_are_whole_in_one_column() -> None:
-    said = words(" ".join("".join(t for t, _ in line) for line in page(Keymap(), keys.DASHBOARD, 80)))
-    for _, figures in legend.FIGURES:
+    said = words(" ".join("".join(t for t, _ in line) for line in page(Keymap(), keys.PROFILES, 80)))
+    for _, figures in (*legend.FIGURES, *legend.OF_PROFILES):
         for _, meaning in figures:
             assert words(meaning) in said
     for a in ACTIONS:
@@ -63,6 +72,33 @@ def test_the_keys_of_the_screen_it_came_from_stand_first() -> None:
     assert first(keys.PROFILES) == "Profiles" and first(keys.LOG) == "Log"
     said = ["".join(t for t, _ in line).strip() for line in page(Keymap(), keys.NO_SERVER, 80)]
     assert said.index("No server") < said.index("Panels")
+
+
+def test_on_the_page_of_profiles_its_own_marks_states_and_figures_stand_first() -> None:
+    said = ["".join(t for t, _ in line).strip() for line in page(Keymap(), keys.PROFILES, 80)]
+    at = [said.index(f"{name}") for name in ("Profiles", "Marks and states of profiles", "Figures: Profiles",
+                                              "Figures: Start", "Figures: Log", "Turns", "Figures: Cache")]  # fmt: skip
+    assert at == sorted(at)
+    for other in (keys.LOG, keys.CHECK, keys.COMMAND):
+        said = ["".join(t for t, _ in line).strip() for line in page(Keymap(), other, 80)]
+        assert said.index("Marks and states of profiles") < said.index("Figures: Cache")
+
+
+def test_every_mark_and_state_of_a_profile_is_explained() -> None:
+    explained = "\n".join("".join(text for text, _ in sign) + meaning for sign, meaning in legend.MARKS)
+    rows = [Standing(known("a"), state) for state in get_args(State)]
+    rows += [Standing(known("a"), "foreign"), BROKEN, ATTACHED]
+    asked = [None, Attached(True, "", NOW), Attached(False, "", NOW)]
+    for row in rows:
+        for one in asked if row is ATTACHED else asked[:1]:
+            assert profile_words.mark(row, one)[0] in explained
+            assert profile_words.state_word(row, one)[0] in explained
+
+
+def test_every_stage_of_a_start_is_explained() -> None:
+    names = {name for _, figures in legend.OF_PROFILES for name, _ in figures}
+    said = " ".join(f"{name} {text}" for _, figures in legend.OF_PROFILES for name, text in figures)
+    assert all(words in names or words in said for words in WORDS.values())
 
 
 def test_remapped_keys_are_shown() -> None:

@@ -85,6 +85,21 @@ async def test_it_is_searched_whatever_the_case(tmp_path: Path) -> None:
         assert any("WARN  line 000007" in row for row in rows)
 
 
+async def test_a_line_that_is_found_by_what_is_left_out_of_it_is_shown_whole(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_text(line(1) + line(2, "ERROR") + "(EngineCore pid=77) INFO 11-29 12:00:03 [core.py:9] begins\n")
+    app = page(file)
+    async with app.run_test(size=(80, 24)) as pilot:
+        rows = await until(app, pilot, "INFO  begins")
+        await pilot.press("slash", *"PID=77", "enter")
+        rows = await until(app, pilot, "1 of 1 with “PID=77”")
+        assert rows[3] == "▸12:00:03 INFO  (EngineCore pid=77) INFO 11-29 12:00:03 [core.py:9] begins"
+        assert rows[1] == " 12:00:01 INFO  line 000001 of it", "what was not found is as it was"
+        await pilot.press("slash", *"error", "enter")
+        rows = await until(app, pilot, "1 of 1 with “error”")
+        assert rows[2] == "▸12:00:02 ERROR line 000002 of it" and rows[3] == " 12:00:03 INFO  begins"
+
+
 async def test_a_long_line_is_read_sideways(tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_text(f"{'x' * 100}the end\n")

@@ -225,7 +225,10 @@ async def test_one_errand_at_a_time_but_for_a_stop(monkeypatch: pytest.MonkeyPat
         (1, "× port_taken: by 9\nkvtop: a would not work: port_taken\n  mend that\n", "a would not work: port_taken",
          "mend that", ("× port_taken: by 9",)),
         (1, "kvtop: a did not start: x\n  the log\nkvtop: nothing runs now\n  kvtop profile start b\n",
-         "nothing runs now", "kvtop profile start b", ("a did not start: x",)),
+         "a did not start: x; nothing runs now", "kvtop profile start b", ()),
+        (1, "kvtop: a did not start: x\n  the log\nstarts b again\n", "a did not start: x", "the log",
+         ("starts b again",)),
+        (0, "kvtop: one\n  do it\nkvtop: two\n", "", "", ("one", "two")),
         (3, "", "it ended with exit code 3", "", ()),
         (1, "kvtop: \x1b[31mred\n", "\\x1b[31mred", "", ()),
     ],
@@ -369,14 +372,15 @@ class Gated:
     ("answer", "told"),
     [
         (errands.Done(0, "", ()), []),
-        (errands.Done(1, "", (), "port 8000 is taken"), ["port 8000 is taken"]),
-        (OSError(28, "No space left on device"), ["No space left on device"]),
+        (errands.Done(1, "", (), "port 8000 is taken"), ["kvtop starts a: port 8000 is taken"]),
+        (OSError(28, "No space left on device"), ["kvtop starts a: No space left on device"]),
     ],
 )
 async def test_an_errand_goes_on_when_its_page_is_left_and_its_failure_is_told(
     answer: errands.Done | OSError, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, missed = Gated(), []
+    worker = Gated()
+    missed: list[tuple[str, bool]] = []
 
     def run(words: Sequence[str]) -> errands.Done:
         if isinstance(answer, OSError):
@@ -384,7 +388,9 @@ async def test_an_errand_goes_on_when_its_page_is_left_and_its_failure_is_told(
         return answer
 
     monkeypatch.setattr(errands, "run", run)
-    profiles = Profiles(Looks, worker, Time().clock, Time().sleep, missed=missed.append)  # type: ignore[arg-type]
+    profiles = Profiles(
+        Looks, worker, Time().clock, Time().sleep, missed=lambda words, shown: missed.append((words, shown))
+    )  # type: ignore[arg-type]
     page = asyncio.create_task(profiles.do(["profile", "start", "a"], "starts a"))
     await asyncio.sleep(0)
     page.cancel()
@@ -393,7 +399,7 @@ async def test_an_errand_goes_on_when_its_page_is_left_and_its_failure_is_told(
     worker.gate.set()
     for _ in range(10):
         await asyncio.sleep(0)
-    assert profiles.doing == "" and missed == told
+    assert profiles.doing == "" and missed == [(words, False) for words in told]
 
 
 async def test_an_errand_that_cannot_be_begun_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,13 @@ def test_each_line_is_found_once_whatever_its_case() -> None:
     assert list(book.matches("")) == list(book.matches("nowhere")) == []
 
 
+def test_what_makes_colours_is_not_found() -> None:
+    book = LogBook(b"\x1b[1;36m(APIServer pid=7)\x1b[0;0m INFO a\n\x1b[36m[b\x1b[0m\n[c\n\x1b[1mthe 36m last")
+    assert list(book.matches("[")) == [1, 2]
+    assert list(book.matches("36m")) == [3]
+    assert list(book.matches("PID=7)")) == [0]
+
+
 def test_a_long_line_is_shown_in_part() -> None:
     assert len(LogBook(b"x" * 50_000 + b"\nnext\n").line(0)) == 4_000
 

@@ -137,6 +137,13 @@ def test_an_engine_that_was_killed() -> None:
         ("", 139, False, "it was killed by SIGSEGV before it answered; its log says no more"),
         ("x", None, True, "x; it ended"),
         ("", 255, True, "it was killed by signal 127; its log says no more"),
+        (
+            "HFError: pass 'x=False' as input.",
+            1,
+            False,
+            "HFError: pass 'x=False' as input; it ended with exit code 1 before it answered",
+        ),
+        ("it waits...", 1, True, "it waits...; it ended with exit code 1"),
     ],
 )
 def test_how_it_ended(cause: str, code: int | None, ran: bool, said: str) -> None:

@@ -69,6 +69,29 @@ def test_a_start_on_a_gpu_has_all_stages_with_their_lengths() -> None:
     assert (found.shards, found.kv_cache_tokens) == ((9, 14), 180_224)
 
 
+def test_a_start_that_compiles_on_a_cpu_tells_that_and_not_the_kv_cache() -> None:
+    """Lines of vLLM 0.32 on a CPU, without --enforce-eager."""
+    said = (
+        "Starting to load model /models/tiny...",
+        "Loading weights took 0.02 seconds",
+        "Warming up model for the compilation...",
+        "No available shared memory broadcast block found in 60 seconds.",
+        "Warming up done.",
+        "CPU KV cache size: 2,097,152 tokens, Maximum concurrency for 8,192 tokens per request: 256.00x",
+        "init engine (profile, create kv cache, warmup model) took 66.42 s",
+    )
+    found = read(*(P + line.encode() + b"\n" for line in said[:4]))
+    assert found.now == COMPILE
+    found = read(*(P + line.encode() + b"\n" for line in said))
+    assert [(stage.name, stage.began_at, stage.ended_at) for stage in found.stages] == [
+        (PROCESS, 0.0, 1.0),
+        (WEIGHTS, 1.0, 2.0),
+        (COMPILE, 2.0, 5.0),
+        (KV_CACHE, 5.0, 7.0),
+        (PORT, 7.0, None),
+    ]
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -27,7 +27,7 @@ class Done:
     said: tuple[str, ...]
     """What it told on the way: lines that are no error."""
     what: str = ""
-    """Its error, in a line; empty for none."""
+    """Its errors, in a line; empty for none."""
     fix: str = ""
 
     @property
@@ -66,18 +66,19 @@ def run(words: Sequence[str]) -> Done:
 
 def read(code: int, out: str, err: str) -> Done:
     """The answer and the words of a command of kvtop."""
-    what, fix, said = "", "", []
+    errors: list[str] = []
+    fix, said = "", []
     for line in err.splitlines():
         if line.startswith("kvtop: "):
-            if what:
-                said.append(what)
-            what, fix = printable(line.removeprefix("kvtop: ").strip(), 600), ""
-        elif what and not fix and line.startswith("  "):
+            errors.append(printable(line.removeprefix("kvtop: ").strip(), 600))
+            fix = ""
+        elif errors and not fix and line.startswith("  "):
             fix = printable(line.strip(), 300)
         elif line.strip():
             said.append(printable(line.strip(), 400))
+    what = "; ".join(errors)  # the first is the cause, those after it what came of that
     if not code and what:
-        said.append(what)
+        said += errors
         what = fix = ""
     if code and not what:
         what = said[-1] if said else f"it ended with exit code {code}"

@@ -78,16 +78,23 @@ class LogBook:
         return clean(bytes(self._data[begin : min(end, begin + LONGEST)]).rstrip(b"\r\n"))
 
     def matches(self, text: str) -> Sequence[int]:
-        """The lines that have this text, whatever the case of its letters from a to z, by number."""
+        """The lines that have this text, whatever the case of its letters from a to z, by number. What makes colours is
+        no text."""
         found = array("Q")
         data, want = bytes(self._data).lower(), text.encode().lower()
         at = data.find(want) if want else -1
         while at >= 0:
             line = bisect_right(self._begins, at) - 1
-            found.append(line)
-            if line + 1 >= len(self._begins):
+            last = line + 1 >= len(self._begins)
+            end = len(data) if last else self._begins[line + 1]
+            if (
+                data.find(b"\x1b", self._begins[line], end) < 0
+                or want in clean(data[self._begins[line] : end]).encode()
+            ):
+                found.append(line)
+            if last:
                 break
-            at = data.find(want, self._begins[line + 1])
+            at = data.find(want, end)
         return found
 
 

@@ -18,8 +18,11 @@ from kvtop.readings import State
 from kvtop.sources.url import same_place
 
 if TYPE_CHECKING:
+    from kvtop.profiles.running.record import Record
     from kvtop.profiles.standing import Standing
 
+SLACK_S = 5.0
+"""A scrape that was under way at a server's end may be dated after it."""
 RUNS = ("starting", "running", "foreign")
 
 
@@ -83,15 +86,20 @@ class Profiled:
         )
 
     def _ended(self, server: ServerView) -> ServerView:
-        """With who ended it, where it was the last that ran at its URL and was ended on purpose."""
+        """With who ended it, or why it failed, where it was the last that ran at its URL."""
         if server.state is not State.REFUSED:
             return server
         place = same_place(server.url)
         ours = [row for row in self._profiles.view.rows if row.record is not None and _place(row) == place]
         last = max(ours, key=lambda row: row.record.started_at if row.record is not None else 0.0, default=None)
-        if last is None or last.record is None or last.state != "stopped" or last.record.ask is None:
+        state = last.record if last is not None else None
+        if last is None or state is None or _another(server, state):
             return server
-        return replace(server, profile=last.name, ended_by=last.record.ask.by)
+        if last.state == "stopped" and state.ask is not None:
+            return replace(server, profile=last.name, ended_by=state.ask.by)
+        if last.state == "failed" and state.why:
+            return replace(server, profile=last.name, failed=state.why, failed_loading=state.ready_at is None)
+        return server
 
     def _row(self, server: ServerView) -> Standing | None:
         place = same_place(server.url)
@@ -111,6 +119,15 @@ class Profiled:
             p50 = ttft.p50.value_s if ttft.p50 is not None else None
             found[row.name] = Figures(round(now), window.cached.share, ttft.n, p50)
         return found
+
+
+def _another(server: ServerView, state: Record) -> bool:
+    """What was seen at its URL since this start was over was no server of it."""
+    ended = state.ended_at
+    if ended is not None and server.last_good_at is not None and server.last_good_at > ended + SLACK_S:
+        return True
+    loader = server.loader_pid
+    return loader is not None and state.server is not None and state.server.pid != loader
 
 
 def _place(row: Standing) -> str:

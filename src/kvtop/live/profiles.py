@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kvtop.clock import Clock
-from kvtop.errors import KvtopError
+from kvtop.errors import KvtopError, printable
 from kvtop.live import errands
 from kvtop.live.endpoint import Sleep, rest
 from kvtop.live.errands import Done
+from kvtop.live.failures import Failures
 from kvtop.live.profile_asks import InTheWay, family, in_the_way, running, url_of
 from kvtop.live.profile_view import Figures, Looking, ProfilesView
 from kvtop.live.work import called
@@ -44,6 +45,8 @@ RUNS = ("starting", "running", "stopping", "foreign")
 AGAIN_S = 5.0
 """A check that found something in the way is made again after so long: who listens, or starts, may have changed."""
 FRESH_S = 5.0
+MISSED_CELLS = 160
+"""Of a cause, in a line that is told once: the page has all of it."""
 KEEP_S = 30.0
 """Figures are written to disk at most so often."""
 
@@ -77,12 +80,12 @@ class Profiles:
         processes: Callable[[], Sequence[VllmProcess]] = tuple,
         machine: Callable[[], object] = lambda: None,
         figures: Callable[[], Mapping[str, Figures]] = dict,
-        missed: Callable[[str], None] = lambda words: None,
+        missed: Callable[[str, bool], None] = lambda words, shown: None,
     ) -> None:
         """`made` makes what looks, in its thread. `processes`: the vLLM processes of this machine as of the last look
         at it; `machine`: what a check hangs on besides the profile, equal as long as nothing of it changed; `figures`:
-        what is seen of profiles' servers now; `missed` is told what went wrong with an errand that nobody waits for any
-        more."""
+        what is seen of profiles' servers now; `missed` is told of starts that failed, which the page shows as well
+        (True), and what went wrong with an errand that nobody waits for any more (False)."""
         self.view = ProfilesView()
         self.checked: Checked | None = None
         """Of the profile that is looked at, or was last."""
@@ -90,6 +93,7 @@ class Profiles:
         """The last one of each profile whose file has not changed since."""
         self._reported_of: dict[str, object] = {}
         """What each was worked out from."""
+        self.failures = Failures()
         self._doing: list[str] = []
         self._made, self._clock, self._sleep = made, clock, sleep
         self._processes, self._machine, self._figures, self._missed = processes, machine, figures, missed
@@ -169,6 +173,9 @@ class Profiles:
         if keep:
             self._kept_at = self._clock.mono()
         before, self.view = self.view, view
+        for row in self.failures.news(before, view):
+            why = row.record.why if row.record is not None else ""
+            self._missed(f"{printable(row.name, 80)} did not start: {printable(why, MISSED_CELLS)}", True)
         for row in before.rows:
             now = view.row(row.name)
             if now is None or now.known != row.known:
@@ -319,6 +326,7 @@ class Profiles:
         if self._doing and (not beside or meanwhile in self._doing):
             raise KvtopError(f"kvtop {self.doing} just now")
         self._doing.append(meanwhile)
+        self.failures.begins(words, self._clock.wall())
         self._wake.set()
         self._changed()
         errand = asyncio.create_task(self._errand(words, meanwhile))
@@ -327,7 +335,7 @@ class Profiles:
         try:
             return await asyncio.shield(errand)
         except asyncio.CancelledError:
-            errand.add_done_callback(self._unheard)
+            errand.add_done_callback(lambda errand: self._unheard(errand, words, meanwhile))
             raise
 
     async def _errand(self, words: Sequence[str], meanwhile: str) -> Done:
@@ -341,7 +349,7 @@ class Profiles:
             self._wake.set()
             self._changed()
 
-    def _unheard(self, errand: asyncio.Task[Done]) -> None:
+    def _unheard(self, errand: asyncio.Task[Done], words: Sequence[str], meanwhile: str) -> None:
         """The page that asked for it was left before it ended."""
         if errand.cancelled():
             return
@@ -350,8 +358,8 @@ class Profiles:
             wrong = errand.result().what
         else:
             wrong = error.what if isinstance(error, KvtopError) else f"kvtop itself failed ({type(error).__name__})"
-        if wrong:
-            self._missed(wrong)
+        if wrong and not self.failures.is_told(words, self.view):
+            self._missed(f"kvtop {printable(meanwhile, 120)}: {printable(wrong, MISSED_CELLS)}", False)
 
 
 def _but_its_own(report: Report) -> Report:

@@ -79,6 +79,10 @@ class News:
 
     text: str
     bad: bool = False
+    of_profiles: bool = False
+    """The page of profiles tells more of it."""
+    told_there: bool = False
+    """That page tells it by itself."""
 
 
 @dataclass(slots=True)

@@ -120,7 +120,7 @@ class Watch:
             processes=lambda: self._host.reading.processes if self._host.reading is not None else (),
             machine=lambda: held(self._host.reading, self._gpu.reading),
             figures=lambda: self._profiled.figures(self._clock.wall()) if self._profiled is not None else {},
-            missed=self._failed,
+            missed=self._profile_failed,
         )  # fmt: skip
         self._profiled = Profiled(
             self.profiles,
@@ -224,6 +224,10 @@ class Watch:
     def news(self) -> tuple[News, ...]:
         """What is to be said once since the last call: slow turns, and what kvtop could not do about them."""
         return self._verdicts.news()
+
+    def _profile_failed(self, words: str, told_there: bool) -> None:
+        self._verdicts.say(News(words, bad=True, of_profiles=True, told_there=told_there))
+        self._tell()
 
     def _failed(self, words: str) -> None:
         self._verdicts.say(News(words, bad=True))

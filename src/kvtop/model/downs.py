@@ -15,6 +15,8 @@ from kvtop.model.view import ServerView
 from kvtop.model.words import gib, hms, lasted, nb, short_labels
 from kvtop.readings import HostReading, State
 
+LENGTH = 125
+"""Characters of a sentence, at most."""
 Wording = tuple[str, str]
 """(first clause, the rest)."""
 
@@ -103,6 +105,8 @@ def _refused(view: ServerView, around: Around) -> list[Wording]:
         return [(f"{stopped}{since},", f"by {printable(view.ended_by, 60)}"), (stopped, "")]
     first = f"{label_of(view)} refuses{since}:"
     file = _left_over(view, around.host)
+    if view.failed:
+        return _failed(view, first, file)
     alive = {p.pid for p in around.host.processes} if around.host else None
     if view.loader_pid is not None and alive is not None and view.loader_pid not in alive:
         ended = f"process {view.loader_pid} ended while it loaded"
@@ -112,6 +116,19 @@ def _refused(view: ServerView, around: Around) -> list[Wording]:
         return [(first, f"{gone}{file}"), (first, gone)]
     why = _cause(view).replace(f"nothing listens on {label_of(view)}", "nothing listens there")
     return [(first, why), (first, "nothing listens there")]
+
+
+def _failed(view: ServerView, first: str, file: str) -> list[Wording]:
+    """A profile's server: its record knows why."""
+    name, why = printable(view.profile, 40), printable(view.failed, 600)
+    if view.failed_loading:
+        first, rest = f"{name} ended while it loaded:", ""
+    elif view.pid is not None:
+        rest = f"process {view.pid} of {name} is gone: "
+    else:
+        rest = f"{name} failed: "
+    room = max(12, LENGTH - len(first) - 1 - len(rest))
+    return [(first, f"{rest}{why}{file}"), (first, f"{rest}{printable(why, room)}")]
 
 
 def _left_over(view: ServerView, host: HostReading | None) -> str:

@@ -11,14 +11,12 @@ from itertools import takewhile
 
 from kvtop.errors import printable
 from kvtop.model.box import Quantile, Window
-from kvtop.model.downs import BRIEF, DOWNS, Around, Wording, label_of, together
+from kvtop.model.downs import BRIEF, DOWNS, LENGTH, Around, Wording, label_of, together
 from kvtop.model.own_part import OwnPart, less
 from kvtop.model.view import Sentence, ServerView, seconds_of
 from kvtop.model.waits import NEWS_FOR_S, Made, slow, slow_now, told, unsure
 from kvtop.model.words import exact, flow, hms, lasted, nb, pct, secs, span, tok
 from kvtop.readings import Discovery, State
-
-LENGTH = 125
 
 QUEUE_AFTER_S = 2.0
 """A request that waits for one engine step is no queue."""

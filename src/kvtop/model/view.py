@@ -194,6 +194,10 @@ class ServerView:
     """While a profile's server starts: how far it has come."""
     ended_by: str = ""
     """It was ended on purpose: who asked for that, `a switch to qwen27`; empty where nobody did, or it is not known."""
+    failed: str = ""
+    """Why the server of its profile has ended though nobody asked for that; empty where it has not, or nobody knows."""
+    failed_loading: bool = False
+    """That was before it ever answered."""
     last_traffic: Window | None = None
     """While nobody asks anything: the last 5 minutes in which somebody did."""
     own: OwnPart = OwnPart()

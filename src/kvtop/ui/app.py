@@ -44,8 +44,8 @@ PROBLEM_S = 8.0
 PROBLEMS_AT_ONCE = 3
 """Of them, where the screen has room: on a low one it is one."""
 LOW_ROWS = 24
-NEWS_S = 10.0
-"""How long what is said once stays."""
+NEWS_S, PROFILES_S = 10.0, 20.0
+"""How long what is said once stays; a start that failed is told in more words."""
 CHECK_S = 2.0
 """Problems are said after so long, whatever does not answer."""
 EXPORT_S = 10.0
@@ -163,7 +163,10 @@ class KvtopApp(App[str]):
         """Called by the collector, on this loop, whenever something is new: draw soon, once for all till then."""
         if isinstance(self.watch_box, Telling):
             for told in self.watch_box.news():
-                self.notify(told.text, severity="warning" if told.bad else "information", timeout=NEWS_S, markup=False)
+                text = self.dashboard.profile_page.pointed(told, self) if told.of_profiles else told.text
+                if text:
+                    seconds = PROFILES_S if told.of_profiles else NEWS_S
+                    self.notify(text, severity="warning" if told.bad else "information", timeout=seconds, markup=False)
         if self._wake is None:
             wait = self._drawn_at + (UNSEEN_S if self._unseen else REDRAW_S) - time.monotonic()
             self._wake = asyncio.get_running_loop().call_later(max(0.0, wait), self.post_message, Changed())

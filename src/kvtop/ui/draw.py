@@ -191,6 +191,15 @@ def wrap(line: Line, w: int, indent: int = 0) -> list[Line]:
     return [[(text.replace(NBSP, " "), style) for text, style in row] for row in rows]
 
 
+def shortened(rows: list[Line], h: int, w: int) -> list[Line]:
+    """At most h of these rows of w cells; where that cuts some, the last one ends with an ellipsis."""
+    if len(rows) <= h or h <= 0:
+        return rows[: max(0, h)]
+    last = rows[h - 1]
+    style = last[-1][1] if last else "t"
+    return [*rows[: h - 1], [*(last if width(last) < w else fit(last, w - 1)), ("…", style)]]
+
+
 def _words(line: Line) -> list[Line]:
     """Runs without a space, each led by one space where there was one before it."""
     out: list[Line] = []

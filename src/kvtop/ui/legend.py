@@ -60,6 +60,72 @@ FILTER: tuple[tuple[str, str], ...] = (
 )
 """(What can be typed after the filter's key, which turns it leaves)."""
 
+MARKS: tuple[tuple[Line, str], ...] = (
+    ([("○", "d"), (" stopped", "d")], "no server of it runs: it was ended on purpose, or never started"),
+    ([("◐", "warn"), (" starts, stops", "warn")], "on its way, up or down"),
+    ([("●", "bright"), (" runs", "bright")], "kvtop started its server, and it has answered"),
+    (
+        [("◆", "bright"), (" foreign", "bright")],
+        "its server runs, and kvtop did not start it; of no profile: a row process 123, below the profiles",
+    ),
+    (
+        [("×", "bad"), (" failed", "bad")],
+        "its last start came to nothing, or its server ended though nobody asked for that: why stands below",
+    ),
+    ([("×", "bad"), (" unreadable", "bad")], "its file is no profile: the line and what is wrong stand behind it"),
+    (
+        [("◆", "bright"), (" answers  ", "d"), ("◇", "d"), (" no answer", "d")],
+        "only watched (runner attach): somebody else starts it, kvtop asks it; watched: not asked yet",
+    ),
+    (
+        [("× ", "bad"), ("! ", "warn"), ("·", "d")],
+        "error, warning, note of check: an error refuses a start, a warning asks first, a note does neither",
+    ),
+    ([("·", "ok"), (" over  ", "d"), ("▸", "bright"), (" runs", "d")], "stages of a start"),
+)
+"""(A mark of the page of profiles and its state, what they mean)."""
+
+OF_PROFILES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    (
+        "Profiles",
+        (
+            ("tier", "its CPU tier for the KV cache; – none, or not known"),
+            ("GPU", "the cards that it may use; – not said"),
+            ("good start", "how long the last good one took, until it answered"),
+            (
+                "share, n",
+                "prompt tokens from cache, over n first tokens: as the dashboard last saw that server asked anything, "
+                "in a window of 5 min, perhaps long ago; – never",
+            ),
+            ("TTFT p50", "of the same requests: half of the first tokens came sooner"),
+            ("requests", "under way now, in questions; not known: it is not watched, and did not tell"),
+            ("memory", "in Check: what the tier asks for, and what this machine has of it now"),
+        ),
+    ),
+    (
+        "Start",
+        (
+            ("took", "seconds of a stage in this start; usual: the median of the last good starts, five at most"),
+            ("left (n=5)", "what the last n good starts of this profile say; longer than usual: over that by now"),
+            ("process up", "until vLLM begins to load the model; before it the pre-start command, and sidecars"),
+            ("weights", "the model is loaded: shards of its files"),
+            ("compile", "torch.compile, on a CPU in a warm-up of its own"),
+            ("KV cache", "its room is measured, and it is made"),
+            ("CUDA graphs", "are captured"),
+            ("port answers", "until /health answers, by the process that was started and with its model"),
+        ),
+    ),
+    (
+        "Log",
+        (
+            ("a line", "time, level, and what is said: without the process and the place in vLLM's source"),
+            ("polls left out", "lines that tell only of an answered GET of /metrics, /health, /v1/models or the like"),
+            ("following", "the end is shown as it grows"),
+        ),
+    ),
+)
+"""As FIGURES, of the page of profiles and those that it opens."""
+
 FIGURES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "Cache",

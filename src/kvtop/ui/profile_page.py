@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from textual.app import App
 
 from kvtop.model.view import BoxView
+from kvtop.ui import keys
 from kvtop.ui.keys import Keymap
 from kvtop.ui.watching import Profiling, Watching
 
 if TYPE_CHECKING:
     from kvtop.live.profiles import Profiles
+    from kvtop.live.verdicts import News
     from kvtop.profiles.standing import Standing
 
 
@@ -26,6 +28,8 @@ class ProfilePage:
         self._watch, self._keymap, self._now, self._choose_url = watch, keymap, now, choose_url
         self._wish = ""
         """The URL of a server that starts, until it is watched."""
+        self._points = False
+        """Something that was said leads to the page, since it was seen last."""
 
     @property
     def profiles(self) -> Profiles | None:
@@ -39,8 +43,31 @@ class ProfilePage:
         from kvtop.ui.screens.profiles import ProfilesScreen
 
         app.push_screen(
-            ProfilesScreen(self._keymap, profiles, self._now, begun=self._begun, requests=self._requests_of)
-        )
+            ProfilesScreen(
+                self._keymap, profiles, self._now,
+                begun=self._begun, requests=self._requests_of, seen=lambda: self._seen(app),
+            )
+        )  # fmt: skip
+
+    def _seen(self, app: App[str]) -> None:
+        """The page is on the screen: what led there would lie over its question."""
+        if self._points:
+            app.clear_notifications()
+            self._points = False
+
+    def pointed(self, told: News, app: App[str]) -> str:
+        """What is told of profiles, with the key that leads to their page from the screen that is seen; empty where
+        that is the page itself, and tells it."""
+        under = [getattr(screen, "ON", keys.DASHBOARD) for screen in app.screen_stack]
+        here = under.pop()
+        if here == keys.PROFILES:
+            return "" if told.told_there else told.text
+        self._points = True
+        text = told.text if told.text.endswith("…") else f"{told.text}."
+        if keys.PROFILES in under:
+            return f"{text} {self._keymap.shown('back')} leads back to the profiles"
+        there = "" if here in (keys.DASHBOARD, keys.NO_SERVER) else " on the dashboard"
+        return f"{text} {self._keymap.shown('profiles')}{there} leads to the profiles"
 
     def starting(self) -> str:
         """The profile whose server starts now; empty: none."""

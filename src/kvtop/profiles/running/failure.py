@@ -102,7 +102,12 @@ def ended(cause: str, code: int | None, *, ran: bool) -> str:
     when = "" if ran else " before it answered"
     if ran and code == 0:
         when = " though nobody asked for that"
-    return f"{cause}; {how}{when}" if cause else f"{how}{when}; its log says no more"
+    return f"{_open(cause)}; {how}{when}" if cause else f"{how}{when}; its log says no more"
+
+
+def _open(sentence: str) -> str:
+    """Without its full stop: more follows."""
+    return sentence if sentence.endswith("..") else sentence.removesuffix(".")
 
 
 def _how(code: int) -> str:

@@ -41,8 +41,10 @@ _SHARDS = re.compile(r"checkpoint shards:.*?\| *(\d{1,7})/(\d{1,7})\b")
 _LOADED = re.compile(r"Model loading took |Loading weights took ")
 _COMPILES = re.compile(
     r"Dynamo bytecode transform time|torch\.compile (?:takes|took) |Directly load (?:the )?(?:AOT )?compil|"
-    r"Compiling a graph for "
+    r"Compiling a graph for |Warming up model for the compilation"
 )
+_COMPILED = re.compile(r"Warming up done\.")
+"""On a CPU, which compiles in a forward pass of its own; what comes then is the KV cache."""
 KV_ROOM = re.compile(r"Available KV cache memory: (\d{1,6}(?:\.\d{1,4})?) GiB")
 KV_SIZE = re.compile(r"KV cache size: (\d[\d,]{0,19}) tokens")
 BLOCK = re.compile(r"Setting attention block size to (\d{1,7}) tokens")
@@ -127,6 +129,8 @@ class Progress:
             self._fitted = True
         elif _COMPILES.search(line):
             self._compile(at)
+        elif _COMPILED.search(line):
+            self.begin(KV_CACHE, at)
         elif found := KV_SIZE.search(line):
             self.begin(KV_CACHE, at)
             self.kv_cache_tokens = int(found[1].replace(",", ""))

@@ -33,6 +33,8 @@ class Question:
     wordings: Sequence[str]
     """Longest first, without the keys."""
     yes: Callable[[], Awaitable[None]]
+    answered: Callable[[], None] = lambda: None
+    """Told of a yes and of a no."""
 
 
 class Deeds:
@@ -105,7 +107,7 @@ class Deeds:
         elif (report := await self._checked(row, live[0], "switch")) is not None:
             old = live[0]
             wordings = questions.switch(old, await self._count(old), row, report)
-            self._ask(Question(wordings, lambda: self._switch(row, old)))
+            self._ask(Question(wordings, lambda: self._switch(row)))
 
     async def _switch_from_others(self, row: Standing) -> None:
         """No profile's server runs, but servers that kvtop did not start do: what is not in the way is left alone."""
@@ -148,19 +150,22 @@ class Deeds:
         if any(other.server.pid != one.server.pid for other in found):
             self._say(f"nothing was stopped: others are in the way of {safe(row.name)} by now", "warn")
             return
-        await self._switch(row, None, ["--stop-foreign"])
+        await self._switch(row, ["--stop-foreign"])
 
-    async def _switch(self, row: Standing, old: Standing | None, more: Sequence[str] = ()) -> None:
+    async def _switch(self, row: Standing, more: Sequence[str] = ()) -> None:
         words = ["profile", "switch", row.name, "--yes", *more]
-        if await self._starts(words, row, f"switches to {row.name}"):
+        if not await self._starts(words, row, f"switches to {row.name}"):
+            self.offer()
+
+    def offer(self) -> None:
+        """Where a switch has failed, to start again what it has ended: until that is answered."""
+        failures = self._profiles.failures
+        found = failures.offer(self._profiles.view)
+        if found is None or self._profiles.doing or self._cannot_start(found[1]) is not None:
             return
-        former = self._profiles.view.row(old.name) if old is not None else None
-        new = self._profiles.view.row(row.name)
-        given_up = new is not None and new.record is not None and ended_early(new.record)
-        if former is None or given_up or self._profiles.view.live or self._cannot_start(former) is not None:
-            return
-        question = f"{_name(row)} did not start: start {_name(former)} again"
-        self._ask(Question([question], lambda: self._start(former)))
+        new, former = found
+        question = f"{_name(new)} did not start: start {_name(former)} again"
+        self._ask(Question([question], lambda: self._start(former), lambda: failures.answered(new)))
 
     async def _starts(self, words: Sequence[str], row: Standing, meanwhile: str) -> bool:
         """Whether its server is ready by now. One that its user has ended meanwhile has not failed."""

@@ -8,7 +8,7 @@ from kvtop.live.profiles import Checked
 from kvtop.model.words import NBSP, bare_gib
 from kvtop.profiles.check.report import Finding, Memory
 from kvtop.profiles.standing import Standing
-from kvtop.ui.draw import Line, cells, pick, safe, width, wrap
+from kvtop.ui.draw import Line, cells, pick, safe, shortened, width, wrap
 from kvtop.ui.numbers import DASH
 from kvtop.ui.profiles import words
 from kvtop.ui.profiles.layout import WIDE
@@ -26,7 +26,8 @@ def rows(row: Standing | None, checked: Checked | None, w: int, h: int, more_key
         said = "kvtop did not start it, and no profile runs it: import makes one of its command line"
         return [rule(f"Check {name}", w), *([(" ", "t"), *line] for line in wrap([(said, "d")], w - 2))][:h]
     if row.known.problem:
-        return [rule(f"File {name}", w, [("it cannot be used", "bad")]), *fault_rows(row.known.problem, w)][:h]
+        whole = [rule(f"File {name}", w, [("it cannot be used", "bad")]), *fault_rows(row.known.problem, w)]
+        return shortened(whole, h, w)
     title = f"Check {name}"
     if checked is None or checked.profile != row.name:
         return [rule(title, w, [("is looked at", "d")])]
@@ -34,7 +35,7 @@ def rows(row: Standing | None, checked: Checked | None, w: int, h: int, more_key
     if report is None:
         if not checked.error:
             return [rule(title, w, [("is looked at", "d")])]
-        return [rule(title, w), *fault_rows(checked.error, w)][:h]
+        return shortened([rule(title, w), *fault_rows(checked.error, w)], h, w)
     summary = report.summary
     options = [summary, report.counts or report.summary]
     if checked.restart:
@@ -58,10 +59,10 @@ def _in_room(findings: Sequence[Finding], w: int, h: int, more_key: str) -> list
         lines = finding_rows(one, w)
         last = i == len(findings) - 1
         if len(out) + len(lines) > h - (0 if last else 1):
-            if not out:  # the worst one, as much of it as fits
+            if not out and h > 1:  # the worst one, as much of it as fits
                 out, i = lines[: h - 1], i + 1
             n = len(findings) - i
-            said = f"{n} more: {more_key} shows all" if n else f"{more_key} shows all of it"
+            said = f"{n} more: {more_key} shows all" if n and out else f"{more_key} shows all of it"
             return [*out, [(f" {said}", "d")]]
         out += lines
     return out

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 SMALL, MIDDLE, LARGE = 19, 29, 44
 """Rows under the footer; from so many on the next larger form."""
 WIDE = 116
 """Cells from which on a finding and its fix share a row."""
+
+LEAST_LOG = 3
+"""Rows of the log beside what is told in full above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +32,19 @@ def plan(h: int, profiles: int) -> Plan:
         list_ = max(0, min(list_, h - 3)) if h > 6 else h
         return Plan(list_, h - list_, 0, 0)
     return Plan(list_, check, start, max(0, h - list_ - check - start))
+
+
+def roomy(rooms: Plan, wanted: int, used: Callable[[int], int], *, logs: bool) -> Plan:
+    """While nothing starts or stops: Check takes the rows that a start which is over, or never was, and a log that is
+    not there (`logs`) leave empty. Why one failed is told in full, in `wanted` rows: what check says gives way to that,
+    then the log. `used`: how many rows Start fills of so many."""
+    if not rooms.start:
+        return rooms
+    log = rooms.log if logs else min(1, rooms.log)
+    check = rooms.check + rooms.log - log
+    short_of = max(0, wanted - rooms.start)
+    of_check = min(short_of, check - 1)
+    of_log = min(short_of - of_check, max(0, log - LEAST_LOG))
+    start = used(rooms.start + of_check + of_log)
+    whole = rooms.check + rooms.start + rooms.log
+    return replace(rooms, check=whole - start - (log - of_log), start=start, log=log - of_log)

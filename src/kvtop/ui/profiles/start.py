@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvtop.model.starting import Starting
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.standing import Standing
-from kvtop.ui.draw import Line, cells, clip, meter, pick, safe, width, wrap
+from kvtop.ui.draw import Line, cells, meter, pick, safe, shortened, width, wrap
 from kvtop.ui.numbers import ago, lasted, secs
 from kvtop.ui.profiles import words
 from kvtop.ui.profiles.findings import fault_rows
@@ -23,26 +23,44 @@ def rows(row: Standing | None, now: float, w: int, h: int) -> list[Line]:
         return [rule("Start", w, [(said, "d")] if said else None)]
     title = f"{'Last start' if one.over else 'Start'} {safe(row.name)}"
     out = [rule(title, w, [(pick(_start_notes(row, one, now), w - cells(title) - 6), "d")])]
-    fraction = one.fraction
     given_up = row.record is not None and words.ended_early(row.record)
     failed = one.over and row.record is not None and row.record.ready_at is None and not given_up
     style = "bad" if failed else "d" if one.over else "bright"
-    out.append([(" ", "t"), *meter([(None if failed or given_up else fraction, style)], w - 1)])
+    out.append([(" ", "t"), *meter([(None if failed or given_up else one.fraction, style)], w - 1)])
+    told_ = shortened(_end_rows(row, one, w), h - 2, w)
     if h < 6:
-        return [*out, _stage_line(row, one, w)][:h]
-    stages = stage_rows(one, w)
-    why = row.record.why if failed and row.record is not None else ""
-    fault = fault_rows(why, w) if why else []
-    if given_up and row.record is not None:
-        fault = _note_rows(row.record, w)
-    return [*out, *stages[: h - 2 - len(fault)], *fault][:h]
+        return [*out, *(told_ or [_stage_line(one, w)])][:h]
+    return [*out, *stage_rows(one, w)[: h - 2 - len(told_)], *told_][:h]
 
 
-def _note_rows(state: Record, w: int) -> list[Line]:
-    return [[(" ", "t"), *line] for line in wrap([("! ", "warn"), (words.early_end(state), "t")], w - 2, 2)]
+def wanted(row: Standing | None, now: float, w: int) -> int:
+    """Rows that it takes to tell in full why it came to nothing, or failed later; 0: there is nothing to tell."""
+    one = words.start_of(row, now) if row is not None else None
+    told_ = len(_end_rows(row, one, w)) if row is not None and one is not None else 0
+    return 2 + told_ if told_ else 0
+
+
+def _end_rows(row: Standing, one: Starting, w: int) -> list[Line]:
+    """Why it did not come to an answering server, or why that server has failed."""
+    state = row.record
+    if state is None or not one.over:
+        return []
+    if words.ended_early(state):
+        return [[(" ", "t"), *line] for line in wrap([("! ", "warn"), (words.early_end(state), "t")], w - 2, 2)]
+    if state.why and (state.ready_at is None or _failed_later(state)):
+        return fault_rows(state.why, w)
+    return []
+
+
+def _failed_later(state: Record) -> bool:
+    """It had answered, and then failed; what runs after its end may still run."""
+    return state.ready_at is not None and (state.state == "failed" or (state.state == "stopping" and state.ask is None))
 
 
 def _start_notes(row: Standing, one: Starting, now: float) -> list[str]:
+    if one.over and row.record is not None and _failed_later(row.record):
+        when = f" {ago(now - row.record.ended_at)} ago" if row.record.ended_at is not None else ""
+        return [f"ready after {secs(one.elapsed_s)}, failed{when}", f"failed{when}", "failed"]
     if one.over:
         ended = one.started_at + one.elapsed_s
         when = f"{ago(now - ended)} ago"
@@ -76,14 +94,9 @@ def _longest(one: Starting) -> list[str]:
     return [*texts, ""]
 
 
-def _stage_line(row: Standing, one: Starting, w: int) -> Line:
+def _stage_line(one: Starting, w: int) -> Line:
     """The stage that runs, and what comes then, in one row."""
     if one.over:
-        why = row.record.why if row.record is not None and row.record.ready_at is None else ""
-        if row.record is not None and words.ended_early(row.record):
-            return [(" ! ", "warn"), (clip(words.early_end(row.record), w - 4), "t")]
-        if why:
-            return [(" × ", "bad"), (clip(safe(why), w - 4), "bright")]
         return [(" · ", "ok"), (pick(_longest(one), w - 4), "d")]
     now = one.now
     if now is None:

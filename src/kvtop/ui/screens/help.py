@@ -17,10 +17,12 @@ GAP = 3
 """Cells between two columns."""
 _COLUMN = 44
 """A column is at least so wide."""
+_OF_PROFILES = (keys.PROFILES, keys.CHECK, keys.LOG, keys.COMMAND)
+"""Called from these, help explains their marks and figures as well, before all others."""
 
 
 class HelpScreen(Page):
-    """Everything that help says, in as many columns as fit; it scrolls where it is longer than the screen."""
+    """What help says, in as many columns as fit; it scrolls where it is longer than the screen."""
 
     ON = keys.HELP
     BINDINGS = keys.bindings(keys.HELP)
@@ -45,11 +47,18 @@ def page(keymap: Keymap, came_from: str, w: int) -> list[Line]:
     n = max(1, min(4, (room + GAP) // (_COLUMN + GAP)))
     each = (room - GAP * (n - 1)) // n
     filter_key = keymap.shown("filter")
+    profiles = [
+        _signs("Marks and states of profiles", legend.MARKS, each),
+        *(_meanings(f"Figures: {panel}", figures, each) for panel, figures in legend.OF_PROFILES),
+    ]
+    keys_ = _keys(keymap, came_from, each)
     blocks = [
-        *_keys(keymap, came_from, each),
+        *keys_[:1],
+        *(profiles if came_from in _OF_PROFILES else ()),
+        *keys_[1:],
         _meanings(f"Filter ({filter_key})", legend.FILTER, each),
         _meanings("The word on top", legend.CHIPS, each),
-        _signs(each),
+        _signs("Signs and colours", legend.SIGNS, each),
         *(_meanings(f"Figures: {panel}", figures, each) for panel, figures in legend.FIGURES),
         _about(each),
     ]
@@ -88,9 +97,9 @@ def _keys(keymap: Keymap, came_from: str, w: int) -> list[list[Line]]:
     return blocks
 
 
-def _signs(w: int) -> list[Line]:
-    block: list[Line] = [[("Signs and colours", "t bold")]]
-    for sign, meaning in legend.SIGNS:
+def _signs(title: str, signs: Sequence[tuple[Line, str]], w: int) -> list[Line]:
+    block: list[Line] = [[(title, "t bold")]]
+    for sign, meaning in signs:
         block += _entry(sign, 23, meaning, w)
     return block
 

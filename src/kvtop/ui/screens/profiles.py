@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,13 +16,13 @@ from kvtop.live.profiles import Profiles
 from kvtop.model.view import Sentence
 from kvtop.profiles.standing import Standing
 from kvtop.ui import keys
-from kvtop.ui.draw import Line, safe
+from kvtop.ui.draw import Line, cells, clip, safe, shortened
 from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.profiles import findings, log, start, table, words
 from kvtop.ui.profiles.deeds import Deeds, Question
 from kvtop.ui.profiles.editor import edit, editor
-from kvtop.ui.profiles.layout import Plan, plan
+from kvtop.ui.profiles.layout import plan, roomy
 from kvtop.ui.screens.page import Body, Page
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.line_input import LineInput
@@ -48,9 +47,12 @@ class ProfilesScreen(Page):
         *,
         begun: Callable[[Standing], None] = lambda row: None,
         requests: Callable[[Standing], int | None] = lambda row: None,
+        seen: Callable[[], None] = lambda: None,
     ) -> None:
-        """`begun` is told whose server is about to start; `requests`: how many a server has under way."""
+        """`begun` is told whose server is about to start; `requests`: how many a server has under way; `seen` is called
+        each time that it comes to the front."""
         super().__init__(keymap, now)
+        self._seen = seen
         self.profiles = profiles
         self.cursor = ""
         """The name of the chosen profile."""
@@ -83,6 +85,7 @@ class ProfilesScreen(Page):
         self.profiles.choose(None)
 
     def on_screen_resume(self) -> None:
+        self._seen()
         self._settle()
         self.profiles.look_soon()
         self.redraw()
@@ -98,6 +101,8 @@ class ProfilesScreen(Page):
         if self.is_current and made_of != self._drawn_of:
             self._drawn_of = made_of
             self.redraw()
+        if self.is_current and self.question is None and not self.typing:
+            self.deeds.offer()  # of a switch that failed while this page was not there, or not seen
 
     # ---- choosing
     @property
@@ -299,6 +304,8 @@ class ProfilesScreen(Page):
         event.stop()
         event.prevent_default()
         question = self.question
+        if event.key in ("y", "n", "escape"):
+            question.answered()
         if event.key == "y":
             self.question = None
             self.run_worker(_done(question), name="profile", exit_on_error=False)
@@ -312,10 +319,16 @@ class ProfilesScreen(Page):
         if self.typing:
             return [[("enter", "t bold"), (" import it", "d"), ("  esc", "t bold"), (" close", "d")]]
         if self.question is not None:
+            last = clip(
+                f"{self.question.wordings[-1]}?", self.size.width - sum(cells(text) for text, _ in _YES_NO_SHORT)
+            )
             return [
-                [(f"{text}?", "warn bold"), *((part, style) for part, style in keys_)]
-                for text in self.question.wordings
-                for keys_ in (_YES_NO, _YES_NO_SHORT)
+                *(
+                    [(f"{text}?", "warn bold"), *((part, style) for part, style in keys_)]
+                    for text in self.question.wordings
+                    for keys_ in (_YES_NO, _YES_NO_SHORT)
+                ),
+                [(last, "warn bold"), *_YES_NO_SHORT],  # a question without its keys cannot be answered
             ]
         return []
 
@@ -351,15 +364,7 @@ class ProfilesScreen(Page):
         contexts = [f"{safe(view.where)}, {files}", files] if view.at is not None else []
         rows = headline(Sentence("PROFILES", tone, first, rest), contexts, w)
         most = self._head_rows
-        return [*rows, *([[]] * (most - len(rows)))][:most]
-
-    def _roomy(self, rooms: Plan, subject: Standing | None, w: int) -> Plan:
-        """Check takes the rows that a start which is over, or never was, and a log that is not there leave empty."""
-        if not rooms.start or (subject is not None and subject.state in ("starting", "stopping")):
-            return rooms
-        used = len(start.rows(subject, self.now(), w, rooms.start))
-        log = rooms.log if self.profiles.view.tail.of else min(1, rooms.log)
-        return replace(rooms, check=rooms.check + rooms.start - used + rooms.log - log, start=used, log=log)
+        return [*shortened(rows, most, w), *([[]] * (most - len(rows)))]
 
     def lines(self, w: int, h: int) -> list[Line]:
         self._settle()
@@ -372,7 +377,9 @@ class ProfilesScreen(Page):
         shown = table.Shown(view, self.profiles.reports, now, self.cursor, self.keymap.shown("import-profile"))
         key = self.keymap.shown("check-profile")
         subject = view.starting or row
-        rooms = self._roomy(rooms, subject, w)
+        if subject is None or subject.state not in ("starting", "stopping"):
+            wanted = start.wanted(subject, now, w)
+            rooms = roomy(rooms, wanted, lambda n: len(start.rows(subject, now, w, n)), logs=bool(view.tail.of))
         parts = (
             (table.rows(shown, self.first, w, rooms.list), rooms.list),
             (findings.rows(row, self.profiles.checked, w, rooms.check, key), rooms.check),

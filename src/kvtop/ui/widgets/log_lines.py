@@ -70,14 +70,25 @@ class LogLines(Widget):
     def _reveal_sideways(self, line: int) -> None:
         """So that what was found is seen, from the beginning of the line where that does."""
         room = self.size.width - HEAD_CELLS
-        hit = re.search(re.escape(self.found), self._said(line), re.IGNORECASE) if self.found else None
+        hit = self._hit(self._said(line))
         if hit is None or hit.end() < room:
             self.side = 0
         elif not self.side <= hit.start() <= hit.end() < self.side + room:
             self.side = max(0, hit.start() - room // 3)
 
+    def _hit(self, text: str) -> re.Match[str] | None:
+        return re.search(re.escape(self.found), text, re.IGNORECASE) if self.found else None
+
+    def _told(self, line: int) -> tuple[str, str, str]:
+        """As `text.told`; where only what that leaves out has the text that is looked for, the whole line."""
+        whole = self.book.line(line)
+        at, level, said = told(whole)
+        if self.found and not any(map(self._hit, (at, LEVELS.get(level, ("",))[0], said))) and self._hit(whole):
+            said = whole
+        return at, level, said
+
     def _said(self, line: int) -> str:
-        return safe.__wrapped__(told(self.book.line(line))[2])
+        return safe.__wrapped__(self._told(line)[2])
 
     def on_resize(self) -> None:
         self.go(self.end if self.follows else self.top)
@@ -94,14 +105,14 @@ class LogLines(Widget):
         return strip
 
     def _line(self, i: int, w: int) -> Line:
-        at, level, said = told(self.book.line(i))
+        at, level, said = self._told(i)
         word, style, text = LEVELS.get(level, ("", "d", "d"))
         here = i == self.at
         sign = "▸" if here else " "
         # cut before it is marked: behind the marks its end would be lost without a sign
         body = clip(safe.__wrapped__(said)[self.side :], max(0, w - HEAD_CELLS))
-        line: Line = [(f"{sign}{at:<8} ", "bright" if here else "d"), (f"{word:<5} ", style), *self._marked(body, text)]
-        return fit(line, w)
+        line: Line = [(sign, "bright" if here else "d"), *self._marked(f"{at:<8} ", "bright" if here else "d")]
+        return fit([*line, *self._marked(f"{word:<5} ", style), *self._marked(body, text)], w)
 
     def _marked(self, text: str, style: str) -> Line:
         if not self.found:
