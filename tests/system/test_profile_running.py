@@ -120,7 +120,7 @@ def test_a_secret_that_is_not_there_ends_the_start(home: Box) -> None:
             "large-tier",
             "1",
             "RuntimeError: Insufficient space in /dev/shm for CPU KV offload shared region in /dev/shm: 104857600 MiB "
-            "required, 24106 MiB free. Increase /dev/shm (e.g. --shm-size or --ipc=host).; it ended with exit code 1 "
+            "required, 24106 MiB free. Increase /dev/shm (e.g. --shm-size or --ipc=host); it ended with exit code 1 "
             "before it answered",
         ),
     ],
