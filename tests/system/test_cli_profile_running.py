@@ -248,6 +248,20 @@ def test_a_start_that_is_stopped_is_told_as_stopped(
     assert state.why == "it was stopped before it answered, by kvtop profile stop"
 
 
+def test_the_profile_of_a_server_that_kvtop_did_not_start_is_started_again(
+    home: Box, by_hand: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    port = write(home, "old", log=GOOD)
+    write(home, "bad", port, fail="3", log=GOOD)
+    bad = home.home / "config" / "profiles" / "bad.toml"
+    bad.write_text(bad.read_text().replace("[venv]", 'args = ["--seed", "1"]\n[venv]'))
+    child = by_hand("old")
+    wait(lambda: bool(stop.foreign()) and stop.foreign()[0].port == port, "it is not seen")
+    assert run("switch", "bad", "--stop-foreign", "--fallback") == 1
+    assert child.wait(10) == 0 and look.look("bad").state == "failed"
+    assert look.look("old").state == "running"
+
+
 def test_ctrl_c_of_a_switch_says_what_runs(home: Box) -> None:
     write(home, "old", deaf="1", start="")
     port = write(home, "new", never="1")

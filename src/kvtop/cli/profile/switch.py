@@ -152,6 +152,7 @@ class _Switch:
             stdio.tell(f"stops {old}")
             told(client.stop(self._old.name, self._why, locked=True).notes)
         else:
+            self._former = _former(self._old)
             stdio.tell(f"stops {self._old.words}")
             held = adopt.family_of(self._old)
             done = adopt.end(self._old, FOREIGN_WAIT_S)
@@ -230,10 +231,13 @@ class _Switch:
         )
 
 
-def _former(old: Seen) -> Chosen | None:
-    """What ran, as its file has it now; None where that cannot be used any more."""
-    state = old.record
+def _former(old: Seen | Foreign) -> Chosen | None:
+    """What ran, as its file has it now; None where that cannot be used any more, or it was no one profile's."""
+    if isinstance(old, Foreign):
+        named = old.profiles[0] if len(old.profiles) == 1 else ""
+    else:
+        named = old.record.file if old.record is not None and old.record.file else old.name
     try:
-        return choose(folder.find(state.file if state is not None and state.file else old.name))
+        return choose(folder.find(named)) if named else None
     except UsageError:
         return None
