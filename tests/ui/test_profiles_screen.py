@@ -137,7 +137,7 @@ async def test_larger_screens_show_stages_and_memory(size: tuple[int, int]) -> N
         assert rows[5][last : last + 10] == "  6 m 24 s" and rows[5][share:state].split() == [
             "96",
             "%",
-            "800",
+            "~800",
             "ms",
             "31",
         ]
@@ -350,6 +350,46 @@ async def test_a_command_is_shown_without_its_secrets() -> None:
     assert "    --port 8002" in text and "--api-key" in text and "HF_HOME=/data/hf" in text
     assert "sk-secret" not in text and "hf_abc" not in text
     assert "VLLM_API_KEY is read from the first line of /home/me/key" in text and "LD_PRELOAD is unset" in text
+
+
+async def test_the_command_that_runs_stands_beside_the_one_of_its_file() -> None:
+    row = running("tier")
+    assert row.record is not None
+    row.record.argv = ["vllm", "serve", "old", "--port", "21001"]
+    of_file = replace(row.known, fingerprint="1 as-started")
+    held = Held(view(replace(row, known=of_file), CHOSEN))
+    page = Page(held, "tier")
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        said = "\n".join(await page.press(pilot, "v"))
+        assert "Runs now" not in said and "--port 21001" not in said and "changed" not in said
+        await page.press(pilot, "escape")
+        held.view = view(replace(row, known=replace(of_file, fingerprint="1 now")), CHOSEN)
+        said = "\n".join(await page.press(pilot, "v"))
+    assert "was started before its profile was changed; a restart takes this over" in said
+    ours, runs = said.split("Runs now")
+    assert "as a restart runs it" in ours and "--port 8002" in ours and "--port 21001" in runs
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [("starting", "it starts"), ("stopping", "it stops"), ("running", "it runs")]
+)
+async def test_the_page_of_check_says_what_the_list_says_of_its_server(state: str, said: str) -> None:
+    held = Held(view(replace(starting("tier"), state=state)))
+    held.checked = Checked("tier", report(NOTE), restart=True)
+    page = Page(held, "tier")
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        assert f"{said}; for a restart: 1 note" in page.text()
+        rows = await page.press(pilot, "c")
+        assert rows[0].startswith(f" CHECK  tier: {said}; for a restart: 1 note")
+        held.checked = Checked("tier", report(NOTE), working=True, restart=True)
+        page.app.screen.redraw()  # type: ignore[attr-defined]
+        await pilot.pause()
+        assert shown(page.app)[0].startswith(" CHECK  tier is being looked at") and "vLLM" not in shown(page.app)[0]
+        held.checked = replace(held.checked, asks_vllm=True)
+        page.app.screen.redraw()  # type: ignore[attr-defined]
+        await pilot.pause()
+        assert "being looked at; vLLM is asked for its flags, which takes it a minute or two" in shown(page.app)[0]
 
 
 async def test_all_that_check_found_is_a_page() -> None:
