@@ -170,6 +170,7 @@ class Held(Profiles):
         self.answer: Callable[[Sequence[str]], Done] = lambda words: Done(0, "", ())
         self.standing_in_the_way: tuple[InTheWay, ...] = ()
         self.counted: int | None = None
+        self.asks_vllm = False
         self._doing = []
 
     def choose(self, name: str | None) -> None:
@@ -179,8 +180,12 @@ class Held(Profiles):
 
     def check_again(self) -> None: ...
 
-    async def report(self, row: Standing, *, replacing: Standing | None) -> Report:
+    async def report(
+        self, row: Standing, *, replacing: Standing | None, asking: Callable[[], None] = lambda: None
+    ) -> Report:
         self.replacing.append(replacing.name if replacing is not None else None)
+        if self.asks_vllm:
+            asking()
         if isinstance(self.found, KvtopError):
             raise self.found
         return self.found

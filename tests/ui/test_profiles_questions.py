@@ -168,6 +168,28 @@ def test_a_question_for_one_that_has_just_failed_says_so() -> None:
     assert "failed" not in " ".join(questions.switch(old, 0, stopped("badlen"), report()))
 
 
+async def test_that_vllm_is_asked_for_its_flags_is_said_only_where_it_is() -> None:
+    held, told = Held(view(stopped(), CHOSEN), report(WARNING)), []
+    page = Page(held, CHOSEN.name)
+    say = page.screen.deeds._say
+    page.screen.deeds._say = lambda text, tone: (told.append(text), say(text, tone))[1]
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        await page.press(pilot, "enter", "n")
+        assert told == ["checks qwen27-dflash2 …", ""]
+        held.asks_vllm = True
+        await page.press(pilot, "enter", "n")
+    asks = "checks qwen27-dflash2: vLLM is asked for its flags, which takes it a minute or two"
+    assert told[2:] == ["checks qwen27-dflash2 …", asks, ""]
+
+
+@pytest.mark.parametrize(("listens", "said"), [(True, "runs already"), (False, "is there already")])
+async def test_a_server_of_others_that_may_load_still_is_not_said_to_run(listens: bool, said: str) -> None:
+    held = Held(view(CHOSEN, foreign=(replace(OTHER, listens=listens),), strangers=(STRANGER,)))
+    page = Page(held, "process 13610")
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        assert f"process 13610 {said}, and is of no profile" in (await page.press(pilot, "enter"))[0]
+
+
 async def test_a_start_that_was_ended_by_its_user_has_not_failed() -> None:
     held = Held(view(running("tiny")))
     page = Page(held, "tiny")

@@ -424,7 +424,7 @@ async def test_a_question_that_comes_late_takes_no_place_of_another() -> None:
     held = Held(view(running(), CHOSEN), report(WARNING))
     gate = asyncio.Event()
 
-    async def later(row: Standing, *, replacing: Standing | None) -> Report:
+    async def later(row: Standing, **_: object) -> Report:
         await gate.wait()
         return report(WARNING)
 
@@ -449,7 +449,7 @@ async def test_a_path_is_typed_to_its_end_before_a_question_is_answered() -> Non
     held = Held(view(stopped(), CHOSEN), report(WARNING))
     gate = asyncio.Event()
 
-    async def later(row: Standing, *, replacing: Standing | None) -> Report:
+    async def later(row: Standing, **_: object) -> Report:
         await gate.wait()
         return report(WARNING)
 
