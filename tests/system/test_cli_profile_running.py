@@ -468,6 +468,35 @@ def test_the_list_has_their_states(
     assert rows["runs"]["pid"] == look.look("runs").pid and rows["runs"]["since"] is not None
 
 
+def test_the_list_shows_what_runs_and_not_what_its_file_says_by_now(
+    home: Box, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def listed() -> tuple[object, ...]:
+        capsys.readouterr()
+        assert run("list", "--json") == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        return row["state"], row["port"], row["changed"]
+
+    def told() -> str:
+        run("list")
+        return " ".join(capsys.readouterr().out.split())
+
+    port = write(home, "runs")
+    assert listed() == ("stopped", port, None)
+    assert run("start", "runs") == 0
+    assert listed() == ("running", port, False) and "changed" not in told()
+    other = write(home, "runs")
+    assert listed() == ("running", port, True)
+    assert f"{port} " in (said := told()) and str(other) not in said
+    assert said.endswith("; its profile was changed since, a restart takes that over")
+    (home.home / "config" / "profiles" / "runs.toml").write_text("[serve]\nport = ")
+    assert listed() == ("running", port, None)
+    assert "pid " in (said := told()) and "; runs.toml: not TOML" in said
+    other = write(home, "runs")
+    assert run("switch", "runs", "--restart") == 0
+    assert listed() == ("running", other, False)
+
+
 def test_logs_from_the_end(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
     write(home, "good", log=GOOD)
     assert run("start", "good") == 0

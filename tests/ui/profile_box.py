@@ -16,7 +16,7 @@ from kvtop.live.profile_view import Attached, Figures, ProfilesView, Tail
 from kvtop.live.profiles import Checked, Profiles
 from kvtop.profiles.check.report import Finding, Memory, Report
 from kvtop.profiles.launch import Launch, Secret
-from kvtop.profiles.running.record import Ask, Record, Stage, Start, Who
+from kvtop.profiles.running.record import Ask, Record, Setup, Stage, Start, Who
 from kvtop.profiles.standing import Known, Standing
 
 NOW = 1_795_953_600.0
@@ -32,6 +32,7 @@ USUAL = {
     "port": 1.2,
 }
 STARTS = tuple(Start(NOW - 90_000 + i, took, USUAL) for i, took in enumerate((352.0, 360.0, 384.0)))
+SETUP = Setup(("0", "1"), 64 * GIB, True, "1 as-started")
 EVIL = "\x1b[31mred\x1b]0;title\x07[bold]\u202eevil\r"
 
 
@@ -57,7 +58,9 @@ def starting(name: str = "coder-30b-lmcache") -> Standing:
         name=name,
         state="starting",
         started_at=NOW - 161,
+        model="Qwen3-Coder-30B",
         port=8002,
+        setup=SETUP,
         stages=stages,
         shards_done=9,
         shards=14,
@@ -72,6 +75,9 @@ def running(name: str = "qwen27-2x3090") -> Standing:
         name=name,
         state="running",
         started_at=NOW - 38_600,
+        model="Qwen/Qwen3.8-27B-FP8",
+        port=8002,
+        setup=SETUP,
         ready_at=NOW - 38_220,
         server=Who(41233, "b"),
         log="/tmp/none.log",
@@ -176,6 +182,7 @@ class Held(Profiles):
         self.answer: Callable[[Sequence[str]], Done] = lambda words: Done(0, "", ())
         self.standing_in_the_way: tuple[InTheWay, ...] = ()
         self.counted: int | None = None
+        self.asks_vllm = False
         self._doing = []
         self.failures = Failures()
 
@@ -186,8 +193,12 @@ class Held(Profiles):
 
     def check_again(self) -> None: ...
 
-    async def report(self, row: Standing, *, replacing: Standing | None) -> Report:
+    async def report(
+        self, row: Standing, *, replacing: Standing | None, asking: Callable[[], None] = lambda: None
+    ) -> Report:
         self.replacing.append(replacing.name if replacing is not None else None)
+        if self.asks_vllm:
+            asking()
         if isinstance(self.found, KvtopError):
             raise self.found
         return self.found

@@ -18,7 +18,7 @@ from textual.pilot import Pilot
 import kvtop.ui.app
 from kvtop.config import Settings
 from kvtop.errors import Problem
-from kvtop.model.box import BySource, Cached, Finished, Latency, Quantile, Window
+from kvtop.model.box import BySource, Cached, Config, Finished, Latency, Quantile, Window
 from kvtop.model.shown_turn import Turn, TurnKey
 from kvtop.model.view import BoxView, EngineLine, Sentence, TapView
 from kvtop.readings import Discovery, GpuReading, Model, State
@@ -239,6 +239,20 @@ async def test_a_server_at_an_address_of_this_box_has_these_cards_and_this_tier(
         screen = await look(boxes.box(servers=(server,), host=host), 200, 50)
         assert (elsewhere in screen) is not here
         assert ("48.0 GiB, mapped by 3 processes" in screen) is here
+
+
+async def test_a_tier_of_a_command_line_is_not_what_the_server_says() -> None:
+    process = replace(boxes.loading().host.processes[0], tier_bytes=boxes.GIB // 4)  # type: ignore[union-attr]
+    host = replace(boxes.HOST, processes=(process,), offload_files=())
+    assert "256 MiB, as its command line says" in await look(replace(boxes.loading(), host=host), 120, 36)
+    untold, told = Config(), Config(cpu_tier_bytes=48 * boxes.GIB)
+    for state, config, words in (
+        (State.UP, untold, "256 MiB, as its command line says"),
+        (State.UP, told, "48.0 GiB, as the server says"),
+        (State.TIMEOUT, told, "48.0 GiB, as the server said"),
+    ):
+        view = boxes.box(servers=(boxes.server(state=state, config=config, pid=process.pid),), host=host)
+        assert words in await look(view, 120, 36)
 
 
 @pytest.mark.parametrize(("usage", "waiting", "warns"), [(0.95, 1, True), (0.94, 1, False), (0.99, 0, False)])

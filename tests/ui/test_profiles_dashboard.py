@@ -16,7 +16,7 @@ from kvtop.ui.app import KvtopApp
 from kvtop.ui.screens.profiles import ProfilesScreen
 
 from . import boxes
-from .profile_box import CHOSEN, NOW, running, starting, stopped, view
+from .profile_box import BROKEN, CHOSEN, NOW, running, starting, stopped, view
 from .profile_box import Held as HeldProfiles
 from .screen import Held, text, until
 
@@ -93,6 +93,15 @@ async def test_where_no_server_is_found_a_profile_is_offered() -> None:
         await until(pilot, lambda: isinstance(app.screen, ProfilesScreen))
         await pilot.press("escape")
         await until(pilot, lambda: "NO SERVER" in text(app))
+
+
+async def test_files_that_cannot_be_used_are_no_profiles_to_start() -> None:
+    nobody = BoxView(NOW, Sentence("NO SERVER", "dim", "No vLLM server found."), (), discovery=Discovery(at=NOW))
+    app = KvtopApp(Box(nobody, view(CHOSEN, BROKEN)), now=lambda: NOW)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: "start a profile" in text(app))
+        said = " ".join(text(app).split())
+        assert "1 profile and 1 file that cannot be used; none was started yet" in said
 
 
 async def test_while_a_server_starts_q_asks_once() -> None:

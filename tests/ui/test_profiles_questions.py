@@ -14,9 +14,10 @@ from kvtop.profiles.check.report import Finding
 from kvtop.profiles.running.record import Ask, Record
 from kvtop.profiles.standing import Standing, stranger
 from kvtop.readings import VllmProcess
+from kvtop.ui.profiles import questions
 
 from .page_app import shown
-from .profile_box import CHOSEN, NOW, WARNING, Held, known, report, running, starting, stopped, view
+from .profile_box import CHOSEN, NOW, WARNING, Held, failed, known, report, running, starting, stopped, view
 from .test_profiles_screen import SIZES, Page
 
 SERVER = VllmProcess(13610, "api", ("vllm", "serve", "/m/other", "--port", "8002"), 8002, ports=(8002,))
@@ -87,7 +88,7 @@ async def test_a_server_of_no_profile_has_a_row_and_can_be_stopped(size: tuple[i
     async with page.app.run_test(size=size) as pilot:
         await pilot.pause()
         rows = shown(page.app)
-        assert rows[0].startswith(" PROFILES  process 13610 on port 8002 runs, which kvtop did not start; 1 can be")
+        assert rows[0].startswith(" PROFILES  process 13610 on port 8002 runs, which kvtop did not start; 1 not")
         assert "1 file" in rows[0] + rows[1]
         row = next(row for row in rows if row.startswith("▸◆ process 13610"))
         assert "foreign" in row and "8002" in row
@@ -150,6 +151,45 @@ async def test_a_refusal_names_its_fix_and_the_key_that_leads_out() -> None:
     assert "listens there. Fix: --port 8003; s stops that and starts qwen27-dflash2" in rows[0]
 
 
+@pytest.mark.parametrize(("state", "said"), [("starting", "which is starting"), ("stopping", "which is being stopped")])
+def test_the_stop_of_one_that_is_not_ready_says_so(state: str, said: str) -> None:
+    row = replace(starting("mine"), state=state)
+    assert questions.stop(row, None)[0] == f"stop mine (pid 51877), {said}"
+
+
+def test_a_question_for_one_that_has_just_failed_says_so() -> None:
+    old, new = running("mine"), failed("badlen")
+    asked = questions.switch(old, 0, new, report())
+    assert asked[0] == "stop mine (pid 41233, 0 requests running) and start badlen, whose last start failed"
+    assert "stop mine (pid 41233, 0 requests), start badlen" in asked
+    asked = questions.switch(old, 0, new, report(WARNING))
+    assert asked[0].endswith("start badlen, whose last start failed, in spite of 1 warning (exposed_without_key)")
+    assert questions.start(new, report(WARNING))[2] == "start badlen, whose last start failed, 1 warning"
+    assert "failed" not in " ".join(questions.switch(old, 0, stopped("badlen"), report()))
+
+
+async def test_that_vllm_is_asked_for_its_flags_is_said_only_where_it_is() -> None:
+    held, told = Held(view(stopped(), CHOSEN), report(WARNING)), []
+    page = Page(held, CHOSEN.name)
+    say = page.screen.deeds._say
+    page.screen.deeds._say = lambda text, tone: (told.append(text), say(text, tone))[1]
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        await page.press(pilot, "enter", "n")
+        assert told == ["checks qwen27-dflash2 …", ""]
+        held.asks_vllm = True
+        await page.press(pilot, "enter", "n")
+    asks = "checks qwen27-dflash2: vLLM is asked for its flags, which takes it a minute or two"
+    assert told[2:] == ["checks qwen27-dflash2 …", asks, ""]
+
+
+@pytest.mark.parametrize(("listens", "said"), [(True, "runs already"), (False, "is there already")])
+async def test_a_server_of_others_that_may_load_still_is_not_said_to_run(listens: bool, said: str) -> None:
+    held = Held(view(CHOSEN, foreign=(replace(OTHER, listens=listens),), strangers=(STRANGER,)))
+    page = Page(held, "process 13610")
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        assert f"process 13610 {said}, and is of no profile" in (await page.press(pilot, "enter"))[0]
+
+
 async def test_a_start_that_was_ended_by_its_user_has_not_failed() -> None:
     held = Held(view(running("tiny")))
     page = Page(held, "tiny")
@@ -168,7 +208,7 @@ async def test_a_start_that_was_ended_by_its_user_has_not_failed() -> None:
     head = " ".join(" ".join(rows[:2]).split())
     assert "tiny was stopped after 64 s, before it was ready; it did not end within 5 s" in head
     start = "\n".join(rows).split("Last start tiny")[1]
-    assert "stopped after 64 s, 26 s ago" in start and "was killed" in start
+    assert "stopped after 64 s, 21 s ago" in start and "was killed" in start
     assert "×" not in start and "not answered" not in start
 
 

@@ -138,7 +138,7 @@ async def test_larger_screens_show_stages_and_memory(size: tuple[int, int]) -> N
         assert rows[5][last : last + 10] == "  6 m 24 s" and rows[5][share:state].split() == [
             "96",
             "%",
-            "800",
+            "~800",
             "ms",
             "31",
         ]
@@ -353,6 +353,46 @@ async def test_a_command_is_shown_without_its_secrets() -> None:
     assert "VLLM_API_KEY is read from the first line of /home/me/key" in text and "LD_PRELOAD is unset" in text
 
 
+async def test_the_command_that_runs_stands_beside_the_one_of_its_file() -> None:
+    row = running("tier")
+    assert row.record is not None
+    row.record.argv = ["vllm", "serve", "old", "--port", "21001"]
+    of_file = replace(row.known, fingerprint="1 as-started")
+    held = Held(view(replace(row, known=of_file), CHOSEN))
+    page = Page(held, "tier")
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        said = "\n".join(await page.press(pilot, "v"))
+        assert "Runs now" not in said and "--port 21001" not in said and "changed" not in said
+        await page.press(pilot, "escape")
+        held.view = view(replace(row, known=replace(of_file, fingerprint="1 now")), CHOSEN)
+        said = "\n".join(await page.press(pilot, "v"))
+    assert "was started before its profile was changed; a restart takes this over" in said
+    ours, runs = said.split("Runs now")
+    assert "as a restart runs it" in ours and "--port 8002" in ours and "--port 21001" in runs
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [("starting", "it starts"), ("stopping", "it stops"), ("running", "it runs")]
+)
+async def test_the_page_of_check_says_what_the_list_says_of_its_server(state: str, said: str) -> None:
+    held = Held(view(replace(starting("tier"), state=state)))
+    held.checked = Checked("tier", report(NOTE), restart=True)
+    page = Page(held, "tier")
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        assert f"{said}; for a restart: 1 note" in page.text()
+        rows = await page.press(pilot, "c")
+        assert rows[0].startswith(f" CHECK  tier: {said}; for a restart: 1 note")
+        held.checked = Checked("tier", report(NOTE), working=True, restart=True)
+        page.app.screen.redraw()  # type: ignore[attr-defined]
+        await pilot.pause()
+        assert shown(page.app)[0].startswith(" CHECK  tier is being looked at") and "vLLM" not in shown(page.app)[0]
+        held.checked = replace(held.checked, asks_vllm=True)
+        page.app.screen.redraw()  # type: ignore[attr-defined]
+        await pilot.pause()
+        assert "being looked at; vLLM is asked for its flags, which takes it a minute or two" in shown(page.app)[0]
+
+
 async def test_all_that_check_found_is_a_page() -> None:
     held = Held(view(stopped(), CHOSEN))
     findings(held)
@@ -385,7 +425,7 @@ async def test_a_question_that_comes_late_takes_no_place_of_another() -> None:
     held = Held(view(running(), CHOSEN), report(WARNING))
     gate = asyncio.Event()
 
-    async def later(row: Standing, *, replacing: Standing | None) -> Report:
+    async def later(row: Standing, **_: object) -> Report:
         await gate.wait()
         return report(WARNING)
 
@@ -410,7 +450,7 @@ async def test_a_path_is_typed_to_its_end_before_a_question_is_answered() -> Non
     held = Held(view(stopped(), CHOSEN), report(WARNING))
     gate = asyncio.Event()
 
-    async def later(row: Standing, *, replacing: Standing | None) -> Report:
+    async def later(row: Standing, **_: object) -> Report:
         await gate.wait()
         return report(WARNING)
 

@@ -217,11 +217,13 @@ def test_list_has_a_row_for_each(folder: Path, capsys: pytest.CaptureFixture[str
     assert rows["base"] == {
         "name": "base",
         "file": str(folder / "base.toml"),
+        "about": "all day",
         "runner": "venv",
         "model": "org/Base-27B",
         "port": 8001,
         "gpus": ["0", "1"],
         "cpu_tier_bytes": 4294967296,
+        "changed": None,
         "state": "stopped",
         "pid": None,
         "since": None,
@@ -235,7 +237,9 @@ def test_list_has_a_row_for_each(folder: Path, capsys: pytest.CaptureFixture[str
     assert lines[0].split("  ")[0] == "name"
     assert next(line for line in lines if line.startswith("broken")).endswith("unreadable  see below")
     assert "broken: broken.toml, line 1: not TOML: invalid value" in lines
-    assert "Base-27B  8001  0,1  4.0 GiB  stopped" in next(line for line in lines if line.startswith("base"))
+    assert "Base-27B  8001  0,1  4.0 GiB  stopped     all day" in next(
+        line for line in lines if line.startswith("base")
+    )
 
 
 def test_what_stands_in_the_file_of_config_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

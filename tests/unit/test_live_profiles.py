@@ -14,7 +14,7 @@ from live_fakes import Inline, Time
 from kvtop.live import errands
 from kvtop.live.profile_look import ProfileLook
 from kvtop.live.profile_view import Figures, ProfilesView
-from kvtop.live.profiles import KEEP_S, Profiles
+from kvtop.live.profiles import KEEP_S, Checked, Profiles
 from kvtop.profiles import check
 from kvtop.profiles.check.obstacles import FREED
 from kvtop.profiles.check.report import Finding, Memory, Report
@@ -318,6 +318,28 @@ async def test_a_look_that_fails_is_told_and_the_next_one_comes(
         loop.looks.look = sound  # type: ignore[method-assign]
         await loop.time.go(4)
         assert loop.profiles.view.error == "" and not loop.task.done()
+
+
+async def test_that_vllm_is_asked_for_its_flags_is_told_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    async with Loop(monkeypatch) as loop:
+        profiles = loop.profiles
+
+        def report(entry: Entry, *, asking: Callable[[str], None], ask_vllm: bool = True, **_: object) -> Report:
+            if ask_vllm:
+                asking("/usr/bin/vllm")
+            return replace(EMPTY, profile=entry.name)
+
+        monkeypatch.setattr(check, "report", report)
+        await profiles.report(standing("a"), replacing=None, asking=lambda: said.append("asked"))
+        await asyncio.sleep(0)
+        assert said == ["asked"]
+        profiles._waits_for_vllm()
+        assert profiles.checked is None
+        profiles.checked = Checked("b", working=True)
+        before = loop.changes
+        profiles._waits_for_vllm()
+        assert profiles.checked.asks_vllm and loop.changes == before + 1
 
 
 async def test_a_look_that_is_asked_for_during_another_one_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

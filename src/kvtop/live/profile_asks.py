@@ -84,10 +84,21 @@ def family(row: Standing) -> frozenset[int]:
 
 
 def url_of(row: Standing) -> str:
-    """Where its server answers; empty where that is not known."""
-    url = row.known.url
-    if not url and row.record is not None:
-        url = f"http://{authority(row.record.host, row.record.port)}"
+    """Where its server answers, or will when it is started; empty where that is not known."""
+    return _normal(row.facts.url) or (url_of_start(row.record) if row.record is not None else "")
+
+
+def url_of_next(row: Standing) -> str:
+    """Where it will answer when it is started, or started afresh, as its file is now; empty where that is not known."""
+    return _normal(row.known.url) or url_of(row)
+
+
+def url_of_start(state: Record) -> str:
+    """Where its server answered, or was to answer."""
+    return _normal(f"http://{authority(state.host, state.port)}")
+
+
+def _normal(url: str) -> str:
     try:
         return normalise(url) if url else ""
     except UsageError:

@@ -161,7 +161,7 @@ def _foreign(rows: Sequence[Standing], processes: Sequence[VllmProcess]) -> tupl
     pids = {one.pid for one in found}
     names = {row.pid: row.name for row in rows if row.state == "foreign"}
     return tuple(
-        Foreign(one.pid, one.ports[0] if one.ports else one.port, names.get(one.pid, ""))
+        Foreign(one.pid, one.ports[0] if one.ports else one.port, names.get(one.pid, ""), bool(one.ports))
         for one in found
         if one.parent not in pids
     )

@@ -60,6 +60,8 @@ class Foreign:
     port: int | None = None
     profile: str = ""
     """Whose command line it has."""
+    listens: bool = True
+    """It is seen to listen on a port. False also where that cannot be seen: it may load still."""
 
     @property
     def words(self) -> str:

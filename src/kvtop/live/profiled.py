@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kvtop.errors import UsageError
 from kvtop.live.endpoint import Endpoint
-from kvtop.live.profile_asks import url_of
+from kvtop.live.profile_asks import url_of, url_of_start
 from kvtop.live.profile_view import Figures
 from kvtop.live.profiles import Profiles
 from kvtop.model.starting import Starting
@@ -56,7 +56,7 @@ class Profiled:
             if discovers or name in self._wanted:
                 with contextlib.suppress(UsageError):
                     self._add(url)
-        left = {same_place(url) for name, url in self._was.items() if name not in live}
+        left = {same_place(url) for name, url in self._was.items() if live.get(name) != url}
         left -= {same_place(url) for url in live.values()}
         if live:
             for endpoint in [one for one in self._endpoints() if one.found and not one.good]:
@@ -90,7 +90,8 @@ class Profiled:
         if server.state is not State.REFUSED:
             return server
         place = same_place(server.url)
-        ours = [row for row in self._profiles.view.rows if row.record is not None and _place(row) == place]
+        rows = self._profiles.view.rows
+        ours = [row for row in rows if row.record is not None and _same(url_of_start(row.record), place)]
         last = max(ours, key=lambda row: row.record.started_at if row.record is not None else 0.0, default=None)
         state = last.record if last is not None else None
         if last is None or state is None or _another(server, state):
@@ -103,7 +104,7 @@ class Profiled:
 
     def _row(self, server: ServerView) -> Standing | None:
         place = same_place(server.url)
-        rows = [row for row in self._profiles.view.rows if row.state in RUNS and _place(row) == place]
+        rows = [row for row in self._profiles.view.rows if row.state in RUNS and _same(url_of(row), place)]
         return next((row for row in rows if row.pid is not None and row.pid == server.pid), rows[0] if rows else None)
 
     def figures(self, now: float) -> dict[str, Figures]:
@@ -130,6 +131,5 @@ def _another(server: ServerView, state: Record) -> bool:
     return loader is not None and state.server is not None and state.server.pid != loader
 
 
-def _place(row: Standing) -> str:
-    url = url_of(row)
-    return same_place(url) if url else ""
+def _same(url: str, place: str) -> bool:
+    return bool(url) and same_place(url) == place

@@ -61,6 +61,8 @@ class Checked:
     """Why there is no report."""
     working: bool = False
     """It is being worked out; an earlier report may stand meanwhile."""
+    asks_vllm: bool = False
+    """It waits for vLLM's own help."""
     of: object = None
     """What it was worked out from."""
     restart: bool = False
@@ -234,7 +236,9 @@ class Profiles:
             self.checked = Checked(row.name, kept, working=True, of=basis, restart=mine)
             self._changed()
             try:
-                made = await self._report(self._checker, row, row if mine else None, ask_vllm=thoroughly)
+                made = await self._report(
+                    self._checker, row, row if mine else None, ask_vllm=thoroughly, asking=self._waits_for_vllm
+                )
                 made = _but_its_own(made) if mine else made
                 self._checked_at = self._clock.mono()
                 self.checked = Checked(row.name, made, of=basis, restart=mine)
@@ -245,6 +249,11 @@ class Profiles:
                 LOG.exception("checking %s failed", row.name)
                 what = f"kvtop's own check failed ({type(error).__name__}); kvtop --debug tells more"
                 self.checked = Checked(row.name, None, what, of=basis, restart=mine)
+            self._changed()
+
+    def _waits_for_vllm(self) -> None:
+        if self.checked is not None and self.checked.working:
+            self.checked = replace(self.checked, asks_vllm=True)
             self._changed()
 
     def _unasked(self) -> Standing | None:
@@ -272,12 +281,24 @@ class Profiles:
             return
         self._changed()
 
-    async def report(self, row: Standing, *, replacing: Standing | None) -> Report:
-        """What check says before a start. `replacing`: whose server is ended first. Raises KvtopError."""
-        return await self._report(self._asked, row, replacing, ask_vllm=True)
+    async def report(
+        self, row: Standing, *, replacing: Standing | None, asking: Callable[[], None] = lambda: None
+    ) -> Report:
+        """What check says before a start. `replacing`: whose server is ended first; `asking` is called where vLLM has
+        to be asked for its flags, which takes it a minute or two. Raises KvtopError."""
+        return await self._report(self._asked, row, replacing, ask_vllm=True, asking=asking)
 
-    async def _report(self, worker: Caller, row: Standing, replacing: Standing | None, *, ask_vllm: bool) -> Report:
+    async def _report(
+        self,
+        worker: Caller,
+        row: Standing,
+        replacing: Standing | None,
+        *,
+        ask_vllm: bool,
+        asking: Callable[[], None] = lambda: None,
+    ) -> Report:
         looking, name = self._looking, row.name
+        loop = asyncio.get_running_loop()
 
         def work() -> Report:
             from kvtop.profiles.check import report
@@ -286,7 +307,7 @@ class Profiles:
             entry = looking.entry(name) if looking is not None else None
             if entry is None:
                 raise KvtopError(f"{name}: its file is gone")
-            return report(entry, replacing=going, ask_vllm=ask_vllm)
+            return report(entry, replacing=going, ask_vllm=ask_vllm, asking=lambda program: _told(loop, asking))
 
         late = f"check has not answered for {CHECK_S:g} s"
         return await called(worker, work, CHECK_S, late, "another check is still under way")
@@ -367,6 +388,12 @@ def _but_its_own(report: Report) -> Report:
     from kvtop.profiles.check.obstacles import FREED
 
     return replace(report, findings=tuple(one for one in report.findings if not one.fix.startswith(FREED)))
+
+
+def _told(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    """From a thread that may outlive the loop."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(what)
 
 
 def _without_time(view: ProfilesView) -> object:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from kvtop import __version__
 from kvtop.profiles.launch import asked, environment, folder_of, secrets_of, serve_words, venv_command, whole_path
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.secret import masked_at, masked_value, masked_words
@@ -32,6 +34,22 @@ def differences(old: Profile, new: Profile) -> list[Difference]:
     kinds: tuple[tuple[Kind, Callable[[Profile, bool], dict[str, str]]], ...]
     kinds = (("flag", _flags), ("variable", _variables), ("key", _keys))
     return [one for kind, told in kinds for one in _between(kind, told, old, new)]
+
+
+def fingerprint(profile: Profile) -> str:
+    """Another one where what it runs, or its cards, is another: the values of secrets do not count, nor does what
+    `differences` does not tell. Compare them with `changed`."""
+    told = [sorted(table(profile, True).items()) for table in (_flags, _variables, _keys)]
+    text = json.dumps([told, profile.gpus], default=str)
+    return f"{__version__} {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+def changed(was: str, now: str) -> bool | None:
+    """Whether a profile has changed between two fingerprints; None where that is not known: another kvtop may make
+    another one of the same file."""
+    if not was or not now or was.partition(" ")[0] != now.partition(" ")[0]:
+        return None
+    return was != now
 
 
 def flag_values(words: Sequence[str], cwd: str | None = None) -> dict[str, str]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvtop.errors import UsageError
 from kvtop.model.starting import LIVE
+from kvtop.profiles.differences import changed
 from kvtop.profiles.folder import Entry
-from kvtop.profiles.launch import Launch, asked, launch, place_is_told
+from kvtop.profiles.launch import Launch, asked, launch
 from kvtop.profiles.match import behind_serve, is_of
 from kvtop.profiles.running import look, record
 from kvtop.profiles.running.look import Seen
-from kvtop.profiles.running.record import Record, Start
+from kvtop.profiles.running.record import Record, Setup, Start
+from kvtop.profiles.running.setup import setup
 from kvtop.profiles.secret import shown
 from kvtop.readings import VllmProcess
-from kvtop.sources.tier_size import tier_bytes
 from kvtop.sources.url import authority
+
+FILE_GONE = "its file is gone"
 
 
 def word_of(state: str) -> str:
@@ -27,7 +30,8 @@ def word_of(state: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a profile's file says, as far as a list shows it. Texts are fit for a screen."""
+    """What a profile's file says, or said when its server was started, as far as a list shows it. Texts are fit for a
+    screen."""
 
     name: str
     file: Path
@@ -44,6 +48,8 @@ class Known:
     """Why it cannot be used, without the folder of its file; empty where it can."""
     about: str = ""
     launch: Launch | None = None
+    fingerprint: str = ""
+    """See `differences.fingerprint`; empty: not known."""
     changed_at: float | None = None
     """Unix time at which its file was written last; None: not looked at."""
 
@@ -58,6 +64,7 @@ class Standing:
     """One profile, and its server."""
 
     known: Known
+    """What its file says now; `facts` is what its server was started with."""
     state: str
     """stopped, starting, running, stopping, failed, foreign (kvtop did not start it), unreadable."""
     pid: int | None = None
@@ -71,6 +78,18 @@ class Standing:
     @property
     def name(self) -> str:
         return self.known.name
+
+    @property
+    def facts(self) -> Known:
+        """What a list shows: while a server runs that kvtop started, what it was started with, whatever its file says
+        by now; else what the file says."""
+        return self.known if self.record is None or self.state not in LIVE else _started(self.known, self.record)
+
+    @property
+    def changed(self) -> bool | None:
+        """Whether it says something else than at its last start by kvtop. None: there was none, or that is not known,
+        as for a file that cannot be used."""
+        return None if self.record is None else changed(self.record.setup.fingerprint, self.known.fingerprint)
 
     @property
     def stranger(self) -> bool:
@@ -92,19 +111,20 @@ def known(entry: Entry) -> Known:
     if profile is None:
         return Known(entry.name, entry.file, problem=problem or "cannot be read")
     flags = asked(() if run is None else run.serve, run.cwd if run else None)
-    size = tier_bytes(flags.value("kv-offloading-size"), flags.value("kv-transfer-config"))
+    says = Setup(tuple(profile.gpus)) if run is None else setup(profile, run)
     return Known(
         entry.name,
         entry.file,
         profile.runner,
         shown(flags.model or profile.serve.model, 300),
-        run.port if run is not None and place_is_told(profile, flags) else None,
+        run.port if run is not None and says.port_told else None,
         "" if run is None else run.host,
-        tuple(profile.gpus),
-        None if size is None else size * flags.engines(),
+        says.gpus,
+        says.tier_bytes,
         problem or "",
         shown(profile.about, 200),
         run,
+        says.fingerprint,
     )
 
 
@@ -151,9 +171,20 @@ def _without_file(seen: Seen) -> Known:
     state = seen.record
     assert state is not None
     where = Path(state.file)
-    problem = "" if state.file and where.exists() else "its file is gone"
-    model = shown(state.model, 300)
-    return Known(seen.name, where, state.runner, model, state.port, state.host, problem=problem)
+    return _started(Known(seen.name, where, problem="" if state.file and where.exists() else FILE_GONE), state)
+
+
+def _started(profile: Known, state: Record) -> Known:
+    told = state.setup.port_told or state.ready_at is not None  # it has answered there
+    return replace(
+        profile,
+        runner=state.runner,
+        model=shown(state.model, 300),
+        port=state.port if told else None,
+        host=state.host,
+        gpus=tuple(shown(one) for one in state.setup.gpus),
+        tier_bytes=state.setup.tier_bytes,
+    )
 
 
 def _of(profile: Known, every: Mapping[str, Seen], servers: Sequence[VllmProcess]) -> Standing:

@@ -79,9 +79,9 @@ class ProfilePage:
         """What this kvtop starts is what its user wants to see."""
         if isinstance(self._watch, Profiling):
             self._watch.watch_profile(row.name)
-        from kvtop.live.profile_asks import url_of
+        from kvtop.live.profile_asks import url_of_next
 
-        self._wish = url_of(row)
+        self._wish = url_of_next(row)
 
     def settle(self, view: BoxView) -> bool:
         """Whether the server that was started here is watched by now: it is chosen then, once."""

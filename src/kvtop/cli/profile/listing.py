@@ -14,6 +14,7 @@ from kvtop.cli.args import Parser
 from kvtop.cli.table import GAP, room, show
 from kvtop.clock import iso
 from kvtop.errors import printable
+from kvtop.model.starting import LIVE
 from kvtop.model.words import gib, lasted
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
@@ -72,7 +73,7 @@ def answers(entries: Sequence[Entry]) -> dict[str, Answering]:
 
 def _row(one: Standing, said: Answering | None) -> dict[str, Any]:
     """A row of the JSON contract. What is not known is None."""
-    known = one.known
+    known, facts = one.known, one.facts
     error = known.problem or (one.record.why if one.state == "failed" and one.record is not None else "")
     state = one.state
     if said is not None and state == "stopped":
@@ -80,11 +81,13 @@ def _row(one: Standing, said: Answering | None) -> dict[str, Any]:
     return {
         "name": known.name,
         "file": str(known.file),
-        "runner": known.runner or None,
-        "model": known.model or None,
-        "port": known.port,
-        "gpus": list(known.gpus) or None,
-        "cpu_tier_bytes": known.tier_bytes,
+        "about": known.about or None,
+        "runner": facts.runner or None,
+        "model": facts.model or None,
+        "port": facts.port,
+        "gpus": list(facts.gpus) or None,
+        "cpu_tier_bytes": facts.tier_bytes,
+        "changed": one.changed,
         "state": state,
         "pid": one.pid,
         "since": iso(one.since),
@@ -104,7 +107,10 @@ def _tell(rows: Sequence[dict[str, Any]], said: Mapping[str, Answering]) -> None
             state, _, error = error.partition(": ")
             error = f"{error} {lasted(max(0.0, time.time() - silent.at))} ago"
         whose = ", kvtop did not start it" if state == "foreign" else ""
-        told = error or (f"pid {row['pid']}, since {row['since']}{whose}" if row["pid"] else "")
+        runs = f"pid {row['pid']}, since {row['since']}{whose}" if row["pid"] else ""
+        if row["changed"] and state in LIVE:
+            runs = f"{runs}; its profile was changed since, a restart takes that over".removeprefix("; ")
+        told = "; ".join(part for part in (runs, error) if part) or row["about"] or ""
         lines.append(
             (
                 printable(row["name"], _WIDTH),

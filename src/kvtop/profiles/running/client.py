@@ -26,6 +26,7 @@ from kvtop.profiles.running.order import Order, environment, packed
 from kvtop.profiles.running.progress import Left
 from kvtop.profiles.running.record import Ask, Record
 from kvtop.profiles.running.runners import runner_of
+from kvtop.profiles.running.setup import setup
 from kvtop.profiles.running.tools import Failed
 
 BEGIN_S = 20.0
@@ -57,7 +58,16 @@ def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None) -> R
     startable(chosen)
     record.tidy()
     base = dict(os.environ if env is None else env)
-    order = Order(chosen.name, chosen.file, chosen.profile, chosen.launch, base, chosen.names, lock.fd)
+    order = Order(
+        chosen.name,
+        chosen.file,
+        chosen.profile,
+        chosen.launch,
+        base,
+        chosen.names,
+        setup(chosen.profile, chosen.launch),
+        lock.fd,
+    )
     with interrupt.held():  # it comes up all the same: whoever tells what goes on looks at its record
         child, said = _keeper(order, lock.fd)
         state = record.read(chosen.name)

@@ -343,6 +343,7 @@ def _begun(order: Order, last: Record | None) -> Record:
         names=order.names,
         host=launch.host,
         port=launch.port,
+        setup=order.setup,
         after_stop=len(profile.start.after_stop),
         started_at=at,
         health_url=_keyless(profile.start.health_url),

@@ -13,6 +13,7 @@ from kvtop.config import read_key_file
 from kvtop.errors import KvtopError, printable
 from kvtop.profiles.launch import Launch, Secret
 from kvtop.profiles.profile import Profile
+from kvtop.profiles.running.record import Setup
 from kvtop.profiles.running.tools import Failed
 
 
@@ -27,6 +28,7 @@ class Order(msgspec.Struct, frozen=True):
     """The environment of the command that starts it."""
     names: list[str] = []
     """What the server will call its model, any of them."""
+    setup: Setup = Setup()
     lock_fd: int = -1
     """The lock, inherited."""
 

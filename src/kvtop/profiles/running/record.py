@@ -83,6 +83,18 @@ class TierFile(msgspec.Struct, frozen=True):
     inode: int
 
 
+class Setup(msgspec.Struct, frozen=True):
+    """What a list shows of a profile, as its files say it at one moment."""
+
+    gpus: tuple[str, ...] = ()
+    tier_bytes: int | None = None
+    """Of all engines. None: none, or not known."""
+    port_told: bool = False
+    """Whether the port is known: False where a file that cannot be read may say another one."""
+    fingerprint: str = ""
+    """See `differences.fingerprint`; empty: not known."""
+
+
 class Record(msgspec.Struct, kw_only=True):
     """One start of one profile."""
 
@@ -96,6 +108,8 @@ class Record(msgspec.Struct, kw_only=True):
     names: list[str] = []
     host: str = "127.0.0.1"
     port: int = 8000
+    setup: Setup = Setup()
+    """As its profile was when it was started."""
     state: State = "starting"
     why: str = ""
     """Of a failure, or of an end that is worth a word: one line."""

@@ -74,18 +74,23 @@ class Deeds:
     def _cannot_start(self, row: Standing) -> str | None:
         name, stop = safe(row.name), self._key("stop-profile")
         if row.stranger:
-            return f"{name} runs already, and is of no profile: {stop} stops it"
+            return f"{name} {self._is(row)} already, and is of no profile: {stop} stops it"
         if row.known.problem:
             return f"{safe(row.known.file.name)} cannot be used: {safe(row.known.problem)}"
         if row.known.runner == "attach":
             return f"{name} is only watched: its runner is attach, and it is started where it runs"
         if row.state == "foreign":
-            return f"{name} runs already, which kvtop did not start: {stop} stops it"
+            return f"{name} {self._is(row)} already, which kvtop did not start: {stop} stops it"
         if row.state in LIVE:
             verb = {"starting": "is starting", "stopping": "is being stopped"}.get(row.state, "runs")
             again = f": {self._key('restart-profile')} starts it afresh" if row.state == "running" else ""
             return f"{name} {verb} already{again}"
         return None
+
+    def _is(self, row: Standing) -> str:
+        """Of a server that kvtop did not start: it may load still."""
+        here = next((one for one in self._profiles.view.foreign if one.pid == row.pid), None)
+        return "runs" if here is None or here.listens else "is there"
 
     # ---- switch
     async def switch(self, row: Standing) -> None:
@@ -249,9 +254,10 @@ class Deeds:
     # ---- what they share
     async def _checked(self, row: Standing, old: Standing | None, verb: str) -> Report | None:
         """What check says when `old` is gone; None where it refuses, which is said."""
-        self._say(f"checks {safe(row.name)}; the first time vLLM is asked for its flags, a minute or two", "t")
+        self._say(f"checks {safe(row.name)} …", "t")
+        asks = f"checks {safe(row.name)}: vLLM is asked for its flags, which takes it a minute or two"
         try:
-            report = await self._profiles.report(row, replacing=old)
+            report = await self._profiles.report(row, replacing=old, asking=lambda: self._say(asks, "t"))
         except KvtopError as error:
             self._say(_two(error.what, error.fix), "bad")
             return None

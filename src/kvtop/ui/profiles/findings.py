@@ -8,11 +8,14 @@ from kvtop.live.profiles import Checked
 from kvtop.model.words import NBSP, bare_gib
 from kvtop.profiles.check.report import Finding, Memory
 from kvtop.profiles.standing import Standing
-from kvtop.ui.draw import Line, cells, pick, safe, shortened, width, wrap
+from kvtop.ui.draw import Line, cells, clip, pick, safe, shortened, width, wrap
 from kvtop.ui.numbers import DASH
 from kvtop.ui.profiles import words
 from kvtop.ui.profiles.layout import WIDE
 from kvtop.ui.widgets.panel import rule
+
+ABOUT_CELLS = 12
+"""Of what a profile says about itself; in less room nothing of it is shown."""
 
 
 def rows(row: Standing | None, checked: Checked | None, w: int, h: int, more_key: str) -> list[Line]:
@@ -26,8 +29,9 @@ def rows(row: Standing | None, checked: Checked | None, w: int, h: int, more_key
         said = "kvtop did not start it, and no profile runs it: import makes one of its command line"
         return [rule(f"Check {name}", w), *([(" ", "t"), *line] for line in wrap([(said, "d")], w - 2))][:h]
     if row.known.problem:
-        whole = [rule(f"File {name}", w, [("it cannot be used", "bad")]), *fault_rows(row.known.problem, w)]
-        return shortened(whole, h, w)
+        runs = words.drift(row)
+        said = f"it runs; {runs[0]}" if runs and row.state == "running" else runs[0] if runs else "it cannot be used"
+        return shortened([rule(f"File {name}", w, [(said, "bad")]), *fault_rows(row.known.problem, w)], h, w)
     title = f"Check {name}"
     if checked is None or checked.profile != row.name:
         return [rule(title, w, [("is looked at", "d")])]
@@ -36,13 +40,12 @@ def rows(row: Standing | None, checked: Checked | None, w: int, h: int, more_key
         if not checked.error:
             return [rule(title, w, [("is looked at", "d")])]
         return shortened([rule(title, w), *fault_rows(checked.error, w)], h, w)
-    summary = report.summary
-    options = [summary, report.counts or report.summary]
-    if checked.restart:
-        runs = {"starting": "it starts", "stopping": "it stops"}.get(row.state, "it runs")
-        counts = report.counts
-        options = [f"{runs}; for a restart: {counts}", f"{runs}; {counts}"] if counts else [runs]
+    said = words.summary(row, report)
+    options = words.restart_note(row, report.counts) if checked.restart else [said, report.counts or said]
     note = pick(options, w - cells(title) - 6)
+    room = w - cells(title) - cells(note) - 8
+    if row.known.about and room >= ABOUT_CELLS:
+        title = f"{title}: {clip(safe(row.known.about), room)}"
     out: list[Line] = [rule(title, w, [(note, "d")])]
     tail = [memory_row(report.memory, w)] if h >= 6 else []
     out += _in_room(report.findings, w, h - 1 - len(tail), more_key)

@@ -11,13 +11,19 @@ from kvtop.profiles.check.report import Report
 from kvtop.profiles.standing import Standing
 from kvtop.ui.draw import clip, safe
 from kvtop.ui.numbers import exact
+from kvtop.ui.profiles.words import failed_unchanged
 
+_WHOSE = {
+    "foreign": ", which kvtop did not start",
+    "starting": ", which is starting",
+    "stopping": ", which is being stopped",
+}
 _NAME_CELLS = (24, 16, 10)
 """Of a name of a profile, until the question fits."""
 
 
 def stop(row: Standing, requests: int | None) -> list[str]:
-    whose = ", which kvtop did not start" if row.state == "foreign" else ""
+    whose = _WHOSE.get(row.state, "")
     return [
         *(f"stop {_server(row, requests, n)}{whose}" for n in _NAME_CELLS[:1]),
         *(f"stop {_server(row, requests, n, short=True)}{tail}" for n in _NAME_CELLS for tail in (whose, "")),
@@ -37,7 +43,7 @@ def switch(old: Standing, requests: int | None, new: Standing, report: Report) -
         return f"stop {_server(old, requests, n, short=True)}, start {_name(new.name, n)}"
 
     first = f"stop {_server(old, requests, _NAME_CELLS[0])} and start {_name(new.name, _NAME_CELLS[0])}"
-    return _warned(first, text, report)
+    return _warned(first, text, report, new)
 
 
 def clear(one: InTheWay, requests: int | None, new: Standing, report: Report) -> list[str]:
@@ -54,7 +60,7 @@ def clear(one: InTheWay, requests: int | None, new: Standing, report: Report) ->
         f"stop it and start {_name(new.name, _NAME_CELLS[0])}"
     )
     second = f"process {server.pid} ({n}), not kvtop's, holds {holds}: stop it, start {_name(new.name, _NAME_CELLS[0])}"
-    return [*_warned(first, text, report)[:1], *_warned(second, text, report)]
+    return [*_warned(first, text, report, new)[:1], *_warned(second, text, report, new)]
 
 
 def beside(others: Sequence[Foreign], new: Standing, report: Report) -> list[str]:
@@ -67,21 +73,24 @@ def beside(others: Sequence[Foreign], new: Standing, report: Report) -> list[str
 
     name = _name(new.name, _NAME_CELLS[0])
     which = "which is not in its way and is left alone" if len(others) == 1 else "none in its way, all left alone"
-    return _warned(f"start {name} beside {many}, {which}", text, report)
+    return _warned(f"start {name} beside {many}, {which}", text, report, new)
 
 
 def start(new: Standing, report: Report) -> list[str]:
     """Wanted where there are warnings."""
-    return _warned(f"start {_name(new.name, _NAME_CELLS[0])}", lambda n: f"start {_name(new.name, n)}", report)
+    return _warned(f"start {_name(new.name, _NAME_CELLS[0])}", lambda n: f"start {_name(new.name, n)}", report, new)
 
 
-def _warned(first: str, shorter: Callable[[int], str], report: Report) -> list[str]:
+def _warned(first: str, shorter: Callable[[int], str], report: Report, new: Standing | None = None) -> list[str]:
+    """`new`: what is started, last in each wording."""
     asks = report.asks()
     many = f"{len(asks)} warning{'' if len(asks) == 1 else 's'}"
     names = ", ".join(dict.fromkeys(one.rule for one in asks))
     tails = [f" in spite of {many} ({names})", f" in spite of {many}", f", {many}"] if asks else [""]
     texts = [first, *(shorter(n) for n in _NAME_CELLS)]
-    return [f"{text}{tail}" for text in texts for tail in tails]
+    failed = ", whose last start failed" if new is not None and failed_unchanged(new) else ""
+    more = [f"{failed},{tail}" if tail.startswith(" ") else f"{failed}{tail}" for tail in tails] if failed else []
+    return [f"{text}{tail}" for ends in (more, tails) for text in texts for tail in ends]
 
 
 def _server(row: Standing, requests: int | None, cells: int, *, short: bool = False) -> str:

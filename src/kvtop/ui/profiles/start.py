@@ -63,9 +63,11 @@ def _start_notes(row: Standing, one: Starting, now: float) -> list[str]:
         return [f"ready after {secs(one.elapsed_s)}, failed{when}", f"failed{when}", "failed"]
     if one.over:
         ended = one.started_at + one.elapsed_s
-        when = f"{ago(now - ended)} ago"
         ready = row.record is not None and row.record.ready_at is not None
         verb = "ready" if ready else "stopped" if row.record is not None and words.ended_early(row.record) else "ended"
+        if not ready and row.record is not None and row.record.ended_at is not None:
+            ended = row.record.ended_at  # as its row has it, however long its end took
+        when = f"{ago(now - ended)} ago"
         told_ = f"{verb} after {secs(one.elapsed_s)}"
         return [f"{told_}, {when}", told_]
     so_far = f"{lasted(one.elapsed_s)} so far"

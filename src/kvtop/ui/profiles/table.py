@@ -102,18 +102,17 @@ def _cell(row: Standing, name: str, w: int, shown: Shown) -> Line:
     if broken:
         return [(" " * w, "t")]
     if name == "runner":
-        return lj(safe(row.known.runner) or DASH, w, "d")
+        return lj(safe(row.facts.runner) or DASH, w, "d")
     if name == "model":
         return lj(words.model_of(row), w, "t")
     if name == "port":
-        port = row.known.port
+        port = row.facts.port
         return rj(str(port) if port is not None else DASH, w, "d" if port is None else "t")
     if name == "GPU":
-        return lj(words.gpus(row), w, "t" if row.known.gpus else "d")
+        return lj(words.gpus(row), w, "t" if row.facts.gpus else "d")
     if name == "tier":
-        text = words.tier(row)
-        narrow = text.replace(" ", "")
-        return rj(pick([text, narrow, narrow.replace("iB", "")], w), w, "d" if text == DASH else "t")
+        text = pick(words.tier(row), w)
+        return rj(text, w, "d" if text == DASH else "t")
     if name == "good start":
         return rj(secs(words.last_took(row)), w, "d")
     figures = shown.figures(row)
@@ -121,7 +120,14 @@ def _cell(row: Standing, name: str, w: int, shown: Shown) -> Line:
         return rj(pct(figures.share if figures is not None else None), w, "d")
     if name == "n":
         return rj(exact(figures.requests) if figures is not None else DASH, w, "d")
-    return rj(short(figures.ttft_p50_s if figures is not None else None), w, "d")
+    return rj(_ttft(figures), w, "d")
+
+
+def _ttft(figures: Figures | None) -> str:
+    """`~0.80 s`: worked out from the buckets of a histogram, but of a single request exact."""
+    if figures is None or figures.ttft_p50_s is None:
+        return DASH
+    return f"{'' if figures.requests == 1 else '~'}{short(figures.ttft_p50_s)}"
 
 
 def _none(view: ProfilesView, w: int, key: str) -> list[Line]:

@@ -10,10 +10,11 @@ from kvtop.model.words import DASH, gib, lasted, secs
 from kvtop.profiles.check.report import Report
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.stages import starting
-from kvtop.profiles.standing import Standing
+from kvtop.profiles.standing import FILE_GONE, Standing
 from kvtop.ui.draw import safe
 from kvtop.ui.numbers import ago
 
+GIB = 1 << 30
 MARKS = {"error": ("× ", "bad"), "warning": ("! ", "warn"), "note": ("· ", "d")}
 """Of a finding, by its level."""
 
@@ -62,7 +63,7 @@ def early_end(state: Record) -> str:
 
 def model_of(row: Standing) -> str:
     """Without the folders or the organisation in front."""
-    return safe(row.known.model.rstrip("/").rpartition("/")[2]) or DASH
+    return safe(row.facts.model.rstrip("/").rpartition("/")[2]) or DASH
 
 
 def start_of(row: Standing, now: float) -> Starting | None:
@@ -98,7 +99,8 @@ def since(row: Standing, now: float, report: Report | None, one: Attached | None
             where = f"{up}, port {known.port}" if known.port is not None else up
             return [f"{where}, of no profile", where, "of no profile"]
         parts = [part for part in (up, who, whose) if part]
-        return [", ".join(parts) or DASH, ", ".join(parts[:2]), up]
+        wordings = [", ".join(parts) or DASH, ", ".join(parts[:2]), up]
+        return [*(f"{one}; {more}" for one in (wordings[0], up) for more in drift(row)), *wordings]
     if known.problem:
         said = safe(known.problem.removeprefix(f"{known.file.name}, ").removeprefix(f"{known.file.name}: "))
         parts = said.split(": ")
@@ -156,14 +158,51 @@ def by_whom(row: Standing) -> str:
     return "by a switch" if ask.by.startswith("a switch") else ""
 
 
-def tier(row: Standing) -> str:
-    """`64 GiB`; – for none, or where that is not known."""
-    size = row.known.tier_bytes
-    return DASH if size is None else gib(size, 1 if size % (1 << 30) else 0)
+def drift(row: Standing) -> list[str]:
+    """How the file of a server that runs is not what runs by now, longest first; empty where it is, or that is not
+    known."""
+    if row.state not in LIVE:
+        return []
+    if row.known.problem:
+        gone = row.known.problem == FILE_GONE
+        return [FILE_GONE] if gone else ["its file cannot be used now", "file cannot be used"]
+    return ["its profile was changed since", "changed since"] if row.changed else []
+
+
+def tier(row: Standing) -> list[str]:
+    """`64 GiB`, in fewer cells each; – for none, or where that is not known."""
+    size = row.facts.tier_bytes
+    if size is None:
+        return [DASH]
+    text = gib(size, 1 if size % GIB else 0)
+    narrow = text.replace(" bytes", "B").replace(" ", "")
+    short = [narrow.replace("iB", "")]
+    if size >= 100 * GIB:
+        short += [f"{size / GIB:.0f}G", f"{size / GIB / 1024:.1f}T", f"{size / GIB / 1024:.0f}T"]
+    return [text, narrow, *short]
 
 
 def gpus(row: Standing) -> str:
-    return safe(",".join(row.known.gpus)) or DASH
+    return safe(",".join(row.facts.gpus)) or DASH
+
+
+def restart_note(row: Standing, counts: str) -> list[str]:
+    """What check found for one whose server is there, longest first: it says nothing of that server."""
+    runs = {"starting": "it starts", "stopping": "it stops"}.get(row.state, "it runs")
+    tails = [f"; for a restart: {counts}", f"; {counts}"] if counts else [""]
+    return [f"{runs}{more}{tail}" for more in (*(f", {one}" for one in drift(row)), "") for tail in tails]
+
+
+def summary(row: Standing | None, report: Report) -> str:
+    """`1 error, 2 notes; it would not start`. Nothing is said to be ready that has just failed to start."""
+    if row is None or not report.ok or not failed_unchanged(row):
+        return report.summary
+    return "; ".join(part for part in (report.counts, "its last start failed") if part)
+
+
+def failed_unchanged(row: Standing) -> bool:
+    """Its last start failed, and its file was not changed since."""
+    return row.state == "failed" and row.record is not None and row.record.ready_at is None and not _mended(row)
 
 
 def sentence(view: ProfilesView, now: float, reports: Mapping[str, Report]) -> tuple[str, str, str]:
@@ -184,15 +223,18 @@ def sentence(view: ProfilesView, now: float, reports: Mapping[str, Report]) -> t
     elif view.foreign:
         one = view.foreign[0]
         named = f"{safe(one.profile)}: " if one.profile else ""
-        first = f"{named}{one.words} runs, which kvtop did not start;"
+        first = f"{named}{one.words} {'runs' if one.listens else 'is there'}, which kvtop did not start;"
         if len(view.foreign) > 1:
-            first = f"{len(view.foreign)} servers run that kvtop did not start;"
-    ready = sum(_can_start(row, reports.get(row.name)) for row in rows)
+            verb = "run" if all(other.listens for other in view.foreign) else "are there"
+            first = f"{len(view.foreign)} servers {verb} that kvtop did not start;"
+    asked = [row for row in rows if _startable(row)]
+    ready = sum(report.ok for row in asked if (report := reports.get(row.name)) is not None)
+    unasked = sum(row.name not in reports for row in asked)
     last = view.last_used
     failed = last is not None and last.state == "failed" and not _mended(last)
     broken = sum(bool(row.known.problem) and row.state not in LIVE for row in rows)
     rest = [f"{safe(last.name)} failed {ago_words(last, now)}" if last is not None and failed else ""]
-    rest.append(f"{ready} can be started" if ready else "")
+    rest += [f"{ready} can be started" if ready else "", f"{unasked} not checked yet" if unasked else ""]
     tone = "warn" if failed and tone == "dim" else tone
     if broken:
         rest.append(f"{broken} file{'' if broken == 1 else 's'} cannot be used")
@@ -202,13 +244,16 @@ def sentence(view: ProfilesView, now: float, reports: Mapping[str, Report]) -> t
     return tone, first if said else first.rstrip(";"), said
 
 
-def _can_start(row: Standing, report: Report | None) -> bool:
-    startable = row.known.runner != "attach" and not row.known.problem and (report is None or report.ok)
-    return row.state in ("stopped", "failed") and startable
+def _startable(row: Standing) -> bool:
+    """Whether check is what decides."""
+    ended = row.state in ("stopped", "failed") and not failed_unchanged(row)
+    return ended and row.known.runner != "attach" and not row.known.problem
 
 
 def _mended(row: Standing) -> bool:
-    """Its file was changed since it failed."""
+    """Its file was changed since it failed, or one that it extends."""
+    if row.changed:
+        return True
     ended = row.record.ended_at if row.record is not None else None
     return row.known.changed_at is not None and ended is not None and row.known.changed_at > ended
 

@@ -15,7 +15,7 @@ from kvtop.ui import keys
 from kvtop.ui.draw import Line, safe, wrap
 from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
-from kvtop.ui.profiles import findings
+from kvtop.ui.profiles import findings, words
 from kvtop.ui.screens.page import Page
 from kvtop.ui.widgets.panel import rule
 
@@ -38,7 +38,8 @@ class CheckScreen(Page):
         self.set_interval(0.25, self._look_again)
 
     def _look_again(self) -> None:
-        made_of = (self.profiles.checked, self._is_gone())
+        row = self.profiles.view.row(self.name_of)
+        made_of = (self.profiles.checked, self._is_gone(), row and (row.state, row.changed))
         if made_of != self._drawn_of:
             self._drawn_of = made_of
             self.redraw()
@@ -52,14 +53,16 @@ class CheckScreen(Page):
         if self._is_gone():
             return headline(Sentence("CHECK", "bad", f"{name}:", "its file is gone."), [], w)
         if checked is None or checked.profile != self.name_of or checked.working:
-            rest = "the first time vLLM is asked for its flags, which takes it a minute or two"
-            return headline(Sentence("CHECK", "dim", f"{name} is being looked at;", rest), [], w)
+            asks = checked is not None and checked.profile == self.name_of and checked.asks_vllm
+            rest = "vLLM is asked for its flags, which takes it a minute or two" if asks else ""
+            return headline(Sentence("CHECK", "dim", f"{name} is being looked at{';' if rest else ''}", rest), [], w)
         if checked.report is None:
             return headline(Sentence("CHECK", "bad", f"{name}:", safe(checked.error)), [], w)
         tone = "bad" if not checked.report.ok else "warn" if checked.report.asks() else "ok"
-        said = checked.report.summary
-        if checked.restart:
-            said = f"it runs; for a restart: {checked.report.counts}" if checked.report.counts else "it runs"
+        row = self.profiles.view.row(self.name_of)
+        said = words.summary(row, checked.report)
+        if checked.restart and row is not None:
+            said = words.restart_note(row, checked.report.counts)[0]
         return headline(Sentence("CHECK", tone, f"{name}:", said), [], w)
 
     def lines(self, w: int, h: int) -> list[Line]:

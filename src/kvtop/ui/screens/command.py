@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 from textual.binding import BindingType
 
+from kvtop.model.starting import LIVE
 from kvtop.model.view import Sentence
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.secret import masked_value, masked_words
@@ -33,24 +34,43 @@ class CommandScreen(Page):
     def head(self, w: int) -> list[Line]:
         row = self.standing
         said = f"kvtop profile command {safe(row.name)} prints it for a shell."
+        if self._old_command:
+            said = "What runs was started before its profile was changed; a restart takes this over."
         return headline(Sentence("COMMAND", "dim", f"{safe(row.name)} by {safe(row.known.runner)}.", said), [], w)
+
+    @property
+    def _old_command(self) -> list[str]:
+        """Of its server, where a restart would run something else."""
+        row = self.standing
+        return row.record.argv if row.record is not None and row.state in LIVE and row.changed else []
 
     def lines(self, w: int, h: int) -> list[Line]:
         run = self.standing.known.launch
         if run is None or not run.argv:
             return [[(" nothing is run: kvtop only watches it", "d")]]
-        out = [rule("Command", w, [(f"in {safe(run.cwd)}" if run.cwd else "", "d")] if run.cwd else None)]
-        for i, words in enumerate(grouped(masked_words(run.argv))):
-            out += _rows(safe(" ".join(shlex.quote(word) for word in words)), w, 0 if not i else 4)
+        old = self._old_command
+        note = ", ".join(
+            part for part in ("as a restart runs it" if old else "", f"in {safe(run.cwd)}" if run.cwd else "") if part
+        )
+        out = [rule("Command", w, [(note, "d")] if note else None), *_command(masked_words(run.argv), w)]
         variables = list(environment(run))
         if variables:
             out.append(rule("Environment", w, [("on top of kvtop's own", "d")]))
             for text in variables:
                 out += _rows(text, w, 0)
+        if old:
+            out += [rule("Runs now", w, [("as it was started", "d")]), *_command(old, w)]
         return out
 
 
-def grouped(words: list[str]) -> Iterator[list[str]]:
+def _command(argv: Sequence[str], w: int) -> list[Line]:
+    out: list[Line] = []
+    for i, words in enumerate(grouped(argv)):
+        out += _rows(safe(" ".join(shlex.quote(word) for word in words)), w, 0 if not i else 4)
+    return out
+
+
+def grouped(words: Sequence[str]) -> Iterator[list[str]]:
     """The words in front of the flags, then a flag with its values each."""
     group: list[str] = []
     for word in words:

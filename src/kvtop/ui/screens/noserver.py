@@ -265,12 +265,15 @@ class NoServerScreen(Page):
         if profiles is None:
             return ()
         view = profiles.view
-        n = sum(bool(row.known.runner) for row in view.rows)
+        broken = sum(bool(row.known.problem) for row in view.rows)
+        n = len(view.rows) - broken
         key = self.keymap.shown("profiles")
         if not view.rows:
             none = "none yet: it can make one of a script, compose file, unit or YAML file"
             return ((key, "start a profile", none, "there is none yet"),)
         many = f"{n} profile{'' if n == 1 else 's'}"
+        if broken:
+            many += f" and {broken} file{'' if broken == 1 else 's'} that cannot be used"
         used = view.last_used
         if used is None or used.record is None:
             return ((key, "start a profile", f"{many}; none was started yet", many),)

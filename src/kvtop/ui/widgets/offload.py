@@ -72,8 +72,10 @@ def never_read(life: Offload) -> bool:
     return bool(life.store_bytes_total) and life.load_bytes_total == 0
 
 
-def tier_words(host: HostReading | None, tier_bytes: int | None, here: bool) -> tuple[list[str], str]:
-    """What is known of the tier's memory, longest first, and its tone."""
+def tier_words(
+    host: HostReading | None, tier_bytes: int | None, here: bool, by: str = "as the server says"
+) -> tuple[list[str], str]:
+    """What is known of the tier's memory, longest first, and its tone. `by`: where its size is from."""
     files = host.offload_files if host and here else ()
     left = [f for f in files if f.stale]
     if left:
@@ -93,7 +95,7 @@ def tier_words(host: HostReading | None, tier_bytes: int | None, here: bool) -> 
             f"{size}, {holders}",
         ], "t"
     if tier_bytes is not None:
-        return [f"{gib(tier_bytes)}, as the server says", gib(tier_bytes)], "t"
+        return [f"{gib(tier_bytes)}, {by}", gib(tier_bytes)], "t"
     return [DASH], "t"
 
 
@@ -107,7 +109,7 @@ class OffloadPanel(BoxPanel):
     def depends(self) -> object:
         server, view = self.server, self.scene.view if self.scene else None
         charts = (server.store_chart, server.load_chart) if server else ()
-        machine = (view.host, self._here(), how_old(view.host, self.at), self._pcie()) if view else ()
+        machine = (view.host, self._here(), how_old(view.host, self.at), self._pcie(), self._tier_by()) if view else ()
         return *self.state(), self._ways(), self._share(), self.life.offload, charts, machine
 
     def note(self, w: int) -> Line:
@@ -127,6 +129,13 @@ class OffloadPanel(BoxPanel):
             ]
             return [(pick([*say, "written, never read", "never read"], w), "d")]
         return [(pick([*tier, ""], w), "d")]
+
+    def _tier_by(self) -> str:
+        """Where the size of `_tier_bytes` is from."""
+        config = self.server.config if self.server else self.now.config
+        if config.cpu_tier_bytes is None:
+            return "as its command line says"
+        return "as the server said" if self.server and not self.server.state.good else "as the server says"
 
     def _tier_bytes(self) -> int | None:
         config = self.server.config if self.server else self.now.config
@@ -274,7 +283,7 @@ class OffloadPanel(BoxPanel):
         if host is not None and (old := how_old(host, self.at)):
             said = pick([f"{old}: {safe(host.error or '')}", old], w)
             return [[(text, "d") for text, _ in row], [(said, "warn")]]
-        words, tone = tier_words(host, self._tier_bytes(), self._here())
+        words, tone = tier_words(host, self._tier_bytes(), self._here(), self._tier_by())
         line: Line = [("tier ", "d"), (pick(words, w - 5), tone)]
         extra: list[str] = []
         if host and host.swap_used_bytes:
