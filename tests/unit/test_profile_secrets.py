@@ -17,7 +17,8 @@ from kvtop.cli.main import main
 from kvtop.cli.profile.chosen import choose
 from kvtop.errors import keyless
 from kvtop.profiles import folder
-from kvtop.profiles.running import failure, keeper, record
+from kvtop.profiles.running import failure, record
+from kvtop.profiles.running.begun import begun
 from kvtop.profiles.running.order import Order
 from kvtop.profiles.running.tools import Failed, run
 from kvtop.profiles.secret import shown
@@ -144,7 +145,7 @@ def test_no_command_and_no_record_shows_it(
             assert key not in said, (argv, more)
     chosen = choose(folder.find("p"))
     assert record.read("p") is None  # else a keeper would be asked for its end: this process
-    made = keeper._begun(Order("p", chosen.file, chosen.profile, chosen.launch, {}, []), None)
+    made = begun(Order("p", chosen.file, chosen.profile, chosen.launch, {}, []), None)
     record.write(made)
     assert key not in record.path_of("p").read_text()
     assert key not in out(capsys, ["profile", "list", "--json"])

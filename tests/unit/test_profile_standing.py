@@ -17,6 +17,7 @@ from kvtop.live.profiles import Profiles
 from kvtop.model.view import ServerView
 from kvtop.profiles import differences, folder
 from kvtop.profiles.launch import launch
+from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import record
 from kvtop.profiles.running.record import Record, Setup, Who
 from kvtop.profiles.running.setup import setup
@@ -162,3 +163,18 @@ def test_a_server_is_its_profiles_where_it_was_started_and_who_ended_it_there_is
     )
     profiles.view = replace(profiles.view, rows=(row(),))
     assert profiled.marked(here, 1.0).ended_by == "kvtop profile stop" and not profiled.marked(there, 1.0).ended_by
+
+
+@pytest.mark.parametrize(
+    ("more", "gpus"),
+    [
+        ({}, ()),
+        ({"gpus": ["2"], "env": {"set": {"CUDA_VISIBLE_DEVICES": "0"}}}, ("2",)),
+        ({"env": {"set": {"CUDA_VISIBLE_DEVICES": "0,GPU-1a2b"}}}, ("0", "GPU-1a2b")),
+        ({"serve": {"args": ["--device-ids", "0,1"]}, "env": {"set": {"CUDA_VISIBLE_DEVICES": "3"}}}, ("0", "1")),
+        ({"env": {"set": {"CUDA_VISIBLE_DEVICES": "none"}}}, ()),
+    ],
+)
+def test_cards_are_shown_wherever_they_are_named(more: dict[str, object], gpus: tuple[str, ...]) -> None:
+    made = msgspec.convert(more, Profile)
+    assert setup(made, launch("p", made)).gpus == gpus

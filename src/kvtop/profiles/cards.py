@@ -1,4 +1,4 @@
-"""Which cards a container's vLLM sees: it counts those that it is given anew, CUDA_VISIBLE_DEVICES takes of them."""
+"""Which cards a vLLM takes. A container's counts those that it is given anew, CUDA_VISIBLE_DEVICES takes of them."""
 
 from __future__ import annotations
 

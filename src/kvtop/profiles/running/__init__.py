@@ -11,5 +11,6 @@ family     which processes are a server's; signals       aftermath  what it leav
 helpers    pre-start commands, sidecars, after the stop  tools      other programs, run to their end
 runners/   venv, docker, compose, systemd: one interface logs       the log: rotated, read from its end, followed
 switch     what the old server holds, seen to be free    adopt      servers that kvtop did not start, on this machine
-attached   do those answer that are only watched
+attached   do those answer that are only watched         setup      what a list shows of a profile, as it was started
+begun      the record of a start that begins
 """

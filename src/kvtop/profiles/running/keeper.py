@@ -19,17 +19,15 @@ from pathlib import Path
 
 import msgspec
 
-from kvtop import paths
 from kvtop.errors import printable
-from kvtop.profiles.launch import asked
 from kvtop.profiles.running import aftermath, failure, lock, logs, orphans, progress, ready, record
+from kvtop.profiles.running.begun import begun
 from kvtop.profiles.running.helpers import Helpers, end_sidecars
 from kvtop.profiles.running.order import Order, environment, unpacked
 from kvtop.profiles.running.progress import Progress
-from kvtop.profiles.running.record import Ask, Record, Start, Unended, Who
+from kvtop.profiles.running.record import Ask, Start, Unended
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.tools import Failed
-from kvtop.profiles.secret import masked_words, shown
 from kvtop.sources.masking import MASK
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -65,7 +63,7 @@ class Keeper:
         self._profile = order.profile
         last = record.read(order.name)
         record.asked(order.name)  # of a keeper before this one
-        self._record = _begun(order, last)
+        self._record = begun(order, last)
         self._runner = runner_of(self._record, self.save)
         self._progress = Progress()
         self._helpers = Helpers(order, self._record, self.save)
@@ -328,54 +326,6 @@ def _asked(name: str) -> Ask:
     """Who wants the end, by the word that was left; one that is old is of somebody who was killed before he asked."""
     said, now = record.asked(name), time.time()
     return said if said is not None and now - said.at < _WORD_S else Ask("a signal to its keeper", now)
-
-
-def _begun(order: Order, last: Record | None) -> Record:
-    """The record of a start that begins. The container and the sidecars of the last one are known, to be removed."""
-    profile, launch = order.profile, order.launch
-    at = time.time()
-    return Record(
-        name=order.name,
-        file=order.file,
-        runner=profile.runner,
-        argv=masked_words(launch.argv),
-        model=shown(asked(launch.serve, launch.cwd).model or "", 1000),
-        names=order.names,
-        host=launch.host,
-        port=launch.port,
-        setup=order.setup,
-        after_stop=len(profile.start.after_stop),
-        started_at=at,
-        health_url=_keyless(profile.start.health_url),
-        timeout_s=profile.start.timeout_s,
-        stop_wait_s=profile.start.stop_wait_s,
-        keeper=Who.of(os.getpid()),
-        container=last.container if last is not None and last.runner == profile.runner else "",
-        sidecars=last.sidecars if last is not None else [],
-        unit=profile.systemd.unit,
-        user_unit=profile.systemd.user,
-        program=_program(order),
-        service=profile.compose.service,
-        log=str(_log_file(order)) if profile.runner == "venv" else "",
-    )
-
-
-def _keyless(url: str) -> str:
-    """Nothing for one that holds a secret: /health is asked by those who have only the record."""
-    return url if shown(url, len(url) + 1) == url else ""
-
-
-def _log_file(order: Order) -> Path:
-    given = order.profile.log.file
-    return paths.from_home(given).absolute() if given else logs.default(order.name)
-
-
-def _program(order: Order) -> list[str]:
-    """What asks the runner's own tool, as far as its options are the same for every question."""
-    argv = list(order.launch.argv)
-    if order.profile.runner == "compose" and "up" in argv:
-        return argv[: argv.index("up")]
-    return argv[:1] if order.profile.runner == "docker" else []
 
 
 def _caught() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvtop.profiles.cards import named
 from kvtop.profiles.differences import fingerprint
 from kvtop.profiles.launch import Launch, asked, place_is_told
 from kvtop.profiles.profile import Profile
@@ -14,7 +15,7 @@ def setup(profile: Profile, run: Launch) -> Setup:
     flags = asked(run.serve, run.cwd)
     size = tier_bytes(flags.value("kv-offloading-size"), flags.value("kv-transfer-config"))
     return Setup(
-        tuple(profile.gpus),
+        tuple(profile.gpus or named(flags.value("device-ids") or run.set.get("CUDA_VISIBLE_DEVICES", ""))),
         None if size is None else size * flags.engines(),
         place_is_told(profile, flags),
         fingerprint(profile),
