@@ -8,6 +8,7 @@ import json
 import subprocess
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
@@ -211,7 +212,8 @@ def assert_diff(diff: dict[str, Any]) -> None:
         assert tokens["reread"] >= again - unit
     assert diff["append_only"] == (not diff["causes"])
     lost = [cause["lost_tokens"] for cause in diff["causes"]]
-    assert lost == sorted(lost, reverse=True)
+    # Behind the others stand those for which nothing was read again.
+    assert sum(one < other for one, other in pairwise(lost)) <= 1
     assert sum(lost) <= tokens["lost"] or apart
     for cause in diff["causes"]:
         assert set(cause) - {"pointer_new"} == CAUSE

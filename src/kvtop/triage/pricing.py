@@ -140,5 +140,5 @@ def charged(causes: Sequence[Cause], tokens: int) -> tuple[Cause, ...]:
 
 
 def dearest_first(causes: Sequence[Cause]) -> tuple[Cause, ...]:
-    """By lost tokens, those of which the new prompt lost nothing last; of equal price as they stand."""
-    return tuple(sorted(causes, key=lambda cause: -(cause.lost_tokens or 0) if cause.told_tokens else 0))
+    """By lost tokens, those for which nothing was read again behind the others; of equal price as they stand."""
+    return tuple(sorted(causes, key=lambda cause: (not cause.told_tokens, -(cause.lost_tokens or 0))))
