@@ -83,7 +83,7 @@ def one_broke(pane: Pane) -> None:
     """A turn whose prefix broke is there, told why; it is sought, and opened."""
     pane.wait_until(lambda screen: "broke" in screen and "SLOW" in screen, "a slow turn", 180)
     pane.keys("/")
-    pane.keys("-l", "slow new>50k cached<20")
+    pane.keys("-l", "broke slow")
     pane.keys("Enter")
     time.sleep(1)
     pane.keys("Enter")

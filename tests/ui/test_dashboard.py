@@ -510,7 +510,7 @@ async def test_the_filter_is_typed_kept_and_left() -> None:
 async def test_a_filter_that_is_none_is_named() -> None:
     async with shown(boxes.box()) as (app, pilot, _):
         await pilot.press("slash")
-        assert "slow queued new>10k cached<50" in text(app)
+        assert "slow broke queued new>10k cached<50" in text(app)
         await pilot.press(*"out>zz")
         assert "out>zz is no filter" in text(app).splitlines()[-1]
         await pilot.press("enter")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvtop.model.finding import Finding
 from kvtop.model.shown_turn import Turn
 from kvtop.ui.filter import HINTS, matches, misread
 
@@ -42,6 +43,16 @@ FLYING = Turn(13, None, state="in_flight", phase="reads")
 )
 def test_words(words: str, slow: bool, flying: bool) -> None:
     assert (matches(SLOW, words), matches(FLYING, words)) == (slow, flying)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [("prompt_diverged", ["broke", "slow broke"]), ("engine_lost_cache", ["lost"]), ("queued", []), (None, [])],
+)
+def test_what_was_found_out(verdict: str | None, words: list[str]) -> None:
+    finding = None if verdict is None else Finding(verdict, "bad")
+    turn = replace(SLOW, finding=finding)
+    assert [one for one in ("broke", "slow broke", "lost") if matches(turn, one)] == words
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """The filter of the turns table: words that must all hold. Pure.
 
-`slow`, `done`, `flight`, `reads`, `waits`, `writes`, `queued`, `new`, `failed`, `aborted`, `cut`, `side`, `import`,
-`past` (the tap), `group`; comparisons such as `new>10k`, `cached<50`, `ttft>5`, `prompt>100k`, `out<10`, `queue >= 1`;
-`c12` is the conversation of that name; anything else is looked for in a turn's number, agent, model, engine and finish.
+`slow`, `broke` (its prompt), `lost` (by the engine), `done`, `flight`, `reads`, `waits`, `writes`, `queued`, `new`,
+`failed`, `aborted`, `cut`, `side`, `import`, `past` (the tap), `group`; comparisons such as `new>10k`, `cached<50`,
+`ttft>5`, `prompt>100k`, `out<10`, `queue >= 1`; `c12` is the conversation of that name; anything else is looked for in
+a turn's number, agent, model, engine and finish.
 What has a sign in it and is no comparison fits nothing, and `misread` names it.
 """
 
@@ -16,8 +17,15 @@ from functools import lru_cache
 from kvtop.model.account import needed
 from kvtop.model.shown_turn import Turn
 
+
+def _found(turn: Turn) -> str | None:
+    return turn.finding.verdict if turn.finding is not None else None
+
+
 _WORDS: dict[str, Callable[[Turn], bool]] = {
     "slow": lambda t: t.waited,
+    "broke": lambda t: _found(t) == "prompt_diverged",
+    "lost": lambda t: _found(t) == "engine_lost_cache",
     "done": lambda t: t.state != "in_flight",
     "flight": lambda t: t.state == "in_flight",
     "waits": lambda t: t.phase == "waits",
@@ -47,10 +55,10 @@ _COMPARE = re.compile(r"([a-z]+)(<=|>=|<|>|=)([0-9]+(?:\.[0-9]+)?)([km]?)")
 _SIGNS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "=": operator.eq}
 _AROUND = re.compile(r"\s*([<>=]+)\s*")
 HINTS = (
-    "slow queued new failed aborted cut side import past group flight claude c12 new>10k cached<50 ttft>5 out<10",
-    "slow queued failed aborted side past claude c12 new>10k cached<50",
-    "slow failed claude c12 new>10k cached<50 ttft>5",
-    "slow queued new>10k cached<50",
+    "slow broke lost queued new failed aborted cut side past group flight claude c12 new>10k cached<50 ttft>5 out<10",
+    "slow broke lost queued failed aborted side past claude c12 new>10k cached<50",
+    "slow broke failed claude c12 new>10k cached<50 ttft>5",
+    "slow broke queued new>10k cached<50",
     "slow new>10k",
 )
 """What can be typed, longest first."""
