@@ -308,6 +308,22 @@ def test_a_secret_that_a_server_says_is_not_said_again(home: Box, monkeypatch: p
     assert b"words-of-no-shape" not in record.path_of("box").read_bytes()
 
 
+def test_a_secret_that_a_command_after_the_stop_says_is_not_said_again(
+    home: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDS_A_KEY", "words-of-no-shape")
+    after = {"after_stop": ["echo cannot log in with $KEY >&2; exit 3"]}
+    chosen = home.chosen("box", secrets={"KEY": Secret("env", "HOLDS_A_KEY")}, log=GOOD, profile={"start": after})
+    state = home.ready(chosen).record
+    assert state is not None and state.keeper is not None
+    os.kill(state.keeper.pid, signal.SIGKILL)
+    begun(home, "box")
+    assert client.stop("box", "a test").after_owed
+    said = client.run_after_stop(chosen)
+    assert said == ["after_stop command 1 of 1 failed with exit code 3: cannot log in with ***"]
+    assert b"words-of-no-shape" not in record.path_of("box").read_bytes()
+
+
 def test_a_log_that_becomes_a_pipe_holds_nobody(home: Box) -> None:
     home.start(home.chosen("box", never="1"))
     wait(lambda: (now := record.read("box")) is not None and now.server is not None, "no server")

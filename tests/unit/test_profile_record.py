@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ import msgspec
 import pytest
 
 from kvtop.errors import KvtopError
-from kvtop.profiles.running import adopt, aftermath, client, family, look, record
+from kvtop.profiles.running import adopt, aftermath, client, family, lock, look, record
 from kvtop.profiles.running.family import End
 from kvtop.profiles.running.ready import Answer
 from kvtop.profiles.running.record import Ask, Record, Start, Who
@@ -387,6 +389,24 @@ def test_the_memory_of_a_card_is_waited_for(monkeypatch: pytest.MonkeyPatch, giv
     assert 2 < now[0] < 3 if given_back else 15 <= now[0] < 16
     assert now[1:] == [-1]
     assert aftermath.left_over(record.Record(name="a"), pause) == [note for note in said if "GPU" not in note]
+
+
+def test_after_an_end_the_cards_of_those_that_are_gone_are_looked_at(program) -> None:  # type: ignore[no-untyped-def]
+    server = Who.of(program(CALM).pid)
+    assert server is not None
+    gone = Who(4194305, "x")
+    state = Record(name="a", server=server, family=[server, gone])
+    runner_of(state).end(5.0, time.sleep, time.monotonic)
+    assert not server.lives and state.family == [server, gone]
+
+
+def test_a_look_holds_nobody_up() -> None:
+    """Whoever only sees whether anybody starts or stops has the lock for a moment."""
+    lock.Lock("starts x").close()
+    looking = os.open(record.folder() / "lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    threading.Timer(0.03, os.close, [looking]).start()
+    lock.Lock("starts y").close()
 
 
 def test_foreign_servers(monkeypatch: pytest.MonkeyPatch, program) -> None:  # type: ignore[no-untyped-def]

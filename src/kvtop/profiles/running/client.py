@@ -22,7 +22,7 @@ from kvtop.profiles.running import aftermath, family, look, progress, record
 from kvtop.profiles.running.helpers import AFTER_S, SIDECAR_STOP_S, after_stop, end_sidecars, end_step
 from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
-from kvtop.profiles.running.order import Order, environment, packed
+from kvtop.profiles.running.order import Order, Told, environment, packed
 from kvtop.profiles.running.progress import Left
 from kvtop.profiles.running.record import Ask, Record
 from kvtop.profiles.running.runners import runner_of
@@ -277,7 +277,9 @@ def run_after_stop(chosen: Chosen, env: Mapping[str, str] | None = None, pause: 
             made = environment(chosen.launch, base)
         except Failed as error:
             raise KvtopError(f"after_stop of {printable(chosen.name, 80)}: {error}") from None
+        told = Told(chosen.launch, made)
         said = after_stop(chosen.profile.start.after_stop, made, chosen.launch.cwd, None, pause)
+        said = [told.masked(one) for one in said]
         state.after_stop, state.after_owed = 0, False
         state.notes = [*state.notes, *said]
         record.write(state)

@@ -23,12 +23,11 @@ from kvtop.errors import printable
 from kvtop.profiles.running import aftermath, failure, lock, logs, orphans, progress, ready, record
 from kvtop.profiles.running.begun import begun
 from kvtop.profiles.running.helpers import Helpers, end_sidecars
-from kvtop.profiles.running.order import Order, environment, unpacked
+from kvtop.profiles.running.order import Order, Told, environment, unpacked
 from kvtop.profiles.running.progress import Progress
 from kvtop.profiles.running.record import Ask, Start, Unended
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.tools import Failed
-from kvtop.sources.masking import MASK
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _WAKING = (signal.SIGHUP, signal.SIGCHLD)
@@ -43,8 +42,6 @@ _RUNNING_S = 5.0
 _FAMILY_S = 30.0
 _WORD_S = 60.0
 """For so long a word that was left means the signal that comes."""
-_SECRET_LENGTH = 8
-"""Shorter ones stand in words, too."""
 LOG_BYTES = 4_000_000
 """Of a failed start's log so much is read, from its end."""
 
@@ -71,7 +68,7 @@ class Keeper:
         self._until = time.monotonic() + self._profile.start.timeout_s
         self._told = self._ending = False
         self._written = b""
-        self._secrets: list[str] = []
+        self._told_secrets = Told()
 
     def run(self) -> None:
         """To the end. Nothing is raised for what goes wrong with the server: the record tells."""
@@ -143,7 +140,7 @@ class Keeper:
         record.write(state)
         self._tell_started()
         env = environment(order.launch, order.base)
-        self._secrets = [env[name] for name in order.launch.secrets if len(env[name]) >= _SECRET_LENGTH]
+        self._told_secrets = Told(order.launch, env)
         # Of the last start, where they outlived its keeper: they hold their ports.
         end_sidecars(state, self.pause)
         if self._profile.start.before or self._profile.sidecar:
@@ -155,12 +152,6 @@ class Keeper:
             orphans.take()  # of pre-start commands they went their own ways
         self._runner.start(order, env, log=self._log, pause=self.pause, timeout_s=self._left())
         self.save()
-
-    def _masked(self, text: str) -> str:
-        """Without the secrets that this server was given, however it came to say them."""
-        for value in self._secrets:
-            text = text.replace(value, MASK)
-        return text
 
     def _tell_started(self, why_not: str = "") -> None:
         """Whoever waits for its first word may go on; not for a second one."""
@@ -280,7 +271,7 @@ class Keeper:
         state = self._record
         before = state.state
         self._ending = True
-        state.ask, state.why, state.unended = asked, self._masked(why), None
+        state.ask, state.why, state.unended = asked, self._told_secrets.masked(why), None
         if asked is not None:
             state.why = record.cut_short(state)
         state.state = "stopping"
@@ -305,6 +296,7 @@ class Keeper:
             state.exit_code = self._runner.code()
         if not lives:
             self._helpers.after(self._log, self.pause)
+            state.notes = [self._told_secrets.masked(note) for note in state.notes]
         state.notes += aftermath.left_over(state, self.pause)
         state.state = "stopped" if asked is not None else "failed"
         state.ended_at = time.time()

@@ -67,8 +67,7 @@ def look(name: str) -> Seen:
     if state is None:
         return Seen(name, "stopped")
     if state.keeper is not None and state.keeper.lives:
-        ended = state.state == "stopping" and state.server is not None and not state.server.lives
-        return Seen(name, state.state, state, ended)
+        return _seen(state)
     if state.state in ("stopped", "failed"):
         return Seen(name, state.state, state)
     before = copy.deepcopy(state)
@@ -82,7 +81,12 @@ def look(name: str) -> Seen:
     news = (state.state, state.container) != (before.state, before.container)
     if news and not _saved(before, state):
         return look(name)
-    return Seen(name, state.state, state)
+    return _seen(state)
+
+
+def _seen(state: Record) -> Seen:
+    ended = state.state == "stopping" and state.server is not None and not state.server.lives
+    return Seen(state.name, state.state, state, ended)
 
 
 def _finish(state: Record) -> None:

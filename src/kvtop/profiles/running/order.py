@@ -15,6 +15,10 @@ from kvtop.profiles.launch import Launch, Secret
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running.record import Setup
 from kvtop.profiles.running.tools import Failed
+from kvtop.sources.masking import MASK
+
+_SECRET_LENGTH = 8
+"""Shorter ones stand in words, too."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -31,6 +35,21 @@ class Order(msgspec.Struct, frozen=True):
     setup: Setup = Setup()
     lock_fd: int = -1
     """The lock, inherited."""
+
+
+class Told:
+    """The secrets that a server is given: whatever it or a command around it says is told without them."""
+
+    def __init__(self, launch: Launch | None = None, env: Mapping[str, str] | None = None) -> None:
+        """`env`: what it gets, see `environment`."""
+        values = [(env or {}).get(name, "") for name in launch.secrets] if launch is not None else []
+        self._secrets = [value for value in values if len(value) >= _SECRET_LENGTH]
+
+    def masked(self, text: str) -> str:
+        """The text without them."""
+        for value in self._secrets:
+            text = text.replace(value, MASK)
+        return text
 
 
 def packed(order: Order) -> bytes:

@@ -87,7 +87,9 @@ class Venv(Runner):
         if server is None:
             return End()
         done = family.end(server, known, wait_s, pause, clock, gently=gently, own=self._own, logs=logs)
-        self.look()  # what could not be ended stays known
+        self.look()
+        # Those that are gone stay for a while: their cards may not be free yet.
+        self.record.family = [*known, *(who for who in self.record.family if who not in known)]
         if self._child is not None:
             # The process table may call it gone a moment before its parent is told how it ended.
             with contextlib.suppress(subprocess.TimeoutExpired):
