@@ -135,6 +135,21 @@ def test_nothing_is_offered_for_anything_else(view: ProfilesView) -> None:
     assert ours().offer(view) is None
 
 
+def test_the_profile_of_a_foreign_server_that_a_switch_has_stopped_is_offered_as_well() -> None:
+    failures, clear = Failures(), [*SWITCH, "--stop-foreign"]
+    failures.clears("new", "adopted")
+    failures.begins(clear, NOW)
+    adopted = row("adopted", "stopped")
+    assert failures.offer(seen(adopted, FAILED)) == (FAILED, adopted)
+    assert failures.offer(seen(FAILED)) is None, "its file is gone"
+    failures.answered(FAILED)
+    assert failures.offer(seen(adopted, FAILED)) is None
+    failures.begins(SWITCH, NOW)
+    assert FAILED.record is not None
+    again = replace(FAILED, record=msgspec.structs.replace(FAILED.record, started_at=NOW + 40))
+    assert failures.offer(seen(adopted, again)) is None, "that one stopped nothing of the kind"
+
+
 def test_what_another_kvtop_has_begun_is_not_offered() -> None:
     assert Failures().offer(seen(OLD, FAILED)) is None
     late = Failures()

@@ -17,6 +17,8 @@ class Failures:
     def __init__(self) -> None:
         self._begun: dict[str, float] = {}
         """Profile -> when this kvtop began to start it last; Unix time."""
+        self._cleared: dict[str, str] = {}
+        """Profile -> that of the server, not started by kvtop, which this kvtop began to stop for it."""
         self._answered: set[tuple[str, float]] = set()
         """(Profile, begin of its start) of offers that were answered."""
         self._past: set[tuple[str, float]] = set()
@@ -30,6 +32,13 @@ class Failures:
         """A command of kvtop's is begun: `profile start P`, `profile switch P`; others are none of ours."""
         if list(words[:2]) in (["profile", "start"], ["profile", "switch"]):
             self._begun[words[2]] = now
+            if "--stop-foreign" not in words:
+                self._cleared.pop(words[2], None)
+
+    def clears(self, new: str, former: str) -> None:
+        """The switch to `new` that begins next stops a server of the profile `former` that kvtop did not start: no
+        record tells of that."""
+        self._cleared[new] = former
 
     def news(self, view: ProfilesView) -> tuple[Standing, ...]:
         """Those whose start has failed since kvtop looks: each start once, however often its row goes and comes."""
@@ -61,6 +70,9 @@ class Failures:
             return None
         if not self._is_ours(new) or _start(new) in self._answered:
             return None
+        if new.name in self._cleared:
+            former = view.row(self._cleared[new.name])
+            return None if former is None else (new, former)
         began = new.record.started_at if new.record is not None else 0.0
         ended = {
             row.record.ask.at: row for row in view.rows
