@@ -90,11 +90,13 @@ async def test_what_ran_before_is_offered_when_the_page_is_opened_again(answer: 
     async with app.run_test(size=(120, 36), notifications=True) as pilot:
         await held.running.wait()
         await until(pilot, lambda: "q quit" in text(app))
+        held.said.append(News("a slow turn"))
         held.fails()
         await pilot.press("p")
         asked = "qwen27-dflash2 did not start: start qwen27-2x3090 again?"
         await until(pilot, lambda: asked in text(app))
-        assert notes(app) == [], "what was said of it lies over no question"
+        assert notes(app) == ["a slow turn"], "what was said of it lies over no question; of others it stays"
+        await until(pilot, lambda: "a slow turn" in text(app) and "leads to the profiles" not in text(app))
         await pilot.press(answer)
         if answer == "y":
             await until(pilot, lambda: held.profiles.done)

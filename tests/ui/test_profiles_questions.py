@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvtop.live.errands import Done
@@ -56,6 +57,31 @@ async def test_the_server_in_the_way_is_asked_for_with_its_requests(size: tuple[
             assert rows[-1].startswith(asked)
         await page.press(pilot, "y")
     assert held.done == [["profile", "switch", "qwen27-dflash2", "--yes", "--stop-foreign"]]
+
+
+@pytest.mark.parametrize(("whose", "offered"), [("adopted", True), ("adopted or other", False)])
+async def test_where_a_switch_fails_the_profile_of_a_server_that_kvtop_did_not_start_is_offered(
+    whose: str, offered: bool
+) -> None:
+    other = replace(OTHER, profile=whose)
+    adopted = Standing(known("adopted"), "foreign", OTHER.pid, NOW - 60)
+    held = Held(view(adopted, CHOSEN, foreign=(other,)))
+    held.standing_in_the_way = (InTheWay(other, "port 8002"),)
+
+    def fails(words: object) -> Done:
+        held.view = view(replace(adopted, state="stopped", pid=None), failed(CHOSEN.name, "no such model"))
+        held.answer = lambda words: Done(0, "", ())
+        return Done(1, "", (), "nothing runs now", "kvtop profile start adopted starts the former one")
+
+    held.answer = fails
+    page = Page(held, "qwen27-dflash2")
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        rows = await page.press(pilot, "s", "y")
+        assert "qwen27-dflash2 did not start: no such model" in rows[0]
+        assert rows[-1].startswith("qwen27-dflash2 did not start: start adopted again?") is offered
+        await page.press(pilot, "y")
+    clear = ["profile", "switch", "qwen27-dflash2", "--yes", "--stop-foreign"]
+    assert held.done == [clear, *([["profile", "start", "adopted", "--yes", "--detach"]] * offered)]
 
 
 async def test_a_yes_is_to_that_server_and_no_other() -> None:
@@ -149,6 +175,20 @@ async def test_a_refusal_names_its_fix_and_the_key_that_leads_out() -> None:
     async with page.app.run_test(size=(200, 50)) as pilot:
         rows = await page.press(pilot, "enter")
     assert "listens there. Fix: --port 8003; s stops that and starts qwen27-dflash2" in rows[0]
+
+
+@pytest.mark.parametrize(("in_its_file", "runs_at", "named"), [(9000, 8002, True), (8002, 9000, False)])
+async def test_the_key_that_leads_out_goes_by_the_port_at_which_a_server_runs(
+    in_its_file: int, runs_at: int, named: bool
+) -> None:
+    ours = running()
+    assert ours.record is not None
+    record = msgspec.structs.replace(ours.record, port=runs_at)
+    edited = replace(ours, known=replace(ours.known, port=in_its_file), record=record)
+    page = Page(Held(view(edited, CHOSEN), report(TAKEN)), "qwen27-dflash2")
+    async with page.app.run_test(size=(200, 50)) as pilot:
+        rows = await page.press(pilot, "enter")
+    assert "port_taken" in rows[0] and ("s stops that and starts qwen27-dflash2" in rows[0]) is named
 
 
 @pytest.mark.parametrize(("state", "said"), [("starting", "which is starting"), ("stopping", "which is being stopped")])

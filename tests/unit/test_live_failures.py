@@ -60,10 +60,46 @@ def ours() -> Failures:
     ],
 )
 def test_a_start_that_fails_is_news_once(before: Standing, after: Standing, told: bool) -> None:
-    found = Failures().news(seen(before), seen(after))
-    assert found == ((after,) if told else ())
-    assert Failures().news(seen(after), seen(after)) == ()
-    assert Failures().news(ProfilesView(), seen(after)) == (), "what failed before kvtop looked is no news"
+    failures = Failures()
+    assert failures.news(ProfilesView()) == ()
+    assert failures.news(seen(before)) == ()
+    assert failures.news(seen(after)) == ((after,) if told else ())
+    assert failures.news(seen(after)) == ()
+    assert Failures().news(seen(after)) == (), "what failed before kvtop looked is no news"
+
+
+UNREADABLE = replace(FAILED, known=Known("new", Path("/p/new.toml"), problem="line 2"), state="unreadable")
+NO_FOLDER = replace(seen(), error="/p: Permission denied")
+
+
+@pytest.mark.parametrize("between", [seen(UNREADABLE), seen(), NO_FOLDER, seen(replace(FAILED, state="foreign"))])
+def test_a_start_that_failed_is_not_told_again_when_its_row_comes_back(between: ProfilesView) -> None:
+    failures = Failures()
+    failures.news(seen(row("new", "starting", started_at=NOW + 6)))
+    assert failures.news(seen(FAILED)) == (FAILED,)
+    assert [failures.news(look) for look in (between, seen(FAILED)) * 2] == [()] * 4
+
+
+def test_a_start_that_failed_before_kvtop_looked_is_no_news_wherever_its_file_was() -> None:
+    assert FAILED.record is not None
+    record = msgspec.structs.replace(FAILED.record, started_at=NOW - 90, ended_at=NOW - 80)
+    old = seen(replace(FAILED, record=record))
+    for first in (seen(replace(UNREADABLE, record=record)), seen(), NO_FOLDER):
+        failures = Failures()
+        assert [failures.news(look) for look in (first, old, first, old)] == [()] * 4
+
+
+def test_a_profile_that_is_made_and_fails_between_two_looks_is_news() -> None:
+    failures = Failures()
+    failures.news(seen())
+    assert failures.news(seen(FAILED)) == (FAILED,)
+
+
+def test_a_start_that_fails_while_its_file_cannot_be_read_is_news() -> None:
+    failures = Failures()
+    failures.news(seen(row("new", "starting", started_at=NOW + 6)))
+    assert failures.news(seen(UNREADABLE)) == (UNREADABLE,)
+    assert failures.offer(seen(UNREADABLE)) is None
 
 
 def test_what_a_switch_has_ended_is_offered_until_that_is_answered() -> None:
@@ -97,6 +133,21 @@ def test_what_a_switch_has_ended_is_offered_until_that_is_answered() -> None:
 )
 def test_nothing_is_offered_for_anything_else(view: ProfilesView) -> None:
     assert ours().offer(view) is None
+
+
+def test_the_profile_of_a_foreign_server_that_a_switch_has_stopped_is_offered_as_well() -> None:
+    failures, clear = Failures(), [*SWITCH, "--stop-foreign"]
+    failures.clears("new", "adopted")
+    failures.begins(clear, NOW)
+    adopted = row("adopted", "stopped")
+    assert failures.offer(seen(adopted, FAILED)) == (FAILED, adopted)
+    assert failures.offer(seen(FAILED)) is None, "its file is gone"
+    failures.answered(FAILED)
+    assert failures.offer(seen(adopted, FAILED)) is None
+    failures.begins(SWITCH, NOW)
+    assert FAILED.record is not None
+    again = replace(FAILED, record=msgspec.structs.replace(FAILED.record, started_at=NOW + 40))
+    assert failures.offer(seen(adopted, again)) is None, "that one stopped nothing of the kind"
 
 
 def test_what_another_kvtop_has_begun_is_not_offered() -> None:

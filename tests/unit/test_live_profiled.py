@@ -12,6 +12,7 @@ from kvtop.live.profiled import Profiled
 from kvtop.model.downs import Around
 from kvtop.model.sentence import LENGTH, make
 from kvtop.model.view import ServerView
+from kvtop.model.words import hms
 from kvtop.profiles.running.record import Ask, Record, Who
 from kvtop.profiles.standing import Known, Standing
 from kvtop.readings import State
@@ -40,11 +41,30 @@ def told(one: ServerView, **of_record: object) -> ServerView:
 def test_one_that_ended_while_it_loaded_is_named_with_its_cause() -> None:
     one = told(REFUSES, **FAILED)
     said = make((one,), 0, Around(NOW), None)
-    assert (said.chip, said.first) == ("DOWN", "badlen ended while it loaded:")
+    assert (said.chip, said.first) == ("DOWN", f"badlen ended while it loaded ({hms(NOW - 20)}):")
     assert said.rest.startswith("ValidationError: User-specified max_model_len (8000000) is greater")
     assert said.rest.endswith("…") and len(said.text) <= LENGTH
     short = told(REFUSES, **{**FAILED, "why": "OSError: no such model"})
     assert make((short,), 0, Around(NOW), None).rest == "OSError: no such model"
+
+
+def test_a_start_that_came_to_no_server_did_not_start_and_says_when() -> None:
+    why = "pre-start command 1 of 1 failed with exit code 3: no such disk"
+    one = told(REFUSES, **{**FAILED, "why": why, "server": None})
+    said = make((one,), 0, Around(NOW), None)
+    assert (said.first, said.rest) == (f"badlen did not start ({hms(NOW - 20)}):", why)
+    long_ago = NOW - 7 * 86_400
+    old = told(REFUSES, **{**FAILED, "why": why, "server": None, "ended_at": long_ago})
+    assert make((old,), 0, Around(NOW), None).first == f"badlen did not start ({hms(long_ago, NOW)}):"
+    unknown = told(REFUSES, **{**FAILED, "server": None, "ended_at": None})
+    assert make((unknown,), 0, Around(NOW), None).first == "badlen did not start:"
+
+
+def test_an_end_before_kvtop_looked_says_when() -> None:
+    ran = told(REFUSES, **{**FAILED, "ready_at": NOW - 30, "why": "killed"})
+    assert make((ran,), 0, Around(NOW), None).rest == f"badlen failed at {hms(NOW - 20)}: killed"
+    stopped = make((told(REFUSES, **STOPPED),), 0, Around(NOW), None)
+    assert (stopped.first, stopped.rest) == (f"badlen was stopped at {hms(NOW - 20)},", "by a switch to b")
 
 
 def test_one_that_had_answered_keeps_the_words_of_one_that_is_gone() -> None:
@@ -63,6 +83,7 @@ def test_one_that_had_answered_keeps_the_words_of_one_that_is_gone() -> None:
         (replace(REFUSES, last_good_at=NOW - 1), FAILED),
         (replace(REFUSES, last_good_at=NOW - 1), STOPPED),
         (replace(REFUSES, loader_pid=99), FAILED),
+        (replace(REFUSES, loader_pid=99), {**FAILED, "server": None}),
         (replace(REFUSES, loader_pid=99), {**STOPPED, "server": Who(7, "b")}),
         (replace(REFUSES, state=State.TIMEOUT), FAILED),
         (REFUSES, {**FAILED, "why": ""}),

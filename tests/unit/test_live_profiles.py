@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from live_fakes import Inline, Time
 
-from kvtop.live import errands
+from kvtop.live import errands, profile_look
 from kvtop.live.profile_look import ProfileLook
 from kvtop.live.profile_view import Figures, ProfilesView
 from kvtop.live.profiles import KEEP_S, Checked, Profiles
@@ -276,6 +276,52 @@ def test_a_look_reads_folder_records_and_log(monkeypatch: pytest.MonkeyPatch, tm
     assert (ProfileLook().look(None, ()).figures or {})["a"] == Figures(5.0, 0.5, 2, 1.5)
     (tmp_path / "state" / "figures.json").write_text('{"a": 3}')
     assert ProfileLook().look(None, ()).figures == {}
+
+
+def test_a_look_sees_a_change_of_the_file_of_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KVTOP_HOME", str(tmp_path))
+    folder, config = tmp_path / "config" / "profiles", tmp_path / "serve.yaml"
+    folder.mkdir(parents=True)
+    (folder / "a.toml").write_text(f'[venv]\ncwd = "{tmp_path}"\n[serve]\nconfig = "serve.yaml"\n')
+    (folder / "b.toml").write_text('[serve]\nmodel = "m"\nargs = ["--config", "\\u0000"]\n')
+    look = ProfileLook()
+
+    def seen() -> tuple[int | None, bool | None]:
+        row = look.look(None, ()).row("a")
+        assert row is not None
+        return row.known.port, row.changed
+
+    assert seen() == (None, None)
+    config.write_text("model: m\nport: 8011\n")
+    assert seen() == (8011, None), "it is made"
+    row = look.look(None, ()).row("a")
+    assert row is not None
+    setup = record.Setup(port_told=True, fingerprint=row.known.fingerprint)
+    record.write(Record(name="a", state="stopped", setup=setup))
+    assert seen() == (8011, False)
+    config.write_text("model: other\nport: 8012\n")
+    assert seen() == (8012, True)
+    config.unlink()
+    assert seen() == (None, True)
+
+
+def test_a_folder_is_read_again_only_where_a_file_has_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KVTOP_HOME", str(tmp_path))
+    folder = tmp_path / "config" / "profiles"
+    folder.mkdir(parents=True)
+    (folder / "a.toml").write_text(f'[serve]\nconfig = "{tmp_path}/serve.yaml"\n')
+    reads: list[Path | None] = []
+
+    def read_all(where: Path | None = None) -> list[Entry]:
+        reads.append(where)
+        return whole(where)
+
+    whole = profile_look.folder.read_all
+    monkeypatch.setattr(profile_look.folder, "read_all", read_all)
+    look = ProfileLook()
+    for _ in range(5):
+        look.look(None, ())
+    assert len(reads) == 2, "the second time with the stamp of the file of --config"
 
 
 def test_the_stages_of_a_first_start_and_of_a_later_one() -> None:

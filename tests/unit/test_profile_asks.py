@@ -20,6 +20,8 @@ from kvtop.live.profile_view import Foreign
 from kvtop.profiles.check import facts
 from kvtop.profiles.check.seen import Server
 from kvtop.profiles.folder import Entry
+from kvtop.profiles.launch import launch
+from kvtop.profiles.profile import Profile, Systemd
 from kvtop.profiles.running import adopt, record
 from kvtop.profiles.running.adopt import Foreign as Adopted
 from kvtop.profiles.running.record import Ask, Record, Who
@@ -91,6 +93,21 @@ def test_the_output_of_a_foreign_server_is_its_log_where_it_is_a_file(tmp_path: 
         assert child.stdin is not None
         child.stdin.close()
         child.wait()
+    assert profile_asks.logged(row) is None
+
+
+def test_the_journal_of_a_unit_is_the_log_of_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = launch("unit", Profile(runner="systemd", systemd=Systemd(unit="vllm", user=False)))
+    row = Standing(Known("unit", tmp_path / "unit.toml", "systemd", launch=run), "foreign", 4_000_000, 100.5)
+    monkeypatch.setattr("psutil.PROCFS_PATH", str(tmp_path))
+    assert profile_asks.logged(row) is None
+    groups = tmp_path / "4000000" / "cgroup"
+    groups.parent.mkdir()
+    groups.write_text("12:pids:/system.slice/vllm.service\n1:name=systemd:/system.slice/vllm.service\n")
+    found = profile_asks.logged(row)
+    assert found is not None
+    assert (found.runner, found.unit, found.user_unit, found.started_at) == ("systemd", "vllm", False, 100.5)
+    groups.write_text("0::/system.slice/vllm.service.d\n")
     assert profile_asks.logged(row) is None
 
 

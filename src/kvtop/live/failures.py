@@ -17,20 +17,45 @@ class Failures:
     def __init__(self) -> None:
         self._begun: dict[str, float] = {}
         """Profile -> when this kvtop began to start it last; Unix time."""
+        self._cleared: dict[str, str] = {}
+        """Profile -> that of the server, not started by kvtop, which this kvtop began to stop for it."""
         self._answered: set[tuple[str, float]] = set()
         """(Profile, begin of its start) of offers that were answered."""
+        self._past: set[tuple[str, float]] = set()
+        """(Profile, begin of its start) of those that are no news any more."""
+        self._met: set[str] = set()
+        """Profiles that a look has found."""
+        self._since: float | None = None
+        """Unix time of the first look that could read the folder."""
 
     def begins(self, words: Sequence[str], now: float) -> None:
         """A command of kvtop's is begun: `profile start P`, `profile switch P`; others are none of ours."""
         if list(words[:2]) in (["profile", "start"], ["profile", "switch"]):
             self._begun[words[2]] = now
+            if "--stop-foreign" not in words:
+                self._cleared.pop(words[2], None)
 
-    def news(self, before: ProfilesView, view: ProfilesView) -> tuple[Standing, ...]:
-        """Those whose start has failed between two looks."""
-        if before.at is None:
+    def clears(self, new: str, former: str) -> None:
+        """The switch to `new` that begins next stops a server of the profile `former` that kvtop did not start: no
+        record tells of that."""
+        self._cleared[new] = former
+
+    def news(self, view: ProfilesView) -> tuple[Standing, ...]:
+        """Those whose start has failed since kvtop looks: each start once, however often its row goes and comes."""
+        if view.at is None:
             return ()
-        known = {_start(row) for row in before.rows if _failed(row)}
-        return tuple(row for row in view.rows if _failed(row) and _start(row) not in known)
+        failed = [row for row in view.rows if _failed(row) and _start(row) not in self._past]
+        found = tuple(row for row in failed if row.name in self._met or self._has_seen_end(row))
+        self._past |= {_start(row) for row in failed}
+        self._met |= {row.name for row in view.rows}
+        if self._since is None and not view.error:
+            self._since = view.at
+        return found
+
+    def _has_seen_end(self, row: Standing) -> bool:
+        """Of a profile that no look has found before: its file may have been away when its start failed, long ago."""
+        ended = row.record.ended_at if row.record is not None else None
+        return self._since is not None and ended is not None and ended >= self._since
 
     def is_told(self, words: Sequence[str], view: ProfilesView) -> bool:
         """Whether what this command has failed at is the start itself, which `news` tells."""
@@ -41,8 +66,13 @@ class Failures:
         """(what a switch of this kvtop's did not start, what ran before it), until that was answered or something is
         started."""
         new = view.last_used
-        if new is None or view.live or not _failed(new) or not self._is_ours(new) or _start(new) in self._answered:
+        if new is None or view.live or new.state != "failed" or not _failed(new):
             return None
+        if not self._is_ours(new) or _start(new) in self._answered:
+            return None
+        if new.name in self._cleared:
+            former = view.row(self._cleared[new.name])
+            return None if former is None else (new, former)
         began = new.record.started_at if new.record is not None else 0.0
         ended = {
             row.record.ask.at: row for row in view.rows
@@ -62,8 +92,8 @@ class Failures:
 
 
 def _failed(row: Standing) -> bool:
-    """Its last start came to nothing, and nobody meant it to."""
-    return row.state == "failed" and row.record is not None and row.record.ready_at is None
+    """Its last start came to nothing, and nobody meant it to; whatever became of its file, or runs there, since."""
+    return row.record is not None and row.record.state == "failed" and row.record.ready_at is None
 
 
 def _start(row: Standing) -> tuple[str, float]:

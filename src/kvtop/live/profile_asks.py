@@ -52,14 +52,12 @@ def in_the_way(entry: Entry, entries: Iterable[Entry]) -> tuple[InTheWay, ...]:
 
 def logged(row: Standing) -> Record | None:
     """Whose log is shown: that of its last start; of a server that kvtop did not start the file that its output goes
-    to. None: there is none that may be read."""
+    to, or what its unit has in the journal. None: there is none that may be read."""
     if row.state != "foreign" or row.pid is None:
         return row.record
-    from kvtop.profiles.running.adopt import output_of
-    from kvtop.profiles.running.record import Record
+    from kvtop.profiles.running.adopt import log_of
 
-    out = output_of(row.pid)
-    return None if out is None else Record(name=row.name, state="running", log=str(out))
+    return log_of(row.name, row.pid, row.known.launch, row.since)
 
 
 def family(row: Standing) -> frozenset[int]:

@@ -19,6 +19,7 @@ from kvtop.live.profile_view import Attached, Figures, Foreign, ProfilesView, Ta
 from kvtop.model.starting import LIVE
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
+from kvtop.profiles.launch import config_of
 from kvtop.profiles.running import attached
 from kvtop.profiles.running.record import Record, Who
 from kvtop.profiles.running.runners import runner_of
@@ -46,6 +47,8 @@ class ProfileLook:
         self._signature: object = None
         self._entries: dict[str, Entry] = {}
         self._known: tuple[Known, ...] = ()
+        self._configs: tuple[Path, ...] = ()
+        """The files of --config that they name."""
         self._error = ""
         self._tail: tuple[object, Tail] = (None, Tail())
         self._attached: dict[str, Attached] = {}
@@ -105,13 +108,13 @@ class ProfileLook:
     def _read_folder(self, where: Path) -> None:
         try:
             files = sorted(file for file in where.iterdir() if file.suffix == ".toml")
-            signature = tuple((file.name, *_stamp(file)) for file in files)
         except FileNotFoundError:
-            signature = ()
+            files = []
         except OSError as error:
             self._error, self._known, self._entries = f"{where}: {error.strerror or error}", (), {}
             self._signature = None
             return
+        signature = [(file, *_stamp(file)) for file in (*files, *self._configs)]
         if signature != self._signature:
             try:
                 entries = folder.read_all(where)
@@ -120,7 +123,11 @@ class ProfileLook:
                 return
             self._entries = {entry.name: entry for entry in entries}
             self._known = tuple(_seen(known(entry), where) for entry in entries)
-            self._signature, self._error = signature, ""
+            runs = [one.launch for one in self._known if one.launch is not None]
+            configs = tuple(sorted({file for run in runs if (file := config_of(run.serve, run.cwd)) is not None}))
+            # Others may have been written since they were read: with their stamps all is read once more.
+            self._signature = signature if configs == self._configs else None
+            self._configs, self._error = configs, ""
 
     def _log(self, state: Record, now: float) -> Tail:
         """Read again where it has grown."""
@@ -170,7 +177,7 @@ def _foreign(rows: Sequence[Standing], processes: Sequence[VllmProcess]) -> tupl
 def _stamp(file: Path) -> tuple[int, int]:
     try:
         facts = file.stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no name of a file
         return (0, 0)
     return (facts.st_mtime_ns, facts.st_size)
 

@@ -97,9 +97,12 @@ class Profiled:
         if last is None or state is None or _another(server, state):
             return server
         if last.state == "stopped" and state.ask is not None:
-            return replace(server, profile=last.name, ended_by=state.ask.by)
+            return replace(server, profile=last.name, ended_by=state.ask.by, ended_at=state.ended_at)
         if last.state == "failed" and state.why:
-            return replace(server, profile=last.name, failed=state.why, failed_loading=state.ready_at is None)
+            return replace(
+                server, profile=last.name, failed=state.why, failed_loading=state.ready_at is None,
+                failed_before=state.ready_at is None and state.server is None, ended_at=state.ended_at,
+            )  # fmt: skip
         return server
 
     def _row(self, server: ServerView) -> Standing | None:
@@ -128,7 +131,7 @@ def _another(server: ServerView, state: Record) -> bool:
     if ended is not None and server.last_good_at is not None and server.last_good_at > ended + SLACK_S:
         return True
     loader = server.loader_pid
-    return loader is not None and state.server is not None and state.server.pid != loader
+    return loader is not None and (state.server is None or state.server.pid != loader)
 
 
 def _same(url: str, place: str) -> bool:

@@ -175,7 +175,7 @@ class Profiles:
         if keep:
             self._kept_at = self._clock.mono()
         before, self.view = self.view, view
-        for row in self.failures.news(before, view):
+        for row in self.failures.news(view):
             why = row.record.why if row.record is not None else ""
             self._missed(f"{printable(row.name, 80)} did not start: {printable(why, MISSED_CELLS)}", True)
         for row in before.rows:

@@ -102,11 +102,12 @@ def _refused(view: ServerView, around: Around) -> list[Wording]:
     since = f" since {hms(view.state_since, around.now)}" if view.last_good_at is not None and view.state_since else ""
     if view.ended_by:
         stopped = f"{view.profile or label_of(view)} was stopped"
+        since = since or _at(view, around.now, " at {}")
         return [(f"{stopped}{since},", f"by {printable(view.ended_by, 60)}"), (stopped, "")]
     first = f"{label_of(view)} refuses{since}:"
     file = _left_over(view, around.host)
     if view.failed:
-        return _failed(view, first, file)
+        return _failed(view, first, file, around.now)
     alive = {p.pid for p in around.host.processes} if around.host else None
     if view.loader_pid is not None and alive is not None and view.loader_pid not in alive:
         ended = f"process {view.loader_pid} ended while it loaded"
@@ -118,17 +119,23 @@ def _refused(view: ServerView, around: Around) -> list[Wording]:
     return [(first, why), (first, "nothing listens there")]
 
 
-def _failed(view: ServerView, first: str, file: str) -> list[Wording]:
+def _failed(view: ServerView, first: str, file: str, now: float) -> list[Wording]:
     """A profile's server: its record knows why."""
     name, why = printable(view.profile, 40), printable(view.failed, 600)
     if view.failed_loading:
-        first, rest = f"{name} ended while it loaded:", ""
+        came_to = "did not start" if view.failed_before else "ended while it loaded"
+        first, rest = f"{name} {came_to}{_at(view, now, ' ({})')}:", ""
     elif view.pid is not None:
         rest = f"process {view.pid} of {name} is gone: "
     else:
-        rest = f"{name} failed: "
+        rest = f"{name} failed{_at(view, now, ' at {}')}: "
     room = max(12, LENGTH - len(first) - 1 - len(rest))
     return [(first, f"{rest}{why}{file}"), (first, f"{rest}{printable(why, room)}")]
+
+
+def _at(view: ServerView, now: float, form: str) -> str:
+    """When its profile's server ended, which may be long before it was first seen to refuse."""
+    return form.format(hms(view.ended_at, now)) if view.ended_at is not None else ""
 
 
 def _left_over(view: ServerView, host: HostReading | None) -> str:

@@ -198,6 +198,10 @@ class ServerView:
     """Why the server of its profile has ended though nobody asked for that; empty where it has not, or nobody knows."""
     failed_loading: bool = False
     """That was before it ever answered."""
+    failed_before: bool = False
+    """That was before there was a server at all, as far as is known."""
+    ended_at: float | None = None
+    """Unix time of that end, or failure; None: not known."""
     last_traffic: Window | None = None
     """While nobody asks anything: the last 5 minutes in which somebody did."""
     own: OwnPart = OwnPart()

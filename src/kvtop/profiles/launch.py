@@ -119,9 +119,15 @@ def serve_words(profile: Profile) -> tuple[str, ...]:
 
 def asked(serve: Sequence[str], cwd: str | None = None) -> Flags:
     """What a command line behind `vllm serve` asks for, with the file of --config below it where it can be read."""
-    flags = Flags.read(serve)
-    text = None if flags.config is None else config_text(whole_path(flags.config), Path(cwd) if cwd else None)
-    return flags if text is None else Flags.read(serve, yaml=text)
+    file = config_of(serve, cwd)
+    text = None if file is None else config_text(str(file))
+    return Flags.read(serve) if text is None else Flags.read(serve, yaml=text)
+
+
+def config_of(serve: Sequence[str], cwd: str | None = None) -> Path | None:
+    """The file of --config that `asked` reads, whether it is there or not; None: none is named."""
+    named = Flags.read(serve).config
+    return None if named is None else Path(cwd or "", whole_path(named))
 
 
 def in_container(profile: Profile) -> bool:

@@ -28,8 +28,8 @@ class ProfilePage:
         self._watch, self._keymap, self._now, self._choose_url = watch, keymap, now, choose_url
         self._wish = ""
         """The URL of a server that starts, until it is watched."""
-        self._points = False
-        """Something that was said leads to the page, since it was seen last."""
+        self._led_here: set[str] = set()
+        """What was said since the page was seen last, and leads to it."""
 
     @property
     def profiles(self) -> Profiles | None:
@@ -51,9 +51,9 @@ class ProfilePage:
 
     def _seen(self, app: App[str]) -> None:
         """The page is on the screen: what led there would lie over its question."""
-        if self._points:
-            app.clear_notifications()
-            self._points = False
+        for note in [one for one in app._notifications if one.message in self._led_here]:
+            app._unnotify(note)
+        self._led_here.clear()
 
     def pointed(self, told: News, app: App[str]) -> str:
         """What is told of profiles, with the key that leads to their page from the screen that is seen; empty where
@@ -62,12 +62,13 @@ class ProfilePage:
         here = under.pop()
         if here == keys.PROFILES:
             return "" if told.told_there else told.text
-        self._points = True
         text = told.text if told.text.endswith("…") else f"{told.text}."
-        if keys.PROFILES in under:
-            return f"{text} {self._keymap.shown('back')} leads back to the profiles"
         there = "" if here in (keys.DASHBOARD, keys.NO_SERVER) else " on the dashboard"
-        return f"{text} {self._keymap.shown('profiles')}{there} leads to the profiles"
+        leads = f"{self._keymap.shown('profiles')}{there} leads to the profiles"
+        if keys.PROFILES in under:
+            leads = f"{self._keymap.shown('back')} leads back to the profiles"
+        self._led_here.add(f"{text} {leads}")
+        return f"{text} {leads}"
 
     def starting(self) -> str:
         """The profile whose server starts now; empty: none."""

@@ -23,6 +23,7 @@ from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.text import MAX_LINE, Lines, less_polls
 from kvtop.profiles.secret import shown
+from kvtop.profiles.standing import launched
 
 _POLL_S = 0.25
 """Python's library has no event for a file that grows; four looks a second cost nothing."""
@@ -79,16 +80,16 @@ def _which(named: str | None) -> Seen:
 
 
 def _named(named: str) -> Seen:
-    """By its last start; of a server that kvtop did not start by the file that its output goes to."""
+    """By its last start; of a server that kvtop did not start by the file that its output goes to, or its unit."""
     seen = look.look(name_of(named))
     name = printable(seen.name, 80)
     other = next((one for one in foreign() if seen.name in one.profiles), None) if seen.state not in LIVE else None
     if other is not None:
-        out = adopt.output_of(other.who.pid)
-        if out is None:
+        state = adopt.log_of(seen.name, other.who.pid, launched(folder.find(named))[0])
+        if state is None:
             what = f"kvtop did not start {name} ({other.words}): its output goes to no file that you may read"
             raise KvtopError(what, "its log is where it was started: a terminal, or journalctl of its unit")
-        return Seen(seen.name, "running", Record(name=seen.name, state="running", log=str(out)))
+        return Seen(seen.name, "running", state)
     if seen.record is not None:
         return seen
     profile = folder.find(named).profile
@@ -124,11 +125,10 @@ class _Want:
 def _from_tool(seen: Seen, want: _Want, follow: bool) -> int | None:
     """None: it is a file."""
     assert seen.record is not None
+    name = printable(seen.name, 80)
     if seen.record.runner == "docker" and not seen.record.container:
         why = shown(seen.record.why, 400) or "it has no container"
-        raise KvtopError(
-            f"the last start of {printable(seen.name, 80)} has no log: {why}", f"kvtop profile check {seen.name}"
-        )
+        raise KvtopError(f"the last start of {name} has no log: {why}", f"kvtop profile check {name}")
     words = runner_of(seen.record).log_command(want.among(), follow)
     if words is None:
         return None
@@ -141,9 +141,7 @@ def _from_tool(seen: Seen, want: _Want, follow: bool) -> int | None:
         found = [*lines.feed(said + b"\n")]
         _show_last(want, found)
         if not found:
-            stdio.tell(
-                f"kvtop: {printable(' '.join(words[:2]), 80)} has nothing of {printable(seen.name, 80)}{_why(seen)}"
-            )
+            stdio.tell(f"kvtop: {printable(' '.join(words[:2]), 80)} has nothing of {name}{_why(seen)}")
         return 0
     tail = files.CommandTail(words)
     try:

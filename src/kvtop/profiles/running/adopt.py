@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from kvtop.errors import KvtopError
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.match import servers
 from kvtop.profiles.running import aftermath, family, record
 from kvtop.profiles.running.family import End, Pause
-from kvtop.profiles.running.record import Who
+from kvtop.profiles.running.record import Record, Who
 from kvtop.readings import VllmProcess
 from kvtop.sources.processes import ProcessTable
 
@@ -66,6 +68,28 @@ def output_of(pid: int) -> Path | None:
         return None
     same = (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
     return out if same and stat.S_ISREG(here.st_mode) and os.access(out, os.R_OK) else None
+
+
+def log_of(name: str, pid: int, run: Launch | None, started_at: float | None = None) -> Record | None:
+    """Where its log is, as of a start: the file that its output goes to, else the journal of the unit that its profile
+    runs (`run`), where it is a process of that. None: neither is there."""
+    if (out := output_of(pid)) is not None:
+        return Record(name=name, state="running", log=str(out))
+    if run is None or run.argv[:1] != ("systemctl",) or not _is_in(run.argv[-1], pid):
+        return None
+    user = "--user" in run.argv[1:-2]
+    since = started_at or 0.0
+    return Record(name=name, state="running", runner="systemd", unit=run.argv[-1], user_unit=user, started_at=since)
+
+
+def _is_in(unit: str, pid: int) -> bool:
+    """Another process may have the flags of the unit as well: what the journal says is not told of that."""
+    try:
+        groups = Path(psutil.PROCFS_PATH, str(pid), "cgroup").read_text("utf-8", "replace")
+    except OSError:
+        return False
+    names = {unit, f"{unit}.service"}
+    return any(not names.isdisjoint(line.split("/")) for line in groups.splitlines())
 
 
 def family_of(one: Foreign) -> list[Who]:

@@ -136,7 +136,7 @@ class Deeds:
             self._say(f"{one.server.words} holds {safe(one.holds)}, and has just come: press the key again", "warn")
         elif (report := await self._checked(row, here, "switch")) is not None:
             wordings = questions.clear(one, await self._count(here), row, report)
-            self._ask(Question(wordings, lambda: self._clear(row, one)))
+            self._ask(Question(wordings, lambda: self._clear(row, one, here)))
 
     async def _in_the_way(self, row: Standing) -> tuple[InTheWay, ...] | None:
         """None where that could not be told, which is said."""
@@ -147,7 +147,7 @@ class Deeds:
             self._say(_two(error.what, error.fix), "bad")
             return None
 
-    async def _clear(self, row: Standing, one: InTheWay) -> None:
+    async def _clear(self, row: Standing, one: InTheWay, here: Standing) -> None:
         """Whoever said yes meant that server, and no other one that has come since."""
         found = await self._in_the_way(row)
         if found is None:
@@ -155,6 +155,8 @@ class Deeds:
         if any(other.server.pid != one.server.pid for other in found):
             self._say(f"nothing was stopped: others are in the way of {safe(row.name)} by now", "warn")
             return
+        if one.server.profile == here.name:  # it has the flags of no other profile
+            self._profiles.failures.clears(row.name, here.name)
         await self._switch(row, ["--stop-foreign"])
 
     async def _switch(self, row: Standing, more: Sequence[str] = ()) -> None:
@@ -276,7 +278,7 @@ class Deeds:
         holders = [other for other in view.listed if other.state in (*LIVE, "foreign") and other.name != row.name]
         if verb != "start" or one.rule != "port_taken":
             return ""
-        if row.known.port is None or not any(other.known.port == row.known.port for other in holders):
+        if row.known.port is None or not any(other.facts.port == row.known.port for other in holders):
             return ""
         return f"; {self._key('switch-profile')} stops that and starts {_name(row)}"
 

@@ -29,8 +29,9 @@ def rows(row: Standing | None, checked: Checked | None, w: int, h: int, more_key
         said = "kvtop did not start it, and no profile runs it: import makes one of its command line"
         return [rule(f"Check {name}", w), *([(" ", "t"), *line] for line in wrap([(said, "d")], w - 2))][:h]
     if row.known.problem:
-        runs = words.drift(row)
-        said = f"it runs; {runs[0]}" if runs and row.state == "running" else runs[0] if runs else "it cannot be used"
+        said = next(iter(words.drift(row)), "it cannot be used")
+        if row.state == "running":
+            said = f"it runs; {said}"
         return shortened([rule(f"File {name}", w, [(said, "bad")]), *fault_rows(row.known.problem, w)], h, w)
     title = f"Check {name}"
     if checked is None or checked.profile != row.name:
