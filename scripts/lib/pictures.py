@@ -133,7 +133,8 @@ def profiles_of_stand_ins(home: Path) -> None:
         text = STAND_IN.format(**said, python=sys.executable, program=program, log=log)
         (folder / f"{name}.toml").write_text(f"[serve]{text}")
     (folder / "gpt-oss-20b.toml").write_text(
-        'runner = "docker"\n[docker]\nimage = "vllm/vllm-openai:v0.32.0"\noptions = ["-p", "127.0.0.1:8000:8000"]\n[serve]\nmodel = "openai/gpt-oss-20b"\n'
+        'runner = "docker"\n[docker]\nimage = "vllm/vllm-openai:v0.32.0"\noptions = ["-p", "127.0.0.1:8000:8000"]\n'
+        '[serve]\nmodel = "openai/gpt-oss-20b"\n'
     )
     (folder / "old-box.toml").write_text('[serve]\nmodel "x"\n')
 

@@ -46,6 +46,15 @@ def opened(file: Path, flags: int) -> int:
     return handle
 
 
+def identity(file: Path | str) -> str | None:
+    """Of a regular file, whatever it is called by now; None where there is none."""
+    try:
+        found = Path(file).stat()
+    except (OSError, ValueError):
+        return None
+    return f"{found.st_dev}:{found.st_ino}" if stat.S_ISREG(found.st_mode) else None
+
+
 def lock(handle: int, file: Path, patience_s: float | None = None) -> None:
     """Alone with an opened file, until it is closed. `patience_s`: None is PATIENCE_S. Raises OSError where another
     program keeps it for longer: whoever held it for ever would hold kvtop for ever."""

@@ -248,6 +248,19 @@ def test_a_start_that_is_stopped_is_told_as_stopped(
     assert state.why == "it was stopped before it answered, by kvtop profile stop"
 
 
+def test_a_stop_without_a_name_is_for_servers_of_kvtop_alone(
+    home: Box, by_hand: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    port = write(home, "mine")
+    record.folder().mkdir(parents=True)
+    child = by_hand("mine")
+    wait(lambda: bool(stop.foreign()) and stop.foreign()[0].port == port, "it is not seen")
+    only = rf"no server of kvtop's runs, only .*process {child.pid} on port {port}"
+    with pytest.raises(KvtopError, match=only):
+        run("stop", "--yes")
+    assert child.poll() is None
+
+
 def test_the_profile_of_a_server_that_kvtop_did_not_start_is_started_again(
     home: Box, by_hand: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from profilebox import HERE, LOGS, Box, box, free_port, own, wait
 
 from kvtop.cli import profile as profile_command
+from kvtop.cli.profile import following
 from kvtop.errors import KvtopError
 from kvtop.profiles.launch import launch
 from kvtop.profiles.profile import Profile
@@ -317,6 +318,23 @@ def test_a_unit_that_may_not_be_stopped_goes_on(tools: Tools, keeper: str) -> No
     ended = client.stop("unit", "a test")
     assert ended.state == "stopped" and not seen.record.server.lives
     assert ended.after_owed == (keeper == "is gone") and after.exists() == (keeper == "is there")
+
+
+def test_a_unit_that_takes_too_long_and_may_not_be_stopped_goes_on(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_NEVER", "1")
+    denied = tools.home / "systemd" / "denied"
+    denied.touch()
+    start = {"timeout_s": 2.0}
+    tools.start(tools.chosen_of("unit", runner="systemd", systemd={"unit": "vllm.service"}, start=start))
+    wait(lambda: (now := record.read("unit")) is not None and now.unended is not None, "it is not told")
+    seen = following.follow("unit")  # has an end
+    assert seen.state == "starting" and seen.record is not None
+    assert seen.record.why.startswith("it did not answer within 2 s; it was at: ")
+    assert "it cannot be ended: systemctl stop failed: Failed to stop vllm.service: Interactive" in seen.record.why
+    denied.unlink()
+    assert client.stop("unit", "a test").state == "stopped"
 
 
 def test_a_unit_that_is_killed(tools: Tools) -> None:

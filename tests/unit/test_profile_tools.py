@@ -10,6 +10,7 @@ import tempfile
 import pytest
 
 from kvtop.profiles.running import tools
+from kvtop.profiles.running.record import Who
 from kvtop.profiles.running.spawn import spawn
 from kvtop.profiles.running.tools import Done, Failed
 
@@ -95,11 +96,13 @@ def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.M
         raise PermissionError
 
     begun: list[subprocess.Popen[bytes]] = []
+    told: list[Who | None] = []
     monkeypatch.setattr(tools, "KILL_S", 0.05)
     monkeypatch.setattr(tools, "spawn", lambda *words, **more: begun.append(spawn(*words, **more)) or begun[-1])
     with monkeypatch.context() as only:
         only.setattr(tools.os, "killpg", refused)
         with pytest.raises(Failed, match=r"sleep did not end within 0\.1 s"):
-            tools.run(["sleep", "60"], timeout_s=0.1)
+            tools.run(["sleep", "60"], timeout_s=0.1, known=told.append)
+    assert told and None not in told, "it stays known"
     begun[0].kill()
     begun[0].wait()

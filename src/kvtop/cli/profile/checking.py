@@ -24,6 +24,7 @@ MARKS: dict[Level, str] = {"error": "×", "warning": "!", "note": "·"}
 def allowed(entry: Entry, *, force: bool, yes: bool, replacing: frozenset[int] | None = None) -> bool:
     """Whether it may be started. `replacing`: processes that are ended first. Raises Answered for an error."""
     from kvtop.profiles.check import report
+    from kvtop.profiles.check.report import NOT_FORCED
 
     found = report(entry, replacing=replacing, asking=asking)
     known = bool(record.starts(entry.name))
@@ -32,7 +33,10 @@ def allowed(entry: Entry, *, force: bool, yes: bool, replacing: frozenset[int] |
             stdio.tell(_words(one))
     if refused := found.refuses(force):
         rules = ", ".join(dict.fromkeys(one.rule for one in refused))
-        how = "" if force else "; --force starts it all the same, but for port_taken and gpu_overlap"
+        forced = not force and any(one.rule not in NOT_FORCED for one in refused)
+        how = "; --force starts it all the same, but for port_taken and gpu_overlap" if forced else ""
+        if replacing is None and all(one.rule in NOT_FORCED for one in refused):
+            how += f", or kvtop profile switch {printable(entry.name, 80)} stops what is in the way"
         what = f"{printable(entry.name, 80)} would not work: {rules}"
         findings = [msgspec.to_builtins(one) for one in found.findings]
         raise Answered(what, f"mend that{how}", {"profile": entry.name, "ok": False, "findings": findings})

@@ -71,11 +71,17 @@ def sentence(name: str, step: Step) -> str:
     return f"{name} starts: {at}; {lasted(step.elapsed_s)} so far, {left_words(step)}"
 
 
+def _over(seen: Seen) -> bool:
+    """Also of one that failed, and cannot be ended."""
+    goes_on = seen.record is not None and seen.record.unended is not None and bool(seen.record.why)
+    return seen.state not in ("starting", "stopping") or goes_on
+
+
 def follow(name: str) -> Seen:
     """Follow a start to its end, good or bad. KeyboardInterrupt leaves it running."""
     line = Line(name)
     try:
-        for step in client.follow(name, lambda seen: seen.state not in ("starting", "stopping")):
+        for step in client.follow(name, _over):
             line.step(step)
         return step.seen
     finally:

@@ -109,16 +109,18 @@ def which(named: str | None) -> Seen | Foreign:
     raise KvtopError(what, "kvtop profile list shows what runs")
 
 
-def _only() -> Seen | Foreign:
+def _only() -> Seen:
     ours, others = client.running(), foreign()
     if len(ours) == 1:
         return ours[0]
-    if not ours and len(others) == 1:
-        return others[0]
-    if not ours and not others:
-        raise KvtopError(_NONE, "kvtop profile list shows the profiles")
-    names = [*(seen.name for seen in ours), *(one.words for one in others if not ours)]
-    raise several(names, "name one: kvtop profile stop PROFILE, or the number of its process")
+    if ours:
+        raise several([seen.name for seen in ours], "name one: kvtop profile stop PROFILE")
+    if others:
+        words = ", ".join(one.words for one in others)
+        raise KvtopError(
+            f"no server of kvtop's runs, only {words}", f"kvtop profile stop {others[0].who.pid} ends that"
+        )
+    raise KvtopError(_NONE, "kvtop profile list shows the profiles")
 
 
 def _stop_foreign(one: Foreign, yes: bool, as_json: bool) -> int:

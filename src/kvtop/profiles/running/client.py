@@ -24,7 +24,7 @@ from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.order import Order, Told, environment, packed
 from kvtop.profiles.running.progress import Left
-from kvtop.profiles.running.record import Ask, Record
+from kvtop.profiles.running.record import Ask, Record, Who
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.setup import setup
 from kvtop.profiles.running.tools import Failed
@@ -87,7 +87,10 @@ def startable(chosen: Chosen) -> None:
     seen = look.look(chosen.name)
     if seen.state in ("starting", "running", "stopping"):
         raise KvtopError(f"{name} is {seen.state} already{seen.where}", f"kvtop profile stop {name}")
-    if seen.record is not None and (left := [who.pid for who in seen.record.family if who.lives]):
+    if seen.record is None:
+        return
+    # Sidecars that live on are ended by the new start itself.
+    if left := [who.pid for who in left_of(seen.record) if who not in seen.record.sidecars]:
         what = f"{len(left)} process{'es' if len(left) > 1 else ''} of {name}'s last start live still"
         raise KvtopError(f"{what}: {', '.join(map(str, left[:5]))}", f"kvtop profile stop {name} ends them")
 
@@ -178,7 +181,13 @@ def stoppable(seen: Seen) -> bool:
     """Whether anything of it runs: its server, or workers and sidecars that outlived keeper and server."""
     if seen.record is None or seen.state in ("starting", "running", "stopping"):
         return seen.record is not None
-    return any(who.lives for who in (*seen.record.family, *seen.record.sidecars))
+    return bool(left_of(seen.record))
+
+
+def left_of(state: Record) -> list[Who]:
+    """What lives on of a start that is over."""
+    known = (*state.family, *state.sidecars, *filter(None, (state.step,)))
+    return [who for who in dict.fromkeys(known) if who.lives]
 
 
 def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:

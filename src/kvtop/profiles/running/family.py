@@ -12,11 +12,11 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 
 import psutil
 
+from kvtop.files import identity
 from kvtop.profiles.running.record import Who
 from kvtop.sources.births import birth, of_this_boot
 from kvtop.sources.processes import UNTOLD
@@ -61,7 +61,7 @@ def look(
 
     Not `session`: it has none of its own. `own`: the children that this process started itself; all others came to it
     as orphans and are the server's, unless they are of a session of `own`. None: orphans do not come here. `logs`: the
-    files that the server's output may go into.
+    `identity` of each file that the server's output may go into.
     """
     found: dict[int, Who] = {who.pid: who for who in known if who.lives}
     if server.lives:
@@ -96,11 +96,7 @@ def look(
 
 def _writes(pid: int, logs: Collection[str]) -> bool:
     """Whether its output goes into one of these files, as that of a server's processes does."""
-    for number, log in product((1, 2), logs):
-        with contextlib.suppress(OSError, ValueError):
-            if log and Path(f"/proc/{pid}/fd/{number}").samefile(log):
-                return True
-    return False
+    return any(identity(f"/proc/{pid}/fd/{number}") in logs for number in (1, 2))
 
 
 def _tracks(pid: int) -> bool:

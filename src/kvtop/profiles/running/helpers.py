@@ -116,7 +116,7 @@ def end_step(state: Record, pause: Pause) -> None:
     """End the command that a keeper was at which is gone now, with its session. One that does not end is noted."""
     if state.step is not None:
         try:
-            outputs = [state.log]
+            outputs = state.outputs()
             left = family.end(state.step, (), SIDECAR_STOP_S, pause, time.monotonic, politely=True, logs=outputs).left
         except PermissionError:
             left = [state.step.pid]
@@ -127,7 +127,7 @@ def end_step(state: Record, pause: Pause) -> None:
 def left_of_sidecars(state: Record) -> list[Who]:
     """What lives on in the sessions of sidecars that have ended."""
     ended = [who for who in state.sidecars if not who.lives]
-    outputs = logs.of_sidecars(state.name) if ended else []
+    outputs = logs.of_sidecars(state.name) if ended else set()
     return [one for who in ended for one in family.look(who, logs=outputs)]
 
 

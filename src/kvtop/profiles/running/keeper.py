@@ -9,6 +9,7 @@ SIGTERM asks the keeper for the server's end.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -20,12 +21,13 @@ from pathlib import Path
 import msgspec
 
 from kvtop.errors import printable
+from kvtop.files import identity
 from kvtop.profiles.running import aftermath, failure, lock, logs, orphans, progress, ready, record
 from kvtop.profiles.running.begun import begun
 from kvtop.profiles.running.helpers import Helpers, end_sidecars
 from kvtop.profiles.running.order import Order, Told, environment, unpacked
 from kvtop.profiles.running.progress import Progress
-from kvtop.profiles.running.record import Ask, Start, Unended
+from kvtop.profiles.running.record import Ask, Start, State, Unended
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.tools import Failed
 
@@ -84,7 +86,7 @@ class Keeper:
         except _Asked:
             return self._finish(_asked(state.name), "")
         except Failed as why:
-            self._finish(None, str(why))
+            return self._finish(None, str(why))
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             said = printable(f"{where}{error.strerror or error}", 300)
@@ -137,6 +139,7 @@ class Keeper:
         if state.log:
             self._log = logs.open_log(Path(state.log), self._profile.log.max_bytes)
             state.log_offset = os.fstat(self._log).st_size
+            state.log_file = identity(state.log) or ""
         record.write(state)
         self._tell_started()
         env = environment(order.launch, order.base)
@@ -199,6 +202,7 @@ class Keeper:
         self._progress.ready(now)
         tiers.look(self._progress.tier_files, anew=True)
         state.state, state.ready_at = "running", now
+        state.why, state.unended = "", None
         state.block_tokens = ready.block_tokens(state.host, state.port)
         self._runner.look()
         self._let_go()  # before anybody can read that it is ready
@@ -262,12 +266,12 @@ class Keeper:
     def _why_ended(self) -> str:
         state = self._record
         state.exit_code = self._runner.code()
-        cause = failure.root_cause(self._runner.log_text(LOG_BYTES), ran=state.ready_at is not None)
+        text = self._told_secrets.cleaned(self._runner.log_text(LOG_BYTES))
+        cause = failure.root_cause(text, ran=state.ready_at is not None)
         return failure.ended(cause, state.exit_code, ran=state.ready_at is not None)
 
     def _finish(self, asked: Ask | None, why: str) -> bool:
-        """End what is there, look at what it leaves, write how it came. False: it was asked to end, and cannot be
-        ended; it goes on."""
+        """End what is there, look at what it leaves, write how it came. False: it cannot be ended, and goes on."""
         state = self._record
         before = state.state
         self._ending = True
@@ -276,7 +280,6 @@ class Keeper:
             state.why = record.cut_short(state)
         state.state = "stopping"
         self.save()
-        lives = False
         try:
             # One that failed is not asked: it had its time, or is dying already.
             gently = asked is not None or state.ready_at is None
@@ -284,19 +287,16 @@ class Keeper:
             state.notes += aftermath.told(done)
         except (Failed, OSError) as error:
             said = printable(str(error), 300)
-            lives = self._runner.lives()
-            if lives and asked is not None:
-                state.state, state.ask, state.why = before, None, ""
-                state.unended = Unended(said, time.time())
-                self._ending = self._told = False
-                self.save()
+            if self._runner.lives():
+                self._goes_on(before, said)
                 return False
             state.notes.append(said)
         if state.exit_code is None:
             state.exit_code = self._runner.code()
-        if not lives:
-            self._helpers.after(self._log, self.pause)
-            state.notes = [self._told_secrets.masked(note) for note in state.notes]
+        self._helpers.after(self._log, self.pause)
+        state.notes = [self._told_secrets.masked(note) for note in state.notes]
+        if state.step is not None and state.step.lives:
+            state.notes.append(f"a command does not end: process {state.step.pid}")
         state.notes += aftermath.left_over(state, self.pause)
         state.state = "stopped" if asked is not None else "failed"
         state.ended_at = time.time()
@@ -305,6 +305,19 @@ class Keeper:
         self._let_go()
         self.save()
         return True
+
+    def _goes_on(self, before: State, why_not: str) -> None:
+        """It cannot be ended, whoever wanted that."""
+        state = self._record
+        if state.ask is None:  # it took too long, and now takes what time it takes
+            state.why = f"{state.why}; it cannot be ended: {why_not}"
+            self._until = math.inf
+        else:
+            state.why = ""
+        state.state, state.ask = before, None
+        state.unended = Unended(why_not, time.time())
+        self._ending = self._told = False
+        self.save()
 
     def _let_go(self) -> None:
         """Others may start and stop servers now."""

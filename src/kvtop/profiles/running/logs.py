@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from kvtop import paths
+from kvtop.files import identity
 from kvtop.profiles.running.text import MAX_LINE, clean, is_poll
 from kvtop.sources.births import birth
 
@@ -40,10 +41,11 @@ def default(name: str, sidecar: str = "") -> Path:
     return paths.state_dir() / f"{called}.log"
 
 
-def of_sidecars(name: str) -> list[str]:
-    """The logs of all sidecars that a profile has or had."""
+def of_sidecars(name: str) -> set[str]:
+    """The `identity` of the logs of all sidecars that a profile has or had."""
     first = default(name, "x")
-    return [str(file) for file in first.parent.glob(f"{glob.escape(first.name.removesuffix('x.log'))}*.log")]
+    found = map(identity, first.parent.glob(f"{glob.escape(first.name.removesuffix('x.log'))}*.log"))
+    return {one for one in found if one is not None}
 
 
 def _plain(name: str) -> str:
@@ -56,7 +58,7 @@ def _plain(name: str) -> str:
 
 def older(path: Path) -> Path:
     """Where the last rotation put what was there before."""
-    return path.with_name(f"{path.name}.1")
+    return path.parent / f"{path.name}.1"
 
 
 def open_log(path: Path, max_bytes: int) -> int:

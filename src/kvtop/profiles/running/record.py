@@ -17,13 +17,13 @@ import msgspec
 
 from kvtop import paths
 from kvtop.errors import printable
-from kvtop.files import read_start
+from kvtop.files import identity, read_start
 from kvtop.sources.births import birth, lives
 
 State = Literal["starting", "running", "stopping", "stopped", "failed"]
 LAST_STARTS = 5
 """Good starts that are remembered for what is usual."""
-_MAX_BYTES = 1_000_000
+_MAX_BYTES = 16_000_000
 
 _T = TypeVar("_T")
 
@@ -142,6 +142,8 @@ class Record(msgspec.Struct, kw_only=True):
     """As the shell has it: 128 and the signal for one that was killed."""
     log: str = ""
     """Empty: the runner keeps it (docker, compose, systemd)."""
+    log_file: str = ""
+    """Its `identity` when this start began: it may be moved away."""
     log_offset: int = 0
     """Where in it this start begins."""
     stages: list[Stage] = []
@@ -158,6 +160,10 @@ class Record(msgspec.Struct, kw_only=True):
     runs them by looking."""
     notes: list[str] = []
     """What was seen after its end: killed, left over, removed."""
+
+    def outputs(self) -> set[str]:
+        """The `identity` of each file that the server's output may go into."""
+        return {self.log_file, identity(self.log) or ""} - {""} if self.log else set()
 
     @property
     def loaded(self) -> tuple[int, int] | None:

@@ -102,8 +102,8 @@ def run(
                 raise Failed(f"{name} cannot be run: {getattr(error, 'strerror', None) or error}") from None
             raise
         finally:
-            if known is not None:
-                known(None)
+            if known is not None and (child is None or child.returncode is not None):
+                known(None)  # one that cannot be ended stays known
         return Done(code_of(child.returncode), _text(_end(out, _MAX_BYTES)), _text(_end(err, _MAX_BYTES)))
 
 

@@ -60,7 +60,7 @@ class Venv(Runner):
     def look(self) -> None:
         if self.record.server is not None:
             self.record.family = family.look(
-                self.record.server, self.record.family, own=self._own, logs=[self.record.log]
+                self.record.server, self.record.family, own=self._own, logs=self.record.outputs()
             )
 
     def lives(self) -> bool:
@@ -83,7 +83,7 @@ class Venv(Runner):
         return said.si_status if said.si_code == os.CLD_EXITED else -said.si_status
 
     def end(self, wait_s: float, pause: Pause, clock: Callable[[], float], *, gently: bool = True) -> End:
-        server, known, logs = self.record.server, self.record.family, [self.record.log]
+        server, known, logs = self.record.server, self.record.family, self.record.outputs()
         if server is None:
             return End()
         done = family.end(server, known, wait_s, pause, clock, gently=gently, own=self._own, logs=logs)
