@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kvtop.profiles.docker_options import host_network
 from kvtop.profiles.flags import Flags
-from kvtop.profiles.launch import Launch, in_container, own_port
+from kvtop.profiles.launch import Launch, has_own_network, in_container, own_port
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.vocabulary import Vocabulary
 from kvtop.readings import OffloadFile
@@ -247,7 +246,7 @@ class Facts:
     @property
     def networked(self) -> bool:
         """Whether it runs in a container with a network of its own: what it does not publish nobody reaches."""
-        return self.contained and not host_network(self.options)
+        return has_own_network(self.profile, self.options)
 
     @property
     def port(self) -> int | None:
