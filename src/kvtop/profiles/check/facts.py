@@ -20,6 +20,7 @@ from kvtop.profiles.check.rules import modules
 from kvtop.profiles.check.rules.service import local_paths
 from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, LastStart, Listener, OwnFile, Server
 from kvtop.profiles.check.sizes import ranks
+from kvtop.profiles.check.wraps import is_found_alike
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import Launch, environment, launch, secrets_of, venv_command, whole_path
 from kvtop.profiles.profile import Profile
@@ -67,7 +68,8 @@ def gather(
     here, env = None, {}
     if profile.runner == "venv":
         env = {name: value for name, value in {**os.environ, **run.set}.items() if name not in run.unset}
-        here = installed(venv_command(profile), run.cwd, env, ask=ask_vllm, asking=tell)
+        if is_found_alike(profile.venv.wrap, venv_command(profile)[0]):
+            here = installed(venv_command(profile), run.cwd, env, ask=ask_vllm, asking=tell)
     host = HostSource().read()
     missing = missing_secrets(run, os.environ)
     own = own_file.read(profile, run, missing)
@@ -111,7 +113,7 @@ def gather(
 
 def _plugins(facts: Facts, run: Launch, env: Mapping[str, str]) -> dict[str, bool]:
     named = [module for _, module in modules.named(facts.flags)]
-    if not named or facts.installed is None or not needs.is_here(facts.profile.venv.wrap):
+    if not named or facts.installed is None:
         return {}
     if any("PYTHON" in word for word in facts.profile.venv.wrap):  # env PYTHONPATH=/plugins, systemd-run --setenv=
         return {}
