@@ -102,7 +102,8 @@ def not_in_its_file(facts: Facts) -> Saying:
     if facts.own is not None and facts.own.gpus and facts.told_gpus not in ((), facts.own.gpus):
         cards = ", ".join(keyless(card, 40) for card in facts.own.gpus)
         says = f"gpus of the profile are not those of {file_of(facts)}, which names {cards}"
-        yield Says("note", "gpus", says, there(facts, ", ".join(keyless(card, 40) for card in facts.told_gpus)))
+        told = ", ".join(keyless(card, 40) for card in facts.told_gpus)
+        yield Says("note", "gpus", says, there(facts, f"GPU {told} of this machine"))
     text = facts.own.command if facts.own is not None and facts.own.text is not None else ""
     if not text or "$" in text or "%" in text:  # a variable, or a specifier of systemd, stands for something
         if file_of(facts) and facts.flags.given:
