@@ -13,6 +13,7 @@ from kvtop.errors import keyless
 from kvtop.profiles.check import needs
 from kvtop.profiles.check.facts import gather
 from kvtop.profiles.check.installed import installed
+from kvtop.profiles.check.report import judged
 from kvtop.profiles.check.rules import modules, needed
 from kvtop.profiles.check.rules.modules import plugin_missing
 from kvtop.profiles.check.rules.service import model_path_missing
@@ -236,6 +237,15 @@ def gathered(made: Profile) -> Facts:
 def test_of_a_model_that_is_not_there_the_folder_that_is(tmp_path: Path) -> None:
     (said,) = model_path_missing(gathered(profile(serve={"model": f"{tmp_path}/none/deep/model"})))
     assert isinstance(said, Says) and said.fix == f"ls {keyless(str(tmp_path), 120)}"
+
+
+def test_of_another_machine_nothing_is_claimed() -> None:
+    serve = {"model": "/nowhere/model", "args": ["--kv-offloading-size", "900000"]}
+    errors = {one.rule for one in judged(gathered(profile(serve=serve, venv={"command": ["/bin/sh"]}))).of("error")}
+    assert {"model_path_missing", "shm_too_small"} <= errors
+    far = judged(gathered(profile(serve=serve, venv={"wrap": ["ssh", "box"], "command": ["/bin/sh"]})))
+    assert {one.rule for one in far.of("error")} <= {"program_missing", "units_suspicious"}
+    assert {"model_path_missing", "shm_too_small", "vram_held"} <= {one.rule for one in far.silent}
 
 
 def looked(made: Profile) -> tuple[dict[str, bool], list[object]]:

@@ -133,7 +133,7 @@ def own_port(profile: Profile, flags: Flags, options: Sequence[str] | None = Non
     """The port of this machine at which the server itself listens; `options`: what is known better of its container
     than [docker] options. None: that is not told, it may stand in a configuration file that cannot be read, or in the
     file of the runner, or nothing publishes it, or it runs on another machine."""
-    if profile.runner == "attach" or _is_elsewhere(profile):
+    if profile.runner == "attach" or is_elsewhere(profile):
         return None
     unread = flags.config is not None and not any(one.from_file for one in flags.given)
     told = flags.value("port") is not None
@@ -154,7 +154,8 @@ def inner_port(flags: Flags) -> int:
     return number if isinstance(number, int) and 0 < number < 65536 else VLLM_PORT
 
 
-def _is_elsewhere(profile: Profile) -> bool:
+def is_elsewhere(profile: Profile) -> bool:
+    """Whether words of [venv] wrap run vLLM on another machine, or in a container that is there."""
     return profile.runner == "venv" and any(
         "=" not in word and Path(word).name in _ELSEWHERE for word in profile.venv.wrap
     )

@@ -22,7 +22,7 @@ from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, La
 from kvtop.profiles.check.sizes import ranks
 from kvtop.profiles.check.wraps import is_found_alike
 from kvtop.profiles.flags import Flags
-from kvtop.profiles.launch import Launch, environment, launch, secrets_of, venv_command, whole_path
+from kvtop.profiles.launch import Launch, environment, is_elsewhere, launch, secrets_of, venv_command, whole_path
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import asking, logs, ready, record
 from kvtop.profiles.running.order import missing_secrets
@@ -98,6 +98,8 @@ def gather(
         servers=_servers(host),
         replacing=replacing,
     )
+    if is_elsewhere(profile):
+        facts = _but_this_machine(facts)
     facts = replace(facts, listeners=_listeners(facts.port or run.port))
     asked, answer = _health(facts, run)
     return replace(
@@ -108,6 +110,20 @@ def gather(
         paths=_paths(facts, run),
         last=_last(facts),
         plugins=_plugins(facts, run, env),
+    )
+
+
+def _but_this_machine(facts: Facts) -> Facts:
+    return replace(
+        facts,
+        shm_total_bytes=None,
+        shm_free_bytes=None,
+        offload_files=None,
+        memory_total_bytes=None,
+        memory_available_bytes=None,
+        memory_limit_bytes=None,
+        cards=None,
+        servers=None,
     )
 
 
@@ -271,7 +287,9 @@ def _health(facts: Facts, run: Launch) -> tuple[bool, Answer | None]:
 
 def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
     """Which paths of the command line are there; less those that vLLM sees on another file system."""
-    found = {}
+    found: dict[str, bool] = {}
+    if is_elsewhere(facts.profile):
+        return found
     # what rules are told may look like a secret and be masked: a folder hf_… for instance
     plain = replace(facts, flags=Flags.read(run.serve, yaml=_yaml(run, facts.profile)))
     for (_, path), (_, real) in zip(local_paths(facts), local_paths(plain), strict=False):
