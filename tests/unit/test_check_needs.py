@@ -90,7 +90,7 @@ def test_where_a_wrapper_decides_what_a_name_means_nothing_is_claimed(
     made = profile(venv={"wrap": wrap, "command": ["python3.99", "-m", "vllm.entrypoints.openai.api_server"]})
     assert lacks(made) == []
     assert list(needed.program_missing(facts(like=made))) == [
-        Lacks("which python3.99 runs: the words of venv.wrap decide it")
+        Lacks("the program that python3.99 means behind the words of venv.wrap")
     ]
     named = profile(venv={"wrap": wrap})  # another vllm than the one on kvtop's own PATH, perhaps
     assert gathered(named).installed is None

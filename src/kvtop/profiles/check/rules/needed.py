@@ -27,7 +27,7 @@ def program_missing(facts: Facts) -> Saying:
     if facts.profile.runner == "venv":
         program = venv_command(facts.profile)[0]
         if not is_found_alike(facts.profile.venv.wrap, program):
-            yield Lacks(f"which {keyless(program, 120)} runs: the words of venv.wrap decide it")
+            yield Lacks(f"the program that {keyless(program, 120)} means behind the words of venv.wrap")
 
 
 def _absent(one: Absent) -> tuple[str, str]:
