@@ -102,12 +102,14 @@ def gather(
         facts = _but_this_machine(facts)
     facts = replace(facts, listeners=_listeners(facts.port or run.port))
     asked, answer = _health(facts, run)
+    places = _places(facts, run)
     return replace(
         facts,
         health_asked=asked,
         health=answer,
         container=_container(facts),
-        paths=_paths(facts, run),
+        paths={path: _is_there(place) for path, place in places.items()},
+        above={path: str(folder) for path, place in places.items() if (folder := _above(place)) is not None},
         last=_last(facts),
         plugins=_plugins(facts, run, env),
     )
@@ -238,7 +240,7 @@ def _servers(host: HostReading) -> tuple[Server, ...] | None:
     parents = {one.pid: one.parent for one in host.processes}
     found = []
     for server, names in match.servers(host.processes, _launches()):
-        pids = frozenset(pid for pid in parents if server.pid in _above(pid, parents))
+        pids = frozenset(pid for pid in parents if server.pid in _ancestors(pid, parents))
         port = server.port if server.port is not None else next(iter(server.ports), None)
         found.append(
             Server(server.pid, pids, ours.get(server.pid, " or ".join(names)), None if server.contained else port)
@@ -246,7 +248,7 @@ def _servers(host: HostReading) -> tuple[Server, ...] | None:
     return tuple(found)
 
 
-def _above(pid: int, parents: Mapping[int, int | None]) -> set[int]:
+def _ancestors(pid: int, parents: Mapping[int, int | None]) -> set[int]:
     """The process, and those of vLLM above it."""
     found: set[int] = set()
     at: int | None = pid
@@ -285,9 +287,9 @@ def _health(facts: Facts, run: Launch) -> tuple[bool, Answer | None]:
     return True, Answer(discreet(url), printable(names[0], 60) if names else None, place.port)
 
 
-def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
-    """Which paths of the command line are there; less those that vLLM sees on another file system."""
-    found: dict[str, bool] = {}
+def _places(facts: Facts, run: Launch) -> dict[str, Path]:
+    """Where the paths of the command line are; less those that vLLM sees on another file system."""
+    found: dict[str, Path] = {}
     if is_elsewhere(facts.profile):
         return found
     # what rules are told may look like a secret and be masked: a folder hf_… for instance
@@ -295,12 +297,12 @@ def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
     for (_, path), (_, real) in zip(local_paths(facts), local_paths(plain), strict=False):
         place = containers.outside(facts.options, real) if facts.contained else real
         if place is not None:
-            whole = Path(run.cwd or ".", whole_path(place))
-            found[path] = _is_there(whole)
-            above = None if found[path] else next(filter(_is_there, whole.parents), None)
-            if above is not None:
-                found.setdefault(str(above), True)
+            found[path] = Path(run.cwd or ".", whole_path(place))
     return found
+
+
+def _above(place: Path) -> Path | None:
+    return None if _is_there(place) else next(filter(_is_there, place.parents), None)
 
 
 def _is_there(path: Path) -> bool:

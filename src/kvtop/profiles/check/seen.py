@@ -196,8 +196,10 @@ class Facts:
     own: OwnFile | None = None
     """Of compose and systemd; None: nobody looked."""
     paths: Mapping[str, bool] = field(default_factory=dict)
-    """Files and folders that the command line names -> whether they are there, and of one that is not the deepest
-    folder above it that is. What vLLM sees on another file system is left out."""
+    """Files and folders that the command line names -> whether they are there. What vLLM sees on another file system is
+    left out."""
+    above: Mapping[str, str] = field(default_factory=dict)
+    """Of those that are not there: the deepest folder above them that is."""
     absent: tuple[Absent, ...] = ()
     """What the start needs and this machine lacks."""
     plugins: Mapping[str, bool] = field(default_factory=dict)
