@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from check_box import profile
+from check_box import facts, profile
 
 from kvtop.errors import keyless
 from kvtop.profiles.check import needs
 from kvtop.profiles.check.facts import gather
 from kvtop.profiles.check.installed import installed
-from kvtop.profiles.check.rules import modules
+from kvtop.profiles.check.report import judged
+from kvtop.profiles.check.rules import modules, needed
 from kvtop.profiles.check.rules.modules import plugin_missing
 from kvtop.profiles.check.rules.service import model_path_missing
 from kvtop.profiles.check.seen import Facts, Lacks, Says
@@ -64,6 +65,57 @@ def test_a_wrapper_and_the_folder(tmp_path: Path) -> None:
     program(tmp_path / "ssh")  # what it runs is elsewhere
     assert lacks(profile(venv={"wrap": [str(tmp_path / "ssh"), "box"], "command": ["/no/vllm"]})) == []
     assert lacks(profile(venv={"cwd": "/no/folder"})) == [("venv.cwd", "/no/folder", "folder")]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        ["env", "-S", "PATH=/x/bin:${PATH}"],
+        ["env", "-S", 'PATH="/x y:${PATH}"'],
+        ["env", "PATH=/x"],
+        ["env", "-u", "PATH"],
+        ["systemd-run", "--scope", "-E", "PATH=/x"],
+        ["env", "-S", "PATH=/x:${PATH}", "uv", "run"],
+        ["env", "A=1", "uv", "run"],
+        ["nice", "-n", "5", "ssh", "box"],
+        ["env", "-S", "A=1 uv run"],
+    ],
+)
+def test_where_a_wrapper_decides_what_a_name_means_nothing_is_claimed(
+    wrap: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (wrap[0], "vllm"):
+        program(tmp_path / name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made = profile(venv={"wrap": wrap, "command": ["python3.99", "-m", "vllm.entrypoints.openai.api_server"]})
+    assert lacks(made) == []
+    assert list(needed.program_missing(facts(like=made))) == [
+        Lacks("the program that python3.99 means behind the words of venv.wrap")
+    ]
+    named = profile(venv={"wrap": wrap})  # another vllm than the one on kvtop's own PATH, perhaps
+    assert gathered(named).installed is None
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        ["systemd-run", "--user", "--scope", "-p", "MemoryMax=90%"],
+        ["numactl", "--cpunodebind", "0-1,3", "-m", "all"],
+        ["env", "PYTHONPATH=/x", "nice", "-n", "5"],
+        ["stdbuf", "-o", "L"],
+    ],
+)
+def test_behind_a_wrapper_that_is_known_a_name_is_looked_for(
+    wrap: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / wrap[0])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made = profile(venv={"wrap": wrap})
+    assert lacks(made) == [("venv.command", "vllm", "program")]
+    program(tmp_path / "vllm")
+    assert lacks(made) == [] and gathered(made).installed is not None
+    by_path = profile(venv={"wrap": ["env", "-S", "PATH=/x:${PATH}"], "command": ["/no/vllm"]})
+    assert ("venv.command", "/no/vllm", "program") in lacks(by_path)
 
 
 def test_the_file_of_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,14 +235,22 @@ def gathered(made: Profile) -> Facts:
 
 
 def test_of_a_model_that_is_not_there_the_folder_that_is(tmp_path: Path) -> None:
-    facts = gathered(profile(serve={"model": f"{tmp_path}/none/deep/model"}))
-    (said,) = model_path_missing(facts)
+    (said,) = model_path_missing(gathered(profile(serve={"model": f"{tmp_path}/none/deep/model"})))
     assert isinstance(said, Says) and said.fix == f"ls {keyless(str(tmp_path), 120)}"
 
 
+def test_of_another_machine_nothing_is_claimed() -> None:
+    serve = {"model": "/nowhere/model", "args": ["--kv-offloading-size", "900000"]}
+    errors = {one.rule for one in judged(gathered(profile(serve=serve, venv={"command": ["/bin/sh"]}))).of("error")}
+    assert {"model_path_missing", "shm_too_small"} <= errors
+    far = judged(gathered(profile(serve=serve, venv={"wrap": ["ssh", "box"], "command": ["/bin/sh"]})))
+    assert {one.rule for one in far.of("error")} <= {"program_missing", "units_suspicious"}
+    assert {"model_path_missing", "shm_too_small", "vram_held"} <= {one.rule for one in far.silent}
+
+
 def looked(made: Profile) -> tuple[dict[str, bool], list[object]]:
-    facts = gathered(made)
-    return dict(facts.plugins), list(plugin_missing(facts))
+    found = gathered(made)
+    return dict(found.plugins), list(plugin_missing(found))
 
 
 def test_a_module_is_looked_for_by_the_python_of_the_server(tmp_path: Path) -> None:

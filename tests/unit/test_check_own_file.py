@@ -12,6 +12,8 @@ from check_box import GIB, profile
 from kvtop.profiles.check import edits, facts
 from kvtop.profiles.check.report import Report, report
 from kvtop.profiles.check.seen import Container, Facts
+from kvtop.profiles.importers import compose as importer
+from kvtop.profiles.importers.draft import Draft
 from kvtop.profiles.profile import Profile
 
 COMMAND = "command: [--model, m, --max-model-len, '4096']"
@@ -268,12 +270,38 @@ def test_the_cards_are_those_of_the_file(compose: Compose) -> None:
     made = compose(COMMAND, DEVICES, gpus=["1"])
     assert gathered(made).profile.gpus == ["0", "1"]
     ((says, fix),) = said(made, "not_in_its_file")
-    assert says.endswith("c.yml, which names 0, 1") and fix.startswith("1 (in ")
+    assert says.endswith("c.yml, which names 0, 1") and fix.startswith("GPU 1 of this machine (in ")
     assert said(compose(COMMAND, DEVICES, gpus=["0", "1"]), "not_in_its_file") == []
     visible = compose(COMMAND, "environment: [CUDA_VISIBLE_DEVICES=2]", gpus=["2"])
     assert gathered(visible).profile.gpus == ["2"] and said(visible, "not_in_its_file") == []
-    for rows in (
-        (DEVICES, "environment: [CUDA_VISIBLE_DEVICES=1]"),
-        ("environment: ['CUDA_VISIBLE_DEVICES=${G:-0}']",),
-    ):
-        assert gathered(compose(COMMAND, *rows, gpus=["1"])).profile.gpus == ["1"], rows
+
+
+OTHERS = DEVICES.replace("['0', '1']", "['3', '2']")
+
+
+@pytest.mark.parametrize(
+    ("rows", "gpus"),
+    [
+        ([OTHERS, "environment: [CUDA_VISIBLE_DEVICES=1]"], ["3"]),
+        (["environment: {NVIDIA_VISIBLE_DEVICES: '2,3', CUDA_VISIBLE_DEVICES: 0}"], ["2"]),
+        (["environment: [NVIDIA_VISIBLE_DEVICES=all, CUDA_VISIBLE_DEVICES=4]"], ["4"]),
+        (["environment: ['NVIDIA_VISIBLE_DEVICES=MIG-1a/2/0']"], ["MIG-1a/2/0"]),
+        ([DEVICES.replace("device_ids: ['0', '1']", "count: all"), "environment: [NVIDIA_VISIBLE_DEVICES=2]"], None),
+        ([DEVICES.replace("device_ids: ['0', '1']", "count: 1"), "environment: [CUDA_VISIBLE_DEVICES=0]"], None),
+        ([OTHERS, "environment: [CUDA_VISIBLE_DEVICES=7]"], None),
+        ([OTHERS, "environment: [CUDA_VISIBLE_DEVICES]"], None),
+        (["environment: ['CUDA_VISIBLE_DEVICES=${G:-0}']"], None),
+        (["environment: ['NVIDIA_VISIBLE_DEVICES=${G:-0}', CUDA_VISIBLE_DEVICES=0]"], None),
+        (["environment: [NVIDIA_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES=0]"], None),
+    ],
+)
+def test_the_cards_of_a_file_are_those_that_an_import_tells(
+    compose: Compose, rows: list[str], gpus: list[str] | None
+) -> None:
+    """None: that file does not tell them, the profile's own stand."""
+    made = compose(COMMAND, *rows, gpus=["9"])
+    assert gathered(made).profile.gpus == (gpus or ["9"])
+    if gpus is not None:
+        draft, file = Draft(), Path(made.compose.files[0])
+        importer.read(draft, file.read_text(), file, service="v")
+        assert draft.made().profile.gpus == gpus

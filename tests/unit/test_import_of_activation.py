@@ -69,6 +69,18 @@ def test_vllm_finds_what_it_found_in_the_script(folder: Path, text: str) -> None
     assert says(line(run).partition("&& ")[2], {}) == expected
 
 
+def test_a_wrapper_is_found_by_it_too(folder: Path) -> None:
+    wrapper = folder / "bin" / "mine"
+    wrapper.write_text('#!/bin/sh\nPATH="/own:$PATH" exec "$@"\n')
+    wrapper.chmod(0o755)
+    text = f'export PATH="{folder}/bin:/first:$PATH"; mine vllm serve m'
+    run = launch("p", read(text).profile)
+    assert says(run.argv, run.set) == says(["bash", "-c", text], {})
+    assert read('export PATH="/b:$PATH"\nuv run vllm serve m').profile.venv.wrap == [
+        *("env", "-S", "PATH=/b:${PATH}", "uv", "run")
+    ]
+
+
 def test_so_does_what_runs_around_it(folder: Path) -> None:
     text = (
         f"python before\nmkdir -p /tmp\nsource '{folder}/bin/activate'\nmkdir -p /x\npython 1\n"

@@ -137,8 +137,11 @@ async def test_a_check_is_made_for_the_chosen_one_first_and_again_when_something
         assert len(loop.reports) == before
 
 
-async def test_what_is_in_the_way_is_looked_at_again_until_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = Finding("error", "port_taken", "--port", "port 8000: process 9 starts, and will listen there", "")
+@pytest.mark.parametrize("rule", ["port_taken", "program_missing"])
+async def test_what_is_in_the_way_is_looked_at_again_until_it_is_gone(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = Finding("error", rule, "", "port 8000 is taken; or the daemon does not answer", "")
     async with Loop(monkeypatch) as loop:
         found = (taken,)
 

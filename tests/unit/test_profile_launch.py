@@ -229,6 +229,7 @@ M = {"serve": {"model": "m"}}
         ({**COMPOSE, **M, "docker": {"options": ["--network=host"]}}, ("127.0.0.1", 8000), 8000),
         ({"runner": "docker", "docker": {"image": "i"}, "serve": {"port": 8010}}, ("127.0.0.1", 8010), None),
         ({**M, "venv": {"wrap": ["ssh", "box"]}, **HEALTH}, ("10.0.0.9", 9000), None),
+        ({**M, "venv": {"wrap": ["env", "-S", "PATH=/x:${PATH}", "ssh", "box"]}, **HEALTH}, ("10.0.0.9", 9000), None),
         ({**M, "venv": {"wrap": ["nsys", "profile"]}, **HEALTH}, ("127.0.0.1", 8000), 8000),
         ({"runner": "attach", "attach": {"url": "http://10.0.0.9:9000"}}, ("10.0.0.9", 9000), None),
     ],

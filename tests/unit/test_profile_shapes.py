@@ -211,8 +211,8 @@ IMPORTED = [
         ["TheModel/7B-AWQ", "--max-model-len", "4096", "--tensor-parallel-size", "8"],
         {"NCCL_P2P_DISABLE": "1", "OMP_NUM_THREADS": "4", "VIRTUAL_ENV": "/home/rig/vllm-env"},
         argv=[
-            *["systemd-run", "--user", "--scope", "-p", "MemoryMax=90%", "-p", "MemorySwapMax=0"],
             *["env", "-S", "PATH=/home/rig/vllm-env/bin:${PATH}"],
+            *["systemd-run", "--user", "--scope", "-p", "MemoryMax=90%", "-p", "MemorySwapMax=0"],
             *["/home/rig/vllm-env/bin/vllm", "serve"],
         ],
         told="`ulimit -n 65536` was left out",

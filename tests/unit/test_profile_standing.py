@@ -169,9 +169,18 @@ def test_a_server_is_its_profiles_where_it_was_started_and_who_ended_it_there_is
     ("more", "gpus"),
     [
         ({}, ()),
-        ({"gpus": ["2"], "env": {"set": {"CUDA_VISIBLE_DEVICES": "0"}}}, ("2",)),
+        ({"gpus": ["2"], "env": {"set": {"CUDA_VISIBLE_DEVICES": "0"}}}, ("0",)),
         ({"env": {"set": {"CUDA_VISIBLE_DEVICES": "0,GPU-1a2b"}}}, ("0", "GPU-1a2b")),
-        ({"serve": {"args": ["--device-ids", "0,1"]}, "env": {"set": {"CUDA_VISIBLE_DEVICES": "3"}}}, ("0", "1")),
+        ({"serve": {"args": ["--device-ids", "0,1"]}, "env": {"set": {"CUDA_VISIBLE_DEVICES": "3,5"}}}, ("3", "5")),
+        (
+            {
+                "serve": {"args": ["--device-ids", "1"]},
+                "runner": "docker",
+                "docker": {"image": "i"},
+                "gpus": ["2", "3"],
+            },
+            ("3",),
+        ),
         ({"env": {"set": {"CUDA_VISIBLE_DEVICES": "none"}}}, ()),
     ],
 )

@@ -50,7 +50,7 @@ NONE = [
         "pass_config",
     ),
     *("speculative_token_tree", "draft_token_tree"),
-    *("bypass", "BYPASS_CACHE", "compass"),
+    *("bypass", "BYPASS_CACHE", "compass", "encompass", "lowpass", "HIGHPASS", "by-pass", "low_pass"),
     *("MONKEY", "num-pass", "x.max_num_token", "", "...", "USE_AUTH", "CUDA_VISIBLE_DEVICES"),
 ]
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("kvtop.live")
 
-PASSING = ("port_taken", "gpu_overlap", "vram_held", "health_answered_by_other")
-"""Rules of what other processes hold just now."""
+PASSING = ("port_taken", "gpu_overlap", "vram_held", "health_answered_by_other", "program_missing")
+"""Rules of what others hold just now, or have stopped, as the daemon of docker: that ends without a word."""
 BUSY_S, SEEN_S, IDLE_S = 0.5, 1.0, 3.0
 """Between two looks: while a server starts or stops, while the page is open, else."""
 LOOK_S = 30.0

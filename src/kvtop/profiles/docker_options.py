@@ -41,14 +41,25 @@ def host_network(options: Sequence[str]) -> bool:
 def published_at(options: Sequence[str], port: int) -> int | None:
     """The port of this machine at which a container's port is, by `-p HOST:CONTAINER`, either of which may be a range;
     None: that is not told."""
-    for flag, value in pairs(options):
-        if flag not in ("-p", "--publish"):
-            continue
-        outer, _, inner = value.removesuffix("/tcp").rpartition(":")
-        outside, inside = _range(outer.rpartition(":")[2]), _range(inner)
+    for _, outside, inside in _published(options):
         if port in inside and len(outside) == len(inside):
             return outside[inside.index(port)]
     return None
+
+
+def published_anywhere(options: Sequence[str], port: int) -> str | None:
+    """The value of -p that names a container's port, and leaves the port of this machine to docker, or to its choice in
+    a range; None: none does."""
+    told = published_at(options, port) is not None
+    return None if told else next((value for value, _, inside in _published(options) if port in inside), None)
+
+
+def _published(options: Sequence[str]) -> Iterator[tuple[str, range, range]]:
+    """(value, ports of this machine, ports of the container) of each -p."""
+    for flag, value in pairs(options):
+        if flag in ("-p", "--publish"):
+            outer, _, inner = value.removesuffix("/tcp").rpartition(":")
+            yield value, _range(outer.rpartition(":")[2]), _range(inner)
 
 
 def _range(text: str) -> range:

@@ -139,11 +139,11 @@ def own_port(profile: Profile, flags: Flags, options: Sequence[str] | None = Non
     """The port of this machine at which the server itself listens; `options`: what is known better of its container
     than [docker] options. None: that is not told, it may stand in a configuration file that cannot be read, or in the
     file of the runner, or nothing publishes it, or it runs on another machine."""
-    if profile.runner == "attach" or _is_elsewhere(profile):
+    if profile.runner == "attach" or is_elsewhere(profile):
         return None
     unread = flags.config is not None and not any(one.from_file for one in flags.given)
     told = flags.value("port") is not None
-    if _has_own_network(profile, options):
+    if has_own_network(profile, options):
         return published_at(profile.docker.options if options is None else options, inner_port(flags))
     own = profile.runner in ("compose", "systemd") and not flags.words
     return inner_port(flags) if told or not (unread or own) else None
@@ -160,11 +160,15 @@ def inner_port(flags: Flags) -> int:
     return number if isinstance(number, int) and 0 < number < 65536 else VLLM_PORT
 
 
-def _is_elsewhere(profile: Profile) -> bool:
-    return profile.runner == "venv" and Path((profile.venv.wrap or [""])[0]).name in _ELSEWHERE
+def is_elsewhere(profile: Profile) -> bool:
+    """Whether words of [venv] wrap run vLLM on another machine, or in a container that is there."""
+    return profile.runner == "venv" and any(
+        "=" not in word and Path(word).name in _ELSEWHERE for word in profile.venv.wrap
+    )
 
 
-def _has_own_network(profile: Profile, options: Sequence[str] | None = None) -> bool:
+def has_own_network(profile: Profile, options: Sequence[str] | None = None) -> bool:
+    """Whether vLLM runs in a container with a network of its own; `options`: as of `own_port`."""
     return in_container(profile) and not host_network(profile.docker.options if options is None else options)
 
 
@@ -249,7 +253,7 @@ def _address(name: str, profile: Profile, serve: tuple[str, ...]) -> tuple[int, 
             raise UsageError(f"profile {printable(name, 100)}: {key}: {error.what}", error.fix) from None
         if port in (None, place.port):
             return place.port, place.host
-    if _has_own_network(profile):
+    if has_own_network(profile):
         return port or inner_port(flags), _LOOPBACK
     return port or inner_port(flags), _LOOPBACK if host in _EVERYWHERE else host
 

@@ -29,8 +29,10 @@ _OF_TOKENS = re.compile(
 )
 """Words beside `token` where it is a piece of a prompt."""
 _OF_KEYS = re.compile("public|cache|sort|primary|foreign|partition|hash|block|group|index|(?:mon|don|tur|hot)key")
-_OF_PASSES = re.compile("first|second|forward|backward|num|single|multi|one|two|compile|fusion|optimization")
-_NO_PASSES = re.compile("(?:by|com|over|under|tres|sur|multi|single|two|one)pass")
+_OF_PASSES = re.compile(
+    "first|second|forward|backward|num|single|multi|one|two|compile|fusion|optimization|by|low|high|band|all|full"
+)
+_NO_PASSES = re.compile("(?:by|com|encom|over|under|tres|sur|multi|single|two|one|low|high|band|all|full)pass")
 _GIVEN = re.compile("api|auth|access|hf|hub|bearer|refresh|secret|user")
 """Words beside `tokens` where they let somebody in."""
 _BEHIND_AUTH = re.compile("headers?|key|string|basic|value")

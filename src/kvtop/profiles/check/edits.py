@@ -27,7 +27,6 @@ _AS_PROFILE = (
     (re.compile(r'unset = \["(\w+)"\] in \[env\]'), r"take \1 out"),
     (re.compile(r"; as a table \[serve\.json\.…\] nothing needs quotes$"), ""),
     (re.compile(r"^as a table \[serve\.json\.…\] nothing needs quotes$"), "quotes that the shell leaves"),
-    (re.compile(r", or set it in \[env\]$"), ""),
 )
 """How a fix words what is written in a profile -> how it is in a file of another form."""
 

@@ -20,8 +20,9 @@ from kvtop.profiles.check.rules import modules
 from kvtop.profiles.check.rules.service import local_paths
 from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, LastStart, Listener, OwnFile, Server
 from kvtop.profiles.check.sizes import ranks
+from kvtop.profiles.check.wraps import is_found_alike
 from kvtop.profiles.flags import Flags
-from kvtop.profiles.launch import Launch, environment, launch, secrets_of, venv_command, whole_path
+from kvtop.profiles.launch import Launch, environment, is_elsewhere, launch, secrets_of, venv_command, whole_path
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import asking, logs, ready, record
 from kvtop.profiles.running.order import missing_secrets
@@ -67,7 +68,8 @@ def gather(
     here, env = None, {}
     if profile.runner == "venv":
         env = {name: value for name, value in {**os.environ, **run.set}.items() if name not in run.unset}
-        here = installed(venv_command(profile), run.cwd, env, ask=ask_vllm, asking=tell)
+        if is_found_alike(profile.venv.wrap, venv_command(profile)[0]):
+            here = installed(venv_command(profile), run.cwd, env, ask=ask_vllm, asking=tell)
     host = HostSource().read()
     missing = missing_secrets(run, os.environ)
     own = own_file.read(profile, run, missing)
@@ -96,22 +98,40 @@ def gather(
         servers=_servers(host),
         replacing=replacing,
     )
+    if is_elsewhere(profile):
+        facts = _but_this_machine(facts)
     facts = replace(facts, listeners=_listeners(facts.port or run.port))
     asked, answer = _health(facts, run)
+    places = _places(facts, run)
     return replace(
         facts,
         health_asked=asked,
         health=answer,
         container=_container(facts),
-        paths=_paths(facts, run),
+        paths={path: _is_there(place) for path, place in places.items()},
+        above={path: str(folder) for path, place in places.items() if (folder := _above(place)) is not None},
         last=_last(facts),
         plugins=_plugins(facts, run, env),
     )
 
 
+def _but_this_machine(facts: Facts) -> Facts:
+    return replace(
+        facts,
+        shm_total_bytes=None,
+        shm_free_bytes=None,
+        offload_files=None,
+        memory_total_bytes=None,
+        memory_available_bytes=None,
+        memory_limit_bytes=None,
+        cards=None,
+        servers=None,
+    )
+
+
 def _plugins(facts: Facts, run: Launch, env: Mapping[str, str]) -> dict[str, bool]:
     named = [module for _, module in modules.named(facts.flags)]
-    if not named or facts.installed is None or not needs.is_here(facts.profile.venv.wrap):
+    if not named or facts.installed is None:
         return {}
     if any("PYTHON" in word for word in facts.profile.venv.wrap):  # env PYTHONPATH=/plugins, systemd-run --setenv=
         return {}
@@ -220,7 +240,7 @@ def _servers(host: HostReading) -> tuple[Server, ...] | None:
     parents = {one.pid: one.parent for one in host.processes}
     found = []
     for server, names in match.servers(host.processes, _launches()):
-        pids = frozenset(pid for pid in parents if server.pid in _above(pid, parents))
+        pids = frozenset(pid for pid in parents if server.pid in _ancestors(pid, parents))
         port = server.port if server.port is not None else next(iter(server.ports), None)
         found.append(
             Server(server.pid, pids, ours.get(server.pid, " or ".join(names)), None if server.contained else port)
@@ -228,7 +248,7 @@ def _servers(host: HostReading) -> tuple[Server, ...] | None:
     return tuple(found)
 
 
-def _above(pid: int, parents: Mapping[int, int | None]) -> set[int]:
+def _ancestors(pid: int, parents: Mapping[int, int | None]) -> set[int]:
     """The process, and those of vLLM above it."""
     found: set[int] = set()
     at: int | None = pid
@@ -267,20 +287,22 @@ def _health(facts: Facts, run: Launch) -> tuple[bool, Answer | None]:
     return True, Answer(discreet(url), printable(names[0], 60) if names else None, place.port)
 
 
-def _paths(facts: Facts, run: Launch) -> dict[str, bool]:
-    """Which paths of the command line are there; less those that vLLM sees on another file system."""
-    found = {}
+def _places(facts: Facts, run: Launch) -> dict[str, Path]:
+    """Where the paths of the command line are; less those that vLLM sees on another file system."""
+    found: dict[str, Path] = {}
+    if is_elsewhere(facts.profile):
+        return found
     # what rules are told may look like a secret and be masked: a folder hf_… for instance
     plain = replace(facts, flags=Flags.read(run.serve, yaml=_yaml(run, facts.profile)))
     for (_, path), (_, real) in zip(local_paths(facts), local_paths(plain), strict=False):
         place = containers.outside(facts.options, real) if facts.contained else real
         if place is not None:
-            whole = Path(run.cwd or ".", whole_path(place))
-            found[path] = _is_there(whole)
-            above = None if found[path] else next(filter(_is_there, whole.parents), None)
-            if above is not None:
-                found.setdefault(str(above), True)
+            found[path] = Path(run.cwd or ".", whole_path(place))
     return found
+
+
+def _above(place: Path) -> Path | None:
+    return None if _is_there(place) else next(filter(_is_there, place.parents), None)
 
 
 def _is_there(path: Path) -> bool:

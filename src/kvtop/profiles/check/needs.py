@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kvtop.profiles.check.seen import Absent
+from kvtop.profiles.check.wraps import is_found_alike, is_here
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import Launch, venv_command, whole_path
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import tools
 
-_HERE = frozenset(("systemd-run", "numactl", "nice", "env", "taskset", "chrt", "ionice", "setsid", "stdbuf", "nohup"))
-"""Wrappers that run their command on this machine and file system."""
 _NO_SYSTEMD = re.compile(r"not been booted with systemd|Failed to connect to (?:user scope )?bus", re.IGNORECASE)
 
 
@@ -38,18 +37,13 @@ def _of_venv(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[
     wrap = profile.venv.wrap
     if wrap and _lacks(run.argv[0], run.cwd, env):
         yield Absent("venv.wrap", run.argv[0], "program")
+    program = venv_command(profile)[0]
+    if is_found_alike(wrap, program) and _lacks(program, run.cwd, env):
+        yield Absent("venv.command", program, "program")
     if is_here(wrap):
-        program = venv_command(profile)[0]
-        if _lacks(program, run.cwd, env):
-            yield Absent("venv.command", program, "program")
         config = Flags.read(run.serve).config
         if config is not None and (Path(config).is_absolute() or profile.venv.cwd):
             yield from _file("serve.config", str(Path(run.cwd or "/", config)))
-
-
-def is_here(wrap: list[str]) -> bool:
-    """Whether what stands behind these words runs on this machine and its file system."""
-    return not wrap or Path(wrap[0]).name in _HERE
 
 
 def _of_docker(profile: Profile, run: Launch, env: Mapping[str, str]) -> Iterator[Absent]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kvtop.profiles import cards
 from kvtop.profiles.check import containers
 from kvtop.profiles.check.edits import flags_in, mentions
 from kvtop.profiles.check.seen import OwnFile
@@ -29,7 +30,6 @@ _PORTS = re.compile(
 """In a unit: the ports that its `docker run` publishes."""
 _PORTS_OPEN = re.compile(r"(?<!\S)(?:-p[= ]?|--publish[= ])\S*[$%]")
 """A variable decides that."""
-_CARD = re.compile(r"\d{1,4}|GPU-[\w-]+")
 _ALONE = re.compile(r"\$\{?(\w+)(?:\}|:?[-?].*\})?", re.DOTALL)
 """A value that is one variable, with or without a default."""
 _JOINED = ("ports", "volumes", "tmpfs", "environment", "env_file")
@@ -143,17 +143,31 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _cards(found: Mapping[str, Any]) -> tuple[str, ...]:
-    """What it names its cards by, where that is one list alone: CUDA counts those that the container has."""
-    visible = [value for name, value in _variables(found.get("environment")) if name == VISIBLE]
+    """The cards of this machine that its vLLM sees, as an import tells them; none where that is not told."""
+    env = dict(_variables(found.get("environment")))
+    given, visible = _given(found, env), env.get(VISIBLE, "") or ""
+    if given is None or (VISIBLE in env and not cards.named(visible)):
+        return ()
+    return tuple(cards.seen(given, visible))
+
+
+def _given(found: Mapping[str, Any], env: Mapping[str, str | None]) -> list[str] | None:
+    """The cards that the container is given, none for all of them; None: not told."""
     part: object = found
     for key in ("deploy", "resources", "reservations", "devices"):
         part = part.get(key) if isinstance(part, Mapping) else None
-    rows = [one.get("device_ids") for one in containers.listed(part) if isinstance(one, Mapping)]
-    lists = [row for row in rows if isinstance(row, list)]
-    lists += [(value or "$").split(",") for value in visible]
-    if len(lists) != 1 or not all(_CARD.fullmatch(str(card)) for card in lists[0]):
-        return ()
-    return tuple(map(str, lists[0]))
+    rows = [one for one in containers.listed(part) if isinstance(one, Mapping)]
+    if len(rows) > 1:
+        return None
+    if rows:
+        ids = rows[0].get("device_ids")
+        by_number = str(rows[0].get("count", "all")) != "all"  # which ones is not told
+        text = ",".join(map(str, containers.listed(ids))) if ids else "" if by_number else "all"
+    elif found.get("gpus"):
+        text = str(found["gpus"])
+    else:
+        text = env.get("NVIDIA_VISIBLE_DEVICES", "all") or ""
+    return [] if text == "all" else cards.named(text) or None
 
 
 def _variables(environment: object) -> Iterator[tuple[str, str | None]]:

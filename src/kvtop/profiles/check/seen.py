@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kvtop.profiles.docker_options import host_network
 from kvtop.profiles.flags import Flags
-from kvtop.profiles.launch import Launch, in_container, own_port
+from kvtop.profiles.launch import Launch, has_own_network, in_container, own_port
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.vocabulary import Vocabulary
 from kvtop.readings import OffloadFile
@@ -197,8 +196,10 @@ class Facts:
     own: OwnFile | None = None
     """Of compose and systemd; None: nobody looked."""
     paths: Mapping[str, bool] = field(default_factory=dict)
-    """Files and folders that the command line names -> whether they are there, and of one that is not the deepest
-    folder above it that is. What vLLM sees on another file system is left out."""
+    """Files and folders that the command line names -> whether they are there. What vLLM sees on another file system is
+    left out."""
+    above: Mapping[str, str] = field(default_factory=dict)
+    """Of those that are not there: the deepest folder above them that is."""
     absent: tuple[Absent, ...] = ()
     """What the start needs and this machine lacks."""
     plugins: Mapping[str, bool] = field(default_factory=dict)
@@ -247,7 +248,7 @@ class Facts:
     @property
     def networked(self) -> bool:
         """Whether it runs in a container with a network of its own: what it does not publish nobody reaches."""
-        return self.contained and not host_network(self.options)
+        return has_own_network(self.profile, self.options)
 
     @property
     def port(self) -> int | None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvtop.model.words import gib
-from kvtop.profiles.cards import seen
+from kvtop.profiles.cards import taken
 from kvtop.profiles.check.seen import Card, Facts
+from kvtop.profiles.launch import VISIBLE
 from kvtop.sources.tier_size import tier_bytes
 
 GIB = 1 << 30
@@ -135,13 +136,10 @@ def ranks(facts: Facts) -> int:
 
 def selectors(facts: Facts) -> list[str] | None:
     """The cards that it is told to use; None: not told."""
-    given = facts.flags.value("device-ids")
-    if given is None and not facts.profile.gpus:
-        given = facts.env.get("CUDA_VISIBLE_DEVICES")
-    words = facts.profile.gpus if given is None else given.split(",")
-    if facts.profile.runner == "docker" and facts.flags.value("device-ids") is None:
-        words = seen(facts.profile.gpus, facts.env.get("CUDA_VISIBLE_DEVICES", ""))
-    return [word.strip() for word in words if word.strip() not in ("", "all")] or None
+    gpus, visible, ids = facts.profile.gpus, facts.env.get(VISIBLE, ""), facts.flags.value("device-ids") or ""
+    found = [card for card in taken(facts.profile.runner, gpus, visible, ids) if card != "all"]
+    # a text that names no cards is none that is here: nothing is said of any
+    return found or [text for text in (ids, visible) if text.strip()] or None
 
 
 def cards(facts: Facts) -> tuple[Card, ...] | None:

@@ -292,7 +292,8 @@ class _Script:
         was_in_container = draft.in_container
         command(draft, [self._found(word) for word in words])
         if OUTER in path and draft.in_container == was_in_container:
-            draft.add("venv", "wrap", search_path.wrap(path))
+            # in front: the wrapper, too, is found by it
+            draft.put("venv", "wrap", [*search_path.wrap(path), *draft.raw.get("venv", {}).get("wrap", [])])
         for operator, target in one.redirected:
             if not operator.endswith("&"):
                 where = "".join(self._scope.words(target))

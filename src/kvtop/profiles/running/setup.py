@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvtop.profiles.cards import named
+from kvtop.profiles.cards import taken
 from kvtop.profiles.differences import fingerprint
-from kvtop.profiles.launch import Launch, asked, place_is_told
+from kvtop.profiles.launch import VISIBLE, Launch, asked, environment, place_is_told
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running.record import Setup
 from kvtop.sources.tier_size import tier_bytes
@@ -15,7 +15,9 @@ def setup(profile: Profile, run: Launch) -> Setup:
     flags = asked(run.serve, run.cwd)
     size = tier_bytes(flags.value("kv-offloading-size"), flags.value("kv-transfer-config"))
     return Setup(
-        tuple(profile.gpus or named(flags.value("device-ids") or run.set.get("CUDA_VISIBLE_DEVICES", ""))),
+        tuple(
+            taken(profile.runner, profile.gpus, environment(profile).get(VISIBLE, ""), flags.value("device-ids") or "")
+        ),
         None if size is None else size * flags.engines(),
         place_is_told(profile, flags),
         fingerprint(profile),

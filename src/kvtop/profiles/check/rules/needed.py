@@ -11,7 +11,9 @@ from kvtop.errors import keyless, printable
 from kvtop.profiles.check.edits import file_of, flags_in, lost_variables, there
 from kvtop.profiles.check.rules.service import local_paths
 from kvtop.profiles.check.seen import Absent, Facts, Lacks, Saying, Says
+from kvtop.profiles.check.wraps import is_found_alike, own
 from kvtop.profiles.flags import Given
+from kvtop.profiles.launch import venv_command
 
 _ONE_WAY = re.compile(r"[\w./:-]+")
 """A word that needs no quotes anywhere."""
@@ -22,6 +24,10 @@ def program_missing(facts: Facts) -> Saying:
     for one in facts.absent:
         says, fix = _absent(one)
         yield Says("error", one.key, says, fix)
+    if facts.profile.runner == "venv":
+        program = venv_command(facts.profile)[0]
+        if not is_found_alike(facts.profile.venv.wrap, program):
+            yield Lacks(f"the program that {keyless(program, 120)} means behind the words of venv.wrap")
 
 
 def _absent(one: Absent) -> tuple[str, str]:
@@ -69,7 +75,7 @@ def _relative(facts: Facts) -> Iterator[tuple[str, str]]:
         if profile.venv.cwd and not _whole(profile.venv.cwd):
             yield "venv.cwd", profile.venv.cwd
         elif not profile.venv.cwd:
-            for word in [*profile.venv.wrap[:1], *profile.venv.command[:1]]:
+            for word in [*own(profile.venv.wrap)[:1], *profile.venv.command[:1]]:
                 if "/" in word and not _whole(word):
                     yield "venv.command", word
             yield from ((flag, path) for flag, path in local_paths(facts) if path.startswith("."))
@@ -96,7 +102,8 @@ def not_in_its_file(facts: Facts) -> Saying:
     if facts.own is not None and facts.own.gpus and facts.told_gpus not in ((), facts.own.gpus):
         cards = ", ".join(keyless(card, 40) for card in facts.own.gpus)
         says = f"gpus of the profile are not those of {file_of(facts)}, which names {cards}"
-        yield Says("note", "gpus", says, there(facts, ", ".join(keyless(card, 40) for card in facts.told_gpus)))
+        told = ", ".join(keyless(card, 40) for card in facts.told_gpus)
+        yield Says("note", "gpus", says, there(facts, f"GPU {told} of this machine"))
     text = facts.own.command if facts.own is not None and facts.own.text is not None else ""
     if not text or "$" in text or "%" in text:  # a variable, or a specifier of systemd, stands for something
         if file_of(facts) and facts.flags.given:

@@ -8,7 +8,7 @@ from kvtop.profiles.check import sizes
 from kvtop.profiles.check.edits import file_of, there
 from kvtop.profiles.check.obstacles import is_at, shared
 from kvtop.profiles.check.seen import NO_LINE, Card, Facts, Holder, Lacks, Saying, Says, Server
-from kvtop.profiles.docker_options import pairs, published_at
+from kvtop.profiles.docker_options import pairs, published_anywhere, published_at
 from kvtop.profiles.launch import inner_port
 
 _INSIDE = ("127.0.0.1", "localhost", "::1")
@@ -172,13 +172,19 @@ def port_not_published(facts: Facts) -> Saying:
     else:
         at = f"-p 127.0.0.1:{inner}:{inner}"
         fix = f"{at[3:]} under ports" if facts.profile.runner == "compose" else f"{at} in [docker] options"
-        flags = {flag for flag, _ in pairs(facts.options)}
-        says = f"no port of this machine leads to its port {inner}"
-        if flags & {"-P", "--publish-all"}:
-            says = f"-P publishes its port {inner} at one that nobody knows before the start"
-        elif flags & {"-p", "--publish"}:
-            says = f"{says}: -p names another one"
-        yield Says("error", "-p", says, there(facts, fix))
+        yield Says("error", "-p", _leads_nowhere(facts, inner), there(facts, fix))
+
+
+def _leads_nowhere(facts: Facts, inner: int) -> str:
+    flags = {flag for flag, _ in pairs(facts.options)}
+    open_by = "-P" if flags & {"-P", "--publish-all"} else ""
+    ports = "ports" if facts.profile.runner == "compose" else "-p"
+    if (value := published_anywhere(facts.options, inner)) is not None:
+        open_by = f"{ports} {keyless(value, 40)}"
+    if open_by:
+        return f"{open_by} publishes its port {inner} at one that nobody knows before the start"
+    another = f": {ports} names another one" if flags & {"-p", "--publish"} else ""
+    return f"no port of this machine leads to its port {inner}{another}"
 
 
 def _publishing_unknown(facts: Facts) -> str | None:

@@ -147,21 +147,15 @@ def model_path_missing(facts: Facts) -> Saying:
             where = (
                 f"{keyless(place, 120)} is not there ({shown} in the container)" if place else f"{shown} is not there"
             )
-            yield Says("error", flag, where, _found(facts, place or path))
+            yield Says("error", flag, where, _found(facts, path, place or path))
 
 
-def _found(facts: Facts, place: str) -> str:
-    look = f"ls {keyless(_above(facts, place), 120)}"
+def _found(facts: Facts, path: str, place: str) -> str:
+    look = f"ls {keyless(facts.above.get(path, str(PurePosixPath(place).parent)), 120)}"
     if not facts.contained:
         return look
     where = there(facts, "another mount") if file_of(facts) else "another mount: -v in [docker] options"
     return f"{look}; or {where}"
-
-
-def _above(facts: Facts, place: str) -> str:
-    """The deepest folder above it that is there."""
-    whole = PurePosixPath((facts.launch.cwd if facts.launch is not None else None) or ".", place)
-    return next((str(one) for one in whole.parents if facts.paths.get(str(one))), str(whole.parent))
 
 
 def local_paths(facts: Facts) -> list[tuple[str, str]]:
