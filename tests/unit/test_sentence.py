@@ -663,6 +663,15 @@ def test_several_that_are_down_are_counted_and_named() -> None:
     assert plain(sentence.make(four, 3, AROUND)).startswith("3 of 4 servers are down: :8002 (engine died")
 
 
+def test_of_several_that_are_down_the_cause_of_a_profiles_server_is_told_as_far_as_it_fits() -> None:
+    first, second = others(State.REFUSED, State.REFUSED)
+    why = "ValidationError: User-specified max_model_len (8000000) is greater than the derived max_model_len (40960)"
+    first = replace(first, profile="longctx", failed=why, failed_loading=True)
+    told = plain(sentence.make([first, second], 0, AROUND))
+    assert told.startswith("both servers are down: longctx ended while it loaded: ValidationError: User-specified max_")
+    assert told.endswith("…; :8001 (refuses, 4 m 02 s)") and len(told) <= 125
+
+
 def test_one_that_loads_is_not_counted_as_down() -> None:
     made = sentence.make(others(State.REFUSED, State.LOADING), 1, AROUND)
     assert made.first.startswith("127.0.0.1:8000 refuses")

@@ -17,6 +17,8 @@ from kvtop.readings import HostReading, State
 
 LENGTH = 125
 """Characters of a sentence, at most."""
+_CAUSE = 50
+"""In fewer a cause says nothing."""
 Wording = tuple[str, str]
 """(first clause, the rest)."""
 
@@ -65,6 +67,10 @@ def together(servers: Sequence[ServerView], worst: ServerView, told: Sequence[Wo
     first = f"{every} servers are down:" if n == len(servers) else f"{n} of {len(servers)} servers are down:"
     named = [_named(names[view.url], view, now) for view in lost]
     out = [(first, f"{' '.join(words).strip()}; {', '.join(named[1:])}") for words in told]
+    if worst.failed and told:  # nothing else on the screen says why
+        for others in (", ".join(named[1:]), f"{n - 1} more"):
+            room = LENGTH - len(first) - len(others) - 3
+            out += [(first, f"{printable(' '.join(told[0]).strip(), room)}; {others}")] if room >= _CAUSE else []
     for k in range(n, 0, -1):
         rest = f" and {n - k} more" if k < n else ""
         out.append((first, ", ".join(named[:k]) + rest))

@@ -32,15 +32,17 @@ def _of_container(facts: Facts, tier: Tier) -> Saying:
     if size is None:
         yield Lacks("the size of the container's /dev/shm")
     elif tier.bytes > size:
-        whole = -(-tier.bytes // GIB) + 1
+        fits = _fits_memory(facts, tier)
+        room = tier.bytes if fits else sizes.room_bytes(facts) or 0
+        whole = -(-room // GIB) + 1
         fix = f"--shm-size={whole}g or --ipc=host"
         if facts.profile.runner == "docker":
             fix = f"{fix} in [docker] options"
         elif facts.profile.runner == "compose":
             fix = f"shm_size: {whole}gb or ipc: host"
-        fix = there(facts, fix)
-        if not _fits_memory(facts, tier):
-            fix = _LESS
+        if not fits:
+            fix = f"{tier.fix(room)}, and {fix}"
+        fix = there(facts, fix) if fits or tier.fits(room) else _LESS
         yield Says("error", "--shm-size", f"tier {tier.words}, the container's /dev/shm has {gib(size)}", fix)
 
 

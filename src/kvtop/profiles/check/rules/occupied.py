@@ -170,9 +170,17 @@ def port_not_published(facts: Facts) -> Saying:
     elif (lack := _publishing_unknown(facts)) is not None:
         yield Lacks(lack)
     else:
-        at = f"-p 127.0.0.1:{inner}:{inner}"
-        fix = f"{at[3:]} under ports" if facts.profile.runner == "compose" else f"{at} in [docker] options"
+        at = f"{_outer(facts) or f'127.0.0.1:{inner}'}:{inner}"
+        fix = f"{at} under ports" if facts.profile.runner == "compose" else f"-p {at} in [docker] options"
         yield Says("error", "-p", _leads_nowhere(facts, inner), there(facts, fix))
+
+
+def _outer(facts: Facts) -> str:
+    """The address and port of this machine that the container publishes another port of its own at; clients have it.
+    Empty for none, or several."""
+    given = [value for flag, value in pairs(facts.options) if flag in ("-p", "--publish")]
+    outer = given[0].rpartition(":")[0] if len(given) == 1 else ""
+    return keyless(outer, 60) if outer.rpartition(":")[2].isdecimal() else ""
 
 
 def _leads_nowhere(facts: Facts, inner: int) -> str:
