@@ -92,8 +92,9 @@ class Keeper:
             said = printable(f"{where}{error.strerror or error}", 300)
             with contextlib.suppress(OSError):  # the record may be what cannot be written, and this log too
                 print(said, file=sys.stderr, flush=True)
-            self._finish(None, said)
+            over = self._finish(None, said)
             self._tell_started(said)
+            return over
         return True
 
     def _whole(self) -> None:
