@@ -79,7 +79,7 @@ CASES = [
           "install compose, or name another program"),
     fires("program_missing", facts(absent=(Absent("systemd.unit", "Failed to connect to bus", "tool"),)), "error",
           "systemd.unit", "systemd does not answer: Failed to connect to bus",
-          "a machine that systemd runs, or another runner"),
+          "a machine that runs systemd, or another runner"),
     fires("program_missing", facts(absent=(Absent("docker.program", "Cannot connect", "daemon"),)),
           "error", "docker.program", "the daemon of its containers does not answer: Cannot connect",
           "start its daemon, or see who may ask it"),

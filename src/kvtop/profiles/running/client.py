@@ -86,7 +86,8 @@ def startable(chosen: Chosen) -> None:
         raise KvtopError(f"{name} is only watched: its runner is attach", "start it where it runs")
     seen = look.look(chosen.name)
     if seen.state in ("starting", "running", "stopping"):
-        raise KvtopError(f"{name} is {seen.state} already{seen.where}", f"kvtop profile stop {name}")
+        again = f", kvtop profile switch --restart {name} starts it afresh" if seen.state == "running" else ""
+        raise KvtopError(f"{name} is {seen.state} already{seen.where}", f"kvtop profile stop {name} ends it{again}")
     if seen.record is None:
         return
     # Sidecars that live on are ended by the new start itself.

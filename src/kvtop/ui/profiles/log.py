@@ -20,7 +20,7 @@ def rows(tail: Tail, w: int, h: int, follows: bool) -> list[Line]:
     if not tail.of:
         return [rule("Log", w)]
     where = safe(tail.where)
-    left_out = f", {exact(tail.polls)} polls left out" if tail.polls else ""
+    left_out = f", {exact(tail.polls)} poll{'s' * (tail.polls > 1)} left out" if tail.polls else ""
     notes = [where + left_out, where]
     if follows:
         notes = [f"{where}, following{left_out}", f"{where}, following", *notes]

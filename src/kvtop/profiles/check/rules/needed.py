@@ -47,7 +47,7 @@ def _absent(one: Absent) -> tuple[str, str]:
             "install compose, or name another program",
         )
     if one.kind == "tool":
-        return f"systemd does not answer: {what}", "a machine that systemd runs, or another runner"
+        return f"systemd does not answer: {what}", "a machine that runs systemd, or another runner"
     if one.kind == "unit":
         return f"systemd has no unit {what}", f"name one that is there in [{table}] {key}"
     return f"there is no {one.kind} {what}", f"name one that is there in [{table}] {key}"
