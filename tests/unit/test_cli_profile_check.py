@@ -183,7 +183,7 @@ def test_a_model_in_a_mount(write: Write, tmp_path: Path) -> None:
         )
         seen = gather(folder.find(name))
         assert (seen.paths[f"/models/{name}"], seen.version) == (name == "there", (0, 30))
-        assert seen.paths.get(str(tmp_path), name == "there")
+        assert seen.above == ({} if name == "there" else {f"/models/{name}": str(tmp_path)})
         assert seen.container == Container(64 << 20)
 
 
