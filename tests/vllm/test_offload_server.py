@@ -20,7 +20,7 @@ BLOCK_BYTES = BLOCK * BLOCK_BYTES_A_TOKEN
 DEVICE_BLOCKS = 130
 
 
-@pytest.fixture(scope="module", params=["offload", "tier"])
+@pytest.fixture(scope="module", params=["offload", pytest.param("tier", marks=pytest.mark.long)])
 def server(
     request: pytest.FixtureRequest, offload: Server, serving: Callable[..., AbstractContextManager[Server]]
 ) -> Iterator[Server]:
