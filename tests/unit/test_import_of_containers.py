@@ -152,8 +152,8 @@ def test_the_environment_of_a_unit_is_not_that_of_its_container() -> None:
 
 
 def test_a_service_without_vllm_is_told() -> None:
-    made = of_compose("    command: [python, /work/prepare.py]\n")
-    assert "it runs no vLLM that kvtop knows: `python /work/prepare.py`" in made.notes
+    made = of_compose("    command: [python, /srv/prepare.py]\n")
+    assert "it runs no vLLM that kvtop knows: `python /srv/prepare.py`" in made.notes
     assert "[serve] is empty: write it by hand where check is to know what runs" in made.notes
     assert made.profile.serve.args == [] and made.profile.serve.model == ""
 
