@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kvtop.errors import keyless
 
@@ -91,6 +91,13 @@ def read_end(file: Path, limit: int) -> bytes:
     with _regular(file) as (handle, there):
         os.lseek(handle, max(0, there.st_size - limit), os.SEEK_SET)
         return _read(handle, limit)
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[IO[bytes]]:
+    """A file to be read here and there; see `read_start`."""
+    with _regular(file) as (handle, _), os.fdopen(handle, "rb", closefd=False) as opened:
+        yield opened
 
 
 @contextmanager

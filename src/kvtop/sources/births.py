@@ -28,6 +28,12 @@ def lives(pid: int, born: str) -> bool:
     return bool(born) and birth(pid) == born
 
 
+def outlived(name: str) -> bool:
+    """Whether a half-written file has no writer any more: its name ends with the number of a process that is gone."""
+    pid = name.rpartition(".")[2]
+    return pid.isdecimal() and len(pid) < 10 and birth(int(pid)) is None
+
+
 def of_this_boot(born: str) -> bool:
     """Numbers of an earlier boot mean nothing any more."""
     try:

@@ -36,7 +36,7 @@ _JOINED = ("ports", "volumes", "tmpfs", "environment", "env_file")
 """Keys of which a later compose file adds to an earlier one; of others its value is taken."""
 _ELSEWHERE = ("PassEnvironment=", "--env-file")
 """In a unit: variables that another place sets."""
-_ENV_FILE = re.compile(r"^\s*EnvironmentFile\s*=\s*-?(.+?)\s*$", re.MULTILINE)
+_ENV_FILE = re.compile(r"^[ \t]*EnvironmentFile[ \t]*=[ \t]*-?(\S.*?)[ \t]*$", re.MULTILINE)
 
 
 def read(profile: Profile, run: Launch, missing: Mapping[str, str]) -> OwnFile | None:

@@ -15,13 +15,14 @@ from types import TracebackType
 
 import msgspec
 
-from kvtop import paths
+from kvtop import files, paths
 from kvtop.clock import iso
 from kvtop.errors import KvtopError, printable
 from kvtop.profiles.running import record
 
 _MAX_BYTES = 4096
-_LOOKS, _LOOK_S = 3, 0.02
+_PATIENCE_S = 0.06
+"""For those who only see whether anybody has it (`held`)."""
 
 
 class _Holder(msgspec.Struct):
@@ -44,7 +45,7 @@ class Lock:
         paths.make_private(record.folder())
         self.fd = os.open(record.folder() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            _alone(self.fd)
+            files.lock(self.fd, record.folder() / "lock", _PATIENCE_S)
         except OSError as error:
             said = _said(self.fd)
             os.close(self.fd)
@@ -65,16 +66,6 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _alone(fd: int) -> None:
-    """Raises OSError where another one has it, and not only to see whether anybody has (`held`)."""
-    for _ in range(_LOOKS):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(_LOOK_S)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def held() -> bool:

@@ -18,12 +18,11 @@ import subprocess
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 from kvtop import paths
-from kvtop.files import identity
+from kvtop.files import identity, reading
 from kvtop.profiles.running.text import MAX_LINE, clean, is_poll
-from kvtop.sources.births import birth
+from kvtop.sources.births import outlived
 
 _BLOCK = 1 << 16
 _COPY = 1 << 20
@@ -81,8 +80,7 @@ def open_log(path: Path, max_bytes: int) -> int:
 def _tidy(path: Path) -> None:
     """Remove what keepers that were killed while they rotated left half written."""
     for file in path.parent.glob(f"{glob.escape(_fresh(path, ''))}*"):
-        pid = file.name.rpartition(".")[2]
-        if pid.isdecimal() and len(pid) < 10 and birth(int(pid)) is None:
+        if outlived(file.name):
             with contextlib.suppress(OSError):
                 file.unlink()
 
@@ -116,16 +114,6 @@ def rotate(path: Path, fd: int, max_bytes: int) -> bool:
     return True
 
 
-def _reading(path: Path) -> IO[bytes]:
-    """A regular file, opened; a pipe or a device is never waited for. Raises OSError; ValueError for what is no name of
-    a file."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return os.fdopen(handle, "rb")
-
-
 class FileTail:
     """What was written to a file since the last look."""
 
@@ -137,7 +125,7 @@ class FileTail:
     def read(self, limit: int = _COPY) -> bytes:
         """More of it; nothing where there is nothing new, or it cannot be read."""
         try:
-            with _reading(self._path) as file:
+            with reading(self._path) as file:
                 facts = os.fstat(file.fileno())
                 if facts.st_size < self._at or (self._inode and facts.st_ino != self._inode):
                     self._at = 0  # emptied, or another file
@@ -199,7 +187,7 @@ Tail = FileTail | CommandTail
 def since(path: Path, offset: int, limit: int) -> bytes:
     """What stands in the log from `offset` on, of more than `limit` bytes their end; nothing if it cannot be read."""
     try:
-        with _reading(path) as file:
+        with reading(path) as file:
             size = os.fstat(file.fileno()).st_size
             start = offset if offset <= size else 0
             file.seek(max(start, size - limit))
@@ -257,7 +245,7 @@ def _from_end(path: Path, upto: int | None) -> Iterator[str]:
 def backwards(path: Path, upto: int | None = None) -> Iterator[bytes]:
     """The lines of a file up to the byte `upto`, or to the end, last one first; those longer than MAX_LINE in pieces.
     Raises OSError."""
-    with _reading(path) as file:
+    with reading(path) as file:
         at = os.fstat(file.fileno()).st_size
         if upto is not None:
             at = min(at, upto)

@@ -18,7 +18,7 @@ import msgspec
 from kvtop import paths
 from kvtop.errors import printable
 from kvtop.files import identity, read_start
-from kvtop.sources.births import birth, lives
+from kvtop.sources.births import birth, lives, outlived
 
 State = Literal["starting", "running", "stopping", "stopped", "failed"]
 LAST_STARTS = 5
@@ -290,8 +290,7 @@ def tidy() -> None:
     """Remove what writers that were killed left half written."""
     with contextlib.suppress(OSError):
         for file in folder().glob(".*.json.*"):
-            pid = file.name.rpartition(".")[2]
-            if pid.isdecimal() and len(pid) < 10 and birth(int(pid)) is None:
+            if outlived(file.name):
                 with contextlib.suppress(OSError):
                     file.unlink()
 
