@@ -74,6 +74,7 @@ def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None) -> R
         if state is None or state.keeper is None or state.keeper.pid != child.pid:
             child.kill()
             child.wait()
+            record.tidy()
             why = f": {printable(said, 300)}" if said else ""
             raise KvtopError(f"the keeper of {chosen.name} did not come up{why}", f"its log: {_keeper_log()}")
     return state
@@ -251,15 +252,17 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     state.notes += aftermath.told(done)
     end_sidecars(state, pause)
     state.notes += aftermath.left_over(state, pause)
+    said = list(state.notes)
     look.owe(state)
     state.state, state.ended_at = "stopped", time.time()
     # Of one that had ended by itself, and left something behind, how it ended stays told.
     state.why = failed or record.cut_short(state)
     state.family = [who for who in state.family if who.lives]
-    unwritten = _written(state)
-    if unwritten:
-        state.notes.append(f"its record could not be written: {unwritten}")
-        state.after_owed = False  # nobody could take notice that it was run
+    if unwritten := _written(state):
+        state.notes = [*said, f"its record could not be written: {unwritten}"]
+        if state.after_owed:
+            state.notes.append("whether its after_stop has run is not known")
+            state.after_owed = False  # nobody could take notice that it was run
     return state
 
 

@@ -29,6 +29,7 @@ from kvtop.profiles.running.order import Order, Told, environment, unpacked
 from kvtop.profiles.running.progress import Progress
 from kvtop.profiles.running.record import Ask, Start, State, Unended
 from kvtop.profiles.running.runners import runner_of
+from kvtop.profiles.running.spare import Spare
 from kvtop.profiles.running.tools import Failed
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -68,8 +69,9 @@ class Keeper:
         self._helpers = Helpers(order, self._record, self.save)
         self._log: int | None = None
         self._until = time.monotonic() + self._profile.start.timeout_s
-        self._told = self._ending = False
+        self._told = self._ending = self._unsaved = False
         self._written = b""
+        self._spare = Spare(order.name)
         self._told_secrets = Told()
 
     def run(self) -> None:
@@ -77,6 +79,9 @@ class Keeper:
         go = self._whole
         while not self._over(go):
             go = self._on
+        if self._unsaved:
+            self._spare.write(self._record)
+        self._spare.drop()
 
     def _over(self, go: Callable[[], None]) -> bool:
         """Whether it is over then. False: its end was wanted and could not be had."""
@@ -131,9 +136,10 @@ class Keeper:
         state.kv_cache_tokens = self._progress.kv_cache_tokens
         text = msgspec.json.encode(state)
         if text != self._written:
+            self._unsaved = True
             with contextlib.suppress(OSError):  # a full disk: the server is not to suffer from it
                 record.write(state)
-                self._written = text
+                self._written, self._unsaved = text, False
 
     def _start(self) -> None:
         order, state = self._order, self._record

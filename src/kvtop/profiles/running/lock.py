@@ -42,10 +42,15 @@ class Lock:
 
     def __init__(self, what: str, fix: str = "") -> None:
         """`what`: for others, `starts qwen27`; `fix`: what they can do about it. Raises Busy, OSError."""
-        paths.make_private(record.folder())
-        self.fd = os.open(record.folder() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = paths.make_private(record.folder()) / "lock"
         try:
-            files.lock(self.fd, record.folder() / "lock", _PATIENCE_S)
+            self.fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.ENOSPC):
+                raise
+            self.fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)  # a server can be ended all the same
+        try:
+            files.lock(self.fd, file, _PATIENCE_S)
         except OSError as error:
             said = _said(self.fd)
             os.close(self.fd)

@@ -91,6 +91,7 @@ def _seen(state: Record) -> Seen:
 
 def _finish(state: Record) -> None:
     """Neither keeper nor server: how it ended is worked out once."""
+    record.tidy()
     ran = state.ready_at is not None
     runner = runner_of(state)
     text = runner.log_text(_LOG_BYTES) if state.runner == "venv" else b""
