@@ -162,10 +162,16 @@ def test_the_fix_of_a_flag_names_the_file(compose: Compose) -> None:
     there = f"(in {edits.file_of(gathered(compose(COMMAND)))}, then import it again)"
     assert [fix for _, fix in said(compose(COMMAND), "no_kv_cache_metrics")] == [f"add --kv-cache-metrics {there}"]
     box = gathered(compose(COMMAND))
-    seed = edits.told(box, "hash_seed_unset", 'set = { PYTHONHASHSEED = "0" } in [env]')
+    mine = gathered(profile())
+    seed = edits.told(box, "hash_seed_unset", edits.variable(box, "PYTHONHASHSEED", "0"))
     assert seed == f"PYTHONHASHSEED=0 {there}"
+    assert edits.variable(mine, "PYTHONHASHSEED", "0") == 'set = { PYTHONHASHSEED = "0" } in [env]'
+    assert [edits.no_variable(one, "A") for one in (box, mine)] == ["take A out", 'unset = ["A"] in [env]']
+    table = "as a table [serve.json.…] nothing needs quotes"
+    assert [edits.json_flag(one) for one in (box, mine)] == ["quotes that the shell leaves", table]
+    assert [edits.json_flag(one, "x") for one in (box, mine)] == ["x", f"x; {table}"]
     assert edits.told(box, "port_taken", "x") == "x"
-    assert edits.told(gathered(profile()), "hash_seed_unset", "x in [env]") == "x in [env]"
+    assert edits.told(mine, "hash_seed_unset", "x") == "x"
 
 
 UNIT = """[Service]

@@ -22,13 +22,6 @@ _EDITS = (
 )  # fmt: skip
 """Rules whose fix is another command line or environment."""
 _FLAG = re.compile(r"(?<![\w.-])--?[A-Za-z][\w.-]*")
-_AS_PROFILE = (
-    (re.compile(r'set = \{ (\w+) = "([^"]*)" \} in \[env\]'), r"\1=\2"),
-    (re.compile(r'unset = \["(\w+)"\] in \[env\]'), r"take \1 out"),
-    (re.compile(r"; as a table \[serve\.json\.…\] nothing needs quotes$"), ""),
-    (re.compile(r"^as a table \[serve\.json\.…\] nothing needs quotes$"), "quotes that the shell leaves"),
-)
-"""How a fix words what is written in a profile -> how it is in a file of another form."""
 
 
 def file_of(facts: Facts) -> str:
@@ -49,11 +42,24 @@ def there(facts: Facts, fix: str) -> str:
 
 def told(facts: Facts, rule: str, fix: str) -> str:
     """The fix of a rule as it is told for the runner of this profile."""
-    if rule not in _EDITS or not file_of(facts):
-        return fix
-    for pattern, instead in _AS_PROFILE:
-        fix = pattern.sub(instead, fix)
-    return there(facts, fix)
+    return there(facts, fix) if rule in _EDITS else fix
+
+
+def variable(facts: Facts, name: str, value: str) -> str:
+    """How a variable is set where the command line stands."""
+    return f"{name}={value}" if file_of(facts) else f'set = {{ {name} = "{value}" }} in [env]'
+
+
+def no_variable(facts: Facts, name: str) -> str:
+    """How one is taken away there."""
+    return f"take {name} out" if file_of(facts) else f'unset = ["{name}"] in [env]'
+
+
+def json_flag(facts: Facts, first: str = "") -> str:
+    """How JSON is written there. `first`: what is to be done before that."""
+    if file_of(facts):
+        return first or "quotes that the shell leaves"
+    return "; ".join(filter(None, (first, "as a table [serve.json.…] nothing needs quotes")))
 
 
 def mentions(text: str, name: str) -> bool:

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from kvtop.errors import keyless
+from kvtop.profiles.check.edits import json_flag
 from kvtop.profiles.check.seen import NO_HELP, Facts, Installed, Lacks, Saying, Says
 from kvtop.profiles.flags import Given
 from kvtop.profiles.vocabulary import Vocabulary, vllm_0_32
@@ -134,7 +135,7 @@ def json_flag_invalid(facts: Facts) -> Saying:
             continue
         text = one.values[0]
         flag = keyless(one.typed, 60)
-        problem = _json_problem(text)
+        problem = _json_problem(text, facts)
         if problem is not None:
             why, fix = problem
             yield Says("error", flag, f"{flag}: {why}", fix)
@@ -154,40 +155,39 @@ def _is_json(one: Given) -> bool:
     return one.kind == "json" or (spec is not None and spec.kind == "json")
 
 
-def _json_problem(text: str) -> tuple[str, str] | None:
+def _json_problem(text: str, facts: Facts) -> tuple[str, str] | None:
     """(why it is no JSON object, what to do); None for one."""
     try:
         found = json.loads(text)
     except RecursionError:
         return "JSON nested too deeply", "make it shallower"
     except ValueError as error:
-        return _why_not(text.strip(), error)
+        return _why_not(text.strip(), error, facts)
     if isinstance(found, str) and found.strip().startswith("{"):
         return "a JSON object inside a JSON text", "take the outer quotes and the backslashes away"
     # vLLM takes None for nothing.
     return None if isinstance(found, dict) or found is None else ("JSON, but no object {…}", 'write {"key": value}')
 
 
-def _why_not(text: str, error: ValueError) -> tuple[str, str] | None:
-    table = "as a table [serve.json.…] nothing needs quotes"
+def _why_not(text: str, error: ValueError, facts: Facts) -> tuple[str, str] | None:
     if not text or text == "None":
         return None if text == "None" else ("an empty value where JSON is wanted", "take the flag out")
     if text[0] in "'\"" and text[1:2] == "{":
-        return "the quotes around the JSON became part of it", f"take the outer quotes away; {table}"
+        return "the quotes around the JSON became part of it", json_flag(facts, "take the outer quotes away")
     if text.startswith("{{") or text.endswith("}}}}"):
         return "doubled braces, left over from a template", "write { and } once"
     if '\\"' in text:
-        return "backslashes before the quotes", f"take the backslashes away; {table}"
+        return "backslashes before the quotes", json_flag(facts, "take the backslashes away")
     if _VARIABLE.search(text):
-        return "a $ that nothing replaced", f"write the value; {table}"
+        return "a $ that nothing replaced", json_flag(facts, "write the value")
     if text.startswith("{") and "'" in text and '"' not in text:
-        return "single quotes inside", f"JSON wants double quotes; {table}"
+        return "single quotes inside", json_flag(facts, "JSON wants double quotes")
     if text.startswith("{") and '"' not in text and len(text) > 2:
-        return "its quotes are gone, a shell took them", table
+        return "its quotes are gone, a shell took them", json_flag(facts)
     if not text.startswith("{"):
-        return "no JSON object {…}", table
+        return "no JSON object {…}", json_flag(facts)
     place = getattr(error, "colno", None)
-    return f"not JSON, at character {place}" if place else "not JSON", table
+    return f"not JSON, at character {place}" if place else "not JSON", json_flag(facts)
 
 
 def config_equals_form(facts: Facts) -> Saying:

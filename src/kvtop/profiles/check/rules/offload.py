@@ -7,6 +7,7 @@ from typing import Any
 from kvtop.errors import keyless
 from kvtop.model.words import gib
 from kvtop.profiles.check import sizes
+from kvtop.profiles.check.edits import no_variable, variable
 from kvtop.profiles.check.rules.values import is_number
 from kvtop.profiles.check.seen import NO_ENV, Facts, Lacks, Saying, Says
 from kvtop.profiles.check.sizes import GIB, MIB, OFFLOADING, TRANSFER
@@ -186,7 +187,7 @@ def expandable_segments(facts: Facts) -> Saying:
     names = [name for name, _ in sizes.connectors(facts)]
     if names:
         says = f"expandable_segments:True and {names[0]} do not start together"
-        yield Says("error", "PYTORCH_CUDA_ALLOC_CONF", says, 'unset = ["PYTORCH_CUDA_ALLOC_CONF"] in [env]')
+        yield Says("error", "PYTORCH_CUDA_ALLOC_CONF", says, no_variable(facts, "PYTORCH_CUDA_ALLOC_CONF"))
 
 
 def prefix_caching_off(facts: Facts) -> Saying:
@@ -209,4 +210,4 @@ def hash_seed_unset(facts: Facts) -> Saying:
         yield Lacks(NO_ENV)
     elif not facts.env.get("PYTHONHASHSEED", "").isdecimal():
         says = "without it each process of LMCache names the same tokens otherwise"
-        yield Says("warning", "PYTHONHASHSEED", says, 'set = { PYTHONHASHSEED = "0" } in [env]')
+        yield Says("warning", "PYTHONHASHSEED", says, variable(facts, "PYTHONHASHSEED", "0"))
