@@ -110,6 +110,13 @@ def main() -> None:
     if program == "journalctl":
         journal(argv)
         return
+    if read("away"):
+        print(
+            "System has not been booted with systemd as init system (PID 1). Can't operate.\n"
+            "Failed to connect to bus: Host is down",
+            file=sys.stderr,
+        )
+        sys.exit(1)
     words = [word for word in argv if not word.startswith("--")]
     if words[0] in ("start", "stop") and words[1] != UNIT:
         print(f"Failed to {words[0]} {words[1]}: Unit {words[1]} not found.", file=sys.stderr)

@@ -15,6 +15,7 @@ from typing import Literal
 
 import pytest
 from profilebox import LOGS, Box, box, free_port, own, wait
+from ptyscreen import PtyScreen
 
 from kvtop.cli import profile
 from kvtop.cli.profile import checking, stop, switch
@@ -118,12 +119,19 @@ def test_start_detached_returns_at_once(home: Box, capsys: pytest.CaptureFixture
     assert run("stop") == 0
 
 
+ALONE = """
+import sys
+from kvtop.cli.profile import checking, switch
+checking.allowed = lambda entry, **_: True
+switch.foreign = lambda: []
+from kvtop.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""The program itself, without what check would say of the stand-in, and without servers of others."""
+
+
 def kvtop(*argv: str) -> subprocess.Popen[str]:
-    """The program itself, without what check would say of the stand-in, and without servers of others."""
-    code = "import sys\nfrom kvtop.cli.profile import checking, switch\nchecking.allowed = lambda entry, **_: True\n"
-    code += "switch.foreign = lambda: []\n"
-    code += "from kvtop.cli.main import main\nsys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "profile", *argv]
+    command = [sys.executable, "-c", ALONE, "profile", *argv]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -134,9 +142,10 @@ def test_ctrl_c_of_a_start_leaves_it_starting_and_says_so(home: Box) -> None:
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=20)
     assert (child.returncode, out) == (130, "")
-    assert err.splitlines()[-2:] == [
+    assert err.splitlines()[-3:] == [
         f"kvtop: slow goes on starting on port {port}, only this command has ended",
-        "  kvtop profile logs -f slow shows how it comes on, kvtop profile stop slow ends it",
+        "  kvtop profile logs -f slow shows how it comes on",
+        "  kvtop profile stop slow ends it",
     ]
     assert look.look("slow").state == "starting"
 
@@ -295,6 +304,48 @@ def test_ctrl_c_of_a_switch_says_what_runs(home: Box) -> None:
         _, err = child.communicate(timeout=20)
     assert child.returncode == 130
     assert f"kvtop: new goes on starting on port {port}, only this command has ended" in err
+    assert "again" not in err, "nothing ran before it"
+
+
+def test_ctrl_c_of_a_switch_says_that_its_fallback_is_gone(home: Box) -> None:
+    write(home, "old")
+    write(home, "new", never="1")
+    assert run("start", "old") == 0
+    with kvtop("switch", "new", "--fallback") as child:
+        wait(lambda: look.look("new").pid is not None, "it does not start")
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert err.splitlines()[-1] == "  where it fails, nothing starts old again now"
+
+
+@pytest.mark.parametrize("at", ["the old one's end", "the new one's start"])
+def test_a_switch_outlives_its_terminal(home: Box, at: str) -> None:
+    write(home, "old", deaf="1")
+    write(home, "bad", never="1", start="timeout_s = 3.0")
+    assert run("start", "old") == 0
+    with PtyScreen([sys.executable, "-c", ALONE, "profile", "switch", "bad", "--fallback"]) as screen:
+        if at == "the old one's end":
+            wait(lambda: look.look("old").state == "stopping", "it does not stop")
+        else:
+            wait(lambda: look.look("bad").pid is not None, "it does not start")
+        screen.hang_up()
+        assert screen.process.wait(30) != -signal.SIGHUP
+    seen = look.look("bad")
+    assert (seen.state, look.look("old").state) == ("failed", "running"), "--fallback was carried out"
+    assert seen.record is not None and seen.record.why == "it did not answer within 3 s; it was at: process up"
+
+
+def test_before_it_stops_anything_a_switch_ends_with_its_terminal(home: Box) -> None:
+    write(home, "old")
+    write(home, "new")
+    assert run("start", "old") == 0
+    asks = ALONE.replace("True", "chosen.asked('Sure?', yes=False)").replace("import checking", "import chosen, checking")
+    with PtyScreen([sys.executable, "-c", asks, "profile", "switch", "new"]) as screen:
+        wait(lambda: (screen.read(0.05), b"Sure?" in screen.written)[1], "it does not ask")
+        screen.hang_up()
+        assert screen.process.wait(30) == -signal.SIGHUP
+    assert look.look("old").state == "running" and look.look("new").record is None
 
 
 def started_by_hand(home: Box, name: str) -> Iterator[subprocess.Popen[bytes]]:

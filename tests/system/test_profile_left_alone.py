@@ -311,6 +311,41 @@ def test_a_secret_that_a_server_says_is_not_said_again(home: Box, monkeypatch: p
     assert b"words-of" not in record.path_of("box").read_bytes()
 
 
+def test_a_secret_that_a_server_says_is_not_said_again_where_its_keeper_is_gone(
+    home: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDS_A_KEY", "words-of-no-shape")
+    chosen = home.chosen("box", secrets={"KEY": Secret("env", "HOLDS_A_KEY")})
+    argv = ("sh", "-c", 'read go < "$0"; echo "ValueError: $KEY was rejected"; exit 3', str(home.home / "go"))
+    os.mkfifo(home.home / "go")
+    home.start(dataclasses.replace(chosen, launch=dataclasses.replace(chosen.launch, argv=argv)))
+    wait(lambda: (now := record.read("box")) is not None and now.server is not None, "no server")
+    state = record.read("box")
+    assert state is not None and state.keeper is not None and state.server is not None
+    os.kill(state.keeper.pid, signal.SIGKILL)
+    begun(home, "box")
+    (home.home / "go").write_text("\n")
+    wait(lambda: not state.server.lives, "it lives")
+    now = look.look("box").record
+    assert now is not None
+    assert now.why == "it ended before it answered; its log may say why, and hold its secrets; its keeper was gone"
+    assert b"words-of-no-shape" not in record.path_of("box").read_bytes()
+
+
+@pytest.mark.parametrize("long", [0, 262, 3980])
+def test_a_secret_that_a_command_before_the_start_says_is_not_said_again(
+    home: Box, monkeypatch: pytest.MonkeyPatch, long: int
+) -> None:
+    """Nor a piece of it, where what it said is cut; nor in the form in which a screen would show it."""
+    monkeypatch.setenv("HOLDS_A_KEY", "words-of\u202e-no-shape")
+    before = {"before": [f"echo \"error: cannot log in {'x' * long} $KEY\" >&2; exit 3"]}
+    chosen = home.chosen("box", secrets={"KEY": Secret("env", "HOLDS_A_KEY")}, profile={"start": before})
+    home.start(chosen)
+    seen = home.until("box", "failed")
+    assert seen.record is not None and (seen.record.why.endswith("***") or long)
+    assert b"words-of" not in record.path_of("box").read_bytes()
+
+
 def test_a_secret_that_a_command_after_the_stop_says_is_not_said_again(
     home: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:

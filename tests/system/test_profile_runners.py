@@ -297,6 +297,18 @@ def test_a_unit_that_does_not_start(tools: Tools) -> None:
     assert seen.record is not None and "Job for vllm.service failed" in seen.record.why
 
 
+def test_a_machine_without_systemd_holds_no_start(tools: Tools) -> None:
+    (tools.home / "systemd" / "away").write_text("1")
+    for _ in range(2):
+        tools.start(tools.chosen_of("unit", runner="systemd", systemd={"unit": "vllm.service"}))
+        seen = tools.until("unit", "failed")
+        assert seen.record is not None and seen.record.unended is None
+        assert seen.record.why == (
+            "systemd did not start vllm.service: "
+            "System has not been booted with systemd as init system (PID 1). Can't operate."
+        )
+
+
 @pytest.mark.parametrize("keeper", ["is there", "is gone"])
 def test_a_unit_that_may_not_be_stopped_goes_on(tools: Tools, keeper: str) -> None:
     after = tools.home / "after"

@@ -147,7 +147,7 @@ def test_the_start_timeout_ends_it(home: Box) -> None:
     home.start(home.chosen("slow", profile={"start": {"timeout_s": 3.0, "stop_wait_s": 2.0}}, never="1", log=GOOD))
     seen = home.until("slow", "failed")
     assert seen.record is not None
-    assert seen.record.why == "it did not answer within 3 s; it was at: port answers"
+    assert seen.record.why == "it did not answer within 3 s; it was at: the wait for its port"
 
 
 def test_a_stop_in_the_middle_of_a_start(home: Box) -> None:
@@ -303,6 +303,27 @@ def test_a_tier_file_is_removed_only_if_it_is_stale_and_ours(home: Box) -> None:
         foreign.unlink()
 
 
+def test_a_tier_file_of_a_start_that_is_soon_over_is_removed(home: Box) -> None:
+    mine = f"vllm_offload_{os.getpid()}c.mmap"
+    home.start(home.chosen("quick", tier=mine, fail="1", log=GOOD, pace_s="0.1"))
+    seen = home.until("quick", "failed")
+    assert seen.record is not None
+    assert f"removed its tier file /dev/shm/{mine} (1 MiB)" in seen.record.notes
+    home.start(home.chosen("cut", tier=mine, log=GOOD, pace_s="9"))
+    wait(Path("/dev/shm", mine).exists, "it makes none")
+    assert f"removed its tier file /dev/shm/{mine} (1 MiB)" in client.stop("cut", "a test").notes
+
+
+def test_a_tier_file_of_one_whose_keeper_was_killed_is_removed(home: Box) -> None:
+    mine = f"vllm_offload_{os.getpid()}d.mmap"
+    state = home.start(home.chosen("alone", tier=mine, log=GOOD, pace_s="0.5"))
+    wait(lambda: (now := record.read("alone")) is not None and now.server is not None, "no server")
+    assert state.keeper is not None
+    os.kill(state.keeper.pid, signal.SIGKILL)
+    home.until("alone", "running")
+    assert f"removed its tier file /dev/shm/{mine} (1 MiB)" in client.stop("alone", "a test").notes
+
+
 def test_commands_around_the_start_and_sidecars(home: Box) -> None:
     trace = home.home / "trace"
     profile = {
@@ -397,7 +418,7 @@ def test_a_pre_start_command_that_fails_ends_the_start(home: Box) -> None:
     home.start(home.chosen("before", profile=profile))
     seen = home.until("before", "failed")
     assert seen.record is not None and seen.record.server is None
-    assert seen.record.why == "pre-start command 2 of 2 failed with exit code 7"
+    assert seen.record.why == "pre-start command 2 of 2 failed with exit code 7: the disk is not there"
     assert "the disk is not there" in log_of("before")
 
 

@@ -167,6 +167,8 @@ def test_the_fix_of_a_flag_names_the_file(compose: Compose) -> None:
     assert seed == f"PYTHONHASHSEED=0 {there}"
     assert edits.variable(mine, "PYTHONHASHSEED", "0") == 'set = { PYTHONHASHSEED = "0" } in [env]'
     assert [edits.no_variable(one, "A") for one in (box, mine)] == ["take A out", 'unset = ["A"] in [env]']
+    typed = gathered(profile(env={"set": {"A": "1"}}))
+    assert edits.no_variable(typed, "A") == "take A out of [env.set]"
     table = "as a table [serve.json.…] nothing needs quotes"
     assert [edits.json_flag(one) for one in (box, mine)] == ["quotes that the shell leaves", table]
     assert [edits.json_flag(one, "x") for one in (box, mine)] == ["x", f"x; {table}"]

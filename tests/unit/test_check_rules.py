@@ -364,8 +364,22 @@ CASES = [
     fires("both_block_size_and_chunks", facts(offloading(48, block_size=256, blocks_per_chunk=4)), "error", T,
           "both block_size and blocks_per_chunk are set", "take block_size out"),
     silent("both_block_size_and_chunks", facts(offloading(48, blocks_per_chunk=4))),
+    fires("connector_unknown", facts(transfer(kv_connector="OfloadingConnector", kv_role="kv_both")), "warning", T,
+          "vLLM has no connector OfloadingConnector of its own", 'kv_connector = "OffloadingConnector"'),
+    fires("connector_unknown", facts(transfer(kv_connector="MultiConnector", kv_role="kv_both",
+                                              kv_connector_extra_config={"connectors": [
+                                                  {"kv_connector": "NixlConector"}]})), "warning", T,
+          "vLLM has no connector NixlConector of its own", 'kv_connector = "NixlConnector"'),
+    silent("connector_unknown", facts(offloading())),
+    silent("connector_unknown", facts(transfer(kv_connector="OurTierConnector", kv_role="kv_both"))),
+    silent("connector_unknown", facts(transfer(kv_connector="NixlConnectorV2", kv_connector_module_path="our.nixl"))),
     fires("kv_role_missing", facts(transfer(kv_connector="NixlConnector")), "error", T,
           "a kv_connector needs a kv_role", 'kv_role = "kv_both"'),
+    fires("kv_role_missing", facts(transfer(kv_connector="NixlConnector", kv_role="kv_bot")), "error", T,
+          "kv_role takes no 'kv_bot'", 'kv_role = "kv_both"'),
+    fires("kv_role_missing", facts(transfer(kv_connector="NixlConnector", kv_role=["x"])), "error", T,
+          "kv_role takes no '['x']'", "one of kv_both, kv_producer, kv_consumer"),
+    silent("kv_role_missing", facts(transfer(kv_connector="NixlConnector", kv_role="kv_consumer"))),
     silent("kv_role_missing", facts(offloading())),
     fires("expandable_segments", facts("m --kv-offloading-size 8",
                                        env={"PYTORCH_CUDA_ALLOC_CONF": "a:1,expandable_segments:True"}), "error",
@@ -617,6 +631,9 @@ CASES = [
           "no shell reads ~/tok: ~ stays as it stands", "write the whole path"),
     silent("model_path_missing", facts("/models/qwen", paths={"/models/qwen": True})),
     silent("model_path_missing", facts("Qwen/Qwen3-8B")),
+    fires("model_path_missing", facts("m --chat-template /t/x.jinja", paths={"/t/x.jinja": False}), "error",
+          "--chat-template", "/t/x.jinja is not there", "ls /t"),
+    silent("model_path_missing", facts("m --chat-template {{x}}")),
 ]  # fmt: skip
 
 BY_NAME = {name_of(rule): rule for rule in RULES}
@@ -638,6 +655,6 @@ def test_every_rule_fires_somewhere_and_is_silent_somewhere() -> None:
         and not name.startswith("_")
         and list(inspect.signature(one).parameters) == ["facts"]
     }
-    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 40
+    assert written == set(BY_NAME) and len(RULES) == len(BY_NAME) == 41
     assert {case.rule for case in CASES if case.found} == set(BY_NAME)
     assert {case.rule for case in CASES if not case.found} == set(BY_NAME)

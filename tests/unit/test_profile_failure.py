@@ -25,6 +25,8 @@ REAL = {
     "port-in-use": "OSError: [Errno 98] Address already in use (the port is taken: another server listens on it)",
     "no-tokenizer": "IndexError: list index out of range at strategies.py line 155, reply_label_ids, "
     "reading the tokenizer: are its files in the model's folder?",
+    "bad-role": "argument --kv-transfer-config: 1 validation error for KVTransferConfig: kv_role: "
+    "Input should be 'kv_producer', 'kv_both' or 'kv_consumer'",
     "no-role": "argument --kv-transfer-config: 1 validation error for KVTransferConfig: Please specify kv_role when "
     "kv_connector is set, supported roles are ('kv_producer', 'kv_both', 'kv_consumer')",
     "large-tier": "RuntimeError: Insufficient space in /dev/shm for CPU KV offload shared region in /dev/shm: "

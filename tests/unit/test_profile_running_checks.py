@@ -35,7 +35,7 @@ def test_nothing_in_the_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     asked = found(monkeypatch, ("note", "dev_mode_on"))
     assert checking.allowed(ENTRY, force=False, yes=False, replacing=frozenset((7,)))
     assert asked[0]["replacing"] == frozenset((7,))
-    assert capsys.readouterr().err == "· dev_mode_on: dev_mode_on says\n  fix: mend dev_mode_on\n"
+    assert capsys.readouterr().err == "· 1 note, told by kvtop profile check x\n"
 
 
 def test_notes_are_told_before_the_first_good_start_alone(

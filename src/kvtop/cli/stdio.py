@@ -28,10 +28,25 @@ def prepare() -> None:
         sys.stdout.reconfigure(errors="replace")  # `–` in a charset without it, a file's name that is no text
 
 
-def tell(text: str) -> None:
+def tell(text: str, end: str = "\n") -> None:
     """A line on stderr, if it can be written."""
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(text, end=end, file=sys.stderr, flush=True)
+
+
+def outlive_terminal() -> None:
+    """From now on the end of the terminal ends nothing: what was begun goes on, with nothing to read and nowhere to
+    write. Not where that signal is ignored already."""
+    theirs = [fd for fd in (0, 1, 2) if os.isatty(fd)]
+
+    def alone(*_: object) -> None:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for fd in theirs:
+            os.dup2(nowhere, fd)
+        os.close(nowhere)
+
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, alone)
 
 
 def agreed(question: str, nobody: str, fix: str) -> bool:
@@ -43,6 +58,8 @@ def agreed(question: str, nobody: str, fix: str) -> bool:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return sys.stdin.readline().strip().lower() in ("y", "yes")
+    except OSError:  # the terminal is gone
+        return False
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -27,10 +27,13 @@ def allowed(entry: Entry, *, force: bool, yes: bool, replacing: frozenset[int] |
     from kvtop.profiles.check.report import NOT_FORCED
 
     found = report(entry, replacing=replacing, asking=asking)
-    known = bool(record.starts(entry.name))
     for one in found.findings:
-        if not (known and one.level == "note"):  # said before its first good start
+        if one.level != "note":
             stdio.tell(_words(one))
+    notes = sum(one.level == "note" for one in found.findings)
+    if notes and not record.starts(entry.name):  # told before its first good start
+        many = f"{notes} note{'s' * (notes > 1)}"
+        stdio.tell(f"{MARKS['note']} {many}, told by kvtop profile check {printable(entry.name, 80)}")
     if refused := found.refuses(force):
         rules = ", ".join(dict.fromkeys(one.rule for one in refused))
         forced = not force and any(one.rule not in NOT_FORCED for one in refused)

@@ -6,6 +6,7 @@ import shutil
 import sys
 from typing import Any
 
+from kvtop.cli import stdio
 from kvtop.clock import iso
 from kvtop.errors import printable
 from kvtop.model.starting import about
@@ -40,18 +41,18 @@ class Line:
                 self._say(f"  {stage_words(stage, state):<22} {secs(stage.took_s):>9}")
         if self._draws and step.seen.state == "starting":
             width = shutil.get_terminal_size().columns - 1
-            print(f"{_CLEAR}{sentence(self._name, step)[:width]}", end="", file=sys.stderr, flush=True)
+            stdio.tell(f"{_CLEAR}{sentence(self._name, step)[:width]}", end="")
             self._drawn = True
 
     def end(self) -> None:
         """Take the line that was drawn away."""
         if self._drawn:
-            print(_CLEAR, end="", file=sys.stderr, flush=True)
+            stdio.tell(_CLEAR, end="")
             self._drawn = False
 
     def _say(self, text: str) -> None:
         self.end()
-        print(text, file=sys.stderr, flush=True)
+        stdio.tell(text)
 
 
 def left_words(step: Step) -> str:

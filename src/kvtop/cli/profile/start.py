@@ -72,5 +72,6 @@ def still_starts(name: str, port: int) -> str:
     """After ctrl-c: what goes on, and what to do."""
     return (
         f"kvtop: {name} goes on starting on port {port}, only this command has ended\n"
-        f"  kvtop profile logs -f {name} shows how it comes on, kvtop profile stop {name} ends it"
+        f"  kvtop profile logs -f {name} shows how it comes on\n"
+        f"  kvtop profile stop {name} ends it"
     )

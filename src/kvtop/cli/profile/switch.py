@@ -73,6 +73,7 @@ class _Switch:
                 if not checking.allowed(entry, force=force, yes=self._yes, replacing=self._pids()):
                     raise KvtopError("nothing was stopped or started")
                 self._stops = True
+                stdio.outlive_terminal()  # nobody is left between two servers
                 self._stop()
                 client.start(self._new, lock)
                 seen = following.follow(self._new.name)
@@ -211,7 +212,10 @@ class _Switch:
             return f"kvtop: nothing was changed: {runs}"
         new = look.look(self._new.name)
         if new.state in ("starting", "running") and new.record is not None:
-            return still_starts(self._name, new.record.port)
+            said = still_starts(self._name, new.record.port)
+            if self._fallback and self._former is not None:
+                said += f"\n  where it fails, nothing starts {printable(self._former.name, 80)} again now"
+            return said
         if isinstance(self._old, Foreign) and self._old.who.lives:
             return (
                 f"kvtop: {self._old.words} lives still, and {self._name} was not started\n"

@@ -52,7 +52,12 @@ def variable(facts: Facts, name: str, value: str) -> str:
 
 def no_variable(facts: Facts, name: str) -> str:
     """How one is taken away there."""
-    return f"take {name} out" if file_of(facts) else f'unset = ["{name}"] in [env]'
+    if file_of(facts):
+        return f"take {name} out"
+    env = facts.profile.env
+    tables = {"env.set": env.set, "env.from_file": env.from_file, "env.from_env": env.from_env}
+    table = next((table for table, names in tables.items() if name in names), None)
+    return f"take {name} out of [{table}]" if table else f'unset = ["{name}"] in [env]'
 
 
 def json_flag(facts: Facts, first: str = "") -> str:

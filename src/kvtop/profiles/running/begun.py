@@ -41,6 +41,7 @@ def begun(order: Order, last: Record | None) -> Record:
         program=_program(order),
         service=profile.compose.service,
         log=str(_log_file(order)) if profile.runner == "venv" else "",
+        secrets=bool(launch.secrets),
     )
 
 

@@ -242,13 +242,15 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
     state.state, state.ask = "stopping", Ask(by, time.time())
     state.notes = []
     _written(state)
+    runner.look()
+    aftermath.Tiers(state).look((), anew=True)
     end_step(state, pause)
     try:
         done = runner.end(state.stop_wait_s, pause, time.monotonic)
     except (Failed, OSError) as error:
         state.state, state.ask = before
         _written(state)
-        raise KvtopError(f"{printable(state.name, 80)} does not end: {error}") from None
+        raise KvtopError(f"{printable(state.name, 80)} does not end: {printable(str(error), 300)}") from None
     state.notes += aftermath.told(done)
     end_sidecars(state, pause)
     state.notes += aftermath.left_over(state, pause)

@@ -96,13 +96,15 @@ def root_cause(log: bytes, *, ran: bool = False) -> str:
     return _fit(cause or _last_error(lines))
 
 
-def ended(cause: str, code: int | None, *, ran: bool) -> str:
-    """A server ended though nobody asked for it: why, in one line."""
+def ended(cause: str, code: int | None, *, ran: bool, read: bool = True) -> str:
+    """A server ended though nobody asked for it: why, in one line. `read`: its log was."""
     how = "it ended" if code is None else _how(code)
     when = "" if ran else " before it answered"
     if ran and code == 0:
         when = " though nobody asked for that"
-    return f"{_open(cause)}; {how}{when}" if cause else f"{how}{when}; its log says no more"
+    if cause:
+        return f"{_open(cause)}; {how}{when}"
+    return f"{how}{when}; its log {'says no more' if read else 'may say why, and hold its secrets'}"
 
 
 def _open(sentence: str) -> str:
@@ -143,10 +145,13 @@ def _fit(cause: str) -> str:
 def _wrong_use(lines: Sequence[_Line]) -> str:
     for number, (_, _, says) in enumerate(lines):
         if found := _ARGPARSE.match(says):
-            more = ""
-            if re.search(r"validation errors? for ", found[1]) and number + 1 < len(lines):
-                more = ": " + _PYDANTIC.sub(r"\1", lines[number + 1][2].strip())
-            return f"{found[1]}{more}"
+            if not re.search(r"validation errors? for ", found[1]):
+                return found[1]
+            following = [line[2] for line in lines[number + 1 : number + 3]]
+            if following and following[0].startswith(" "):  # of the whole; else the name of a field stands first
+                following = following[:1]
+            told = (_PYDANTIC.sub(r"\1", line.strip()) for line in following)
+            return ": ".join(filter(None, (found[1], *told)))
     return ""
 
 

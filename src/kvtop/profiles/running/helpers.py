@@ -17,12 +17,14 @@ from kvtop.profiles.running.family import Pause
 from kvtop.profiles.running.order import Order
 from kvtop.profiles.running.record import Record, Who
 from kvtop.profiles.running.spawn import Known, as_step, spawn
-from kvtop.profiles.running.tools import Failed
+from kvtop.profiles.running.tools import Done, Failed
 from kvtop.profiles.secret import shown
 
 AFTER_S = 300.0
 """For each command after the stop."""
 SIDECAR_STOP_S = 10.0
+LOG_BYTES = 100_000
+"""Of what a command said into the log, from its end."""
 _POLL_S = 0.25
 
 
@@ -50,8 +52,11 @@ class Helpers:
             which = f"pre-start command {number} of {len(commands)}"
             left = max(0.1, until - time.monotonic())
             known = as_step(self._state, self._save)
+            begins = 0 if log is None else os.fstat(log).st_size
             done = tools.run(command, env=env, cwd=self._cwd, timeout_s=left, pause=pause, output=log, known=known)
             if done.code:
+                said = logs.since(Path(self._state.log), begins, LOG_BYTES) if log is not None else b""
+                done = done if log is None else Done(done.code, said.decode("utf-8", "replace"), "")
                 raise Failed(f"{which} {_failed(done)}")
         for sidecar in self._profile.sidecar:
             self._start(sidecar)
@@ -167,8 +172,8 @@ def after_stop(
     return said
 
 
-def _failed(done: tools.Done) -> str:
-    """`failed with exit code 3: no such disk`: with what it said, where that does not stand in a log."""
+def _failed(done: Done) -> str:
+    """`failed with exit code 3: no such disk`."""
     return f"failed with exit code {done.code}" + (f": {done.why}" if done.why else "")
 
 

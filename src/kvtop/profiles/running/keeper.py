@@ -204,10 +204,11 @@ class Keeper:
                     raise Failed(self._too_late(said))
                 self.pause(self._runner.look_s)
         finally:
+            self._read(tail)  # what it said just before its end, or was asked for it
+            tiers.look(self._progress.tier_files, anew=True)
             tail.close()
         now = time.time()
         self._progress.ready(now)
-        tiers.look(self._progress.tier_files, anew=True)
         state.state, state.ready_at = "running", now
         state.why, state.unended = "", None
         state.block_tokens = ready.block_tokens(state.host, state.port)
@@ -241,7 +242,8 @@ class Keeper:
 
     def _too_late(self, said: ready.Answer) -> str:
         stage = self._progress.now or progress.PROCESS
-        why = f"it did not answer within {self._profile.start.timeout_s:g} s; it was at: {progress.WORDS[stage]}"
+        at = "the wait for its port" if stage == progress.PORT else progress.WORDS[stage]
+        why = f"it did not answer within {self._profile.start.timeout_s:g} s; it was at: {at}"
         return f"{why}; {said.why}" if said.why else why
 
     def _watch(self) -> None:

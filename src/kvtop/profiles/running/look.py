@@ -108,8 +108,8 @@ def _finish(state: Record) -> None:
     else:
         state.state = "failed"
         state.exit_code = runner.code()
-        cause = failure.root_cause(text or runner.log_text(_LOG_BYTES), ran=ran)
-        state.why = failure.ended(cause, state.exit_code, ran=ran) + "; its keeper was gone"
+        cause = "" if state.secrets else failure.root_cause(text or runner.log_text(_LOG_BYTES), ran=ran)
+        state.why = failure.ended(cause, state.exit_code, ran=ran, read=not state.secrets) + "; its keeper was gone"
     if left := sum(who.lives for who in (*state.family, *state.sidecars)):
         ends = f"kvtop profile stop {printable(state.name, 80)} ends them"
         many = "1 of its processes lives" if left == 1 else f"{left} of its processes live"

@@ -19,6 +19,8 @@ from kvtop.sources.masking import MASK
 
 _SECRET_LENGTH = 8
 """Shorter ones stand in words, too."""
+_MOST_TOLD = 700
+"""Far less than the 4,000 characters that come (`tools.Done.why`) are with each secret in them as short as its mask."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -43,7 +45,9 @@ class Told:
     def __init__(self, launch: Launch | None = None, env: Mapping[str, str] | None = None) -> None:
         """`env`: what it gets, see `environment`."""
         values = [(env or {}).get(name, "") for name in launch.secrets] if launch is not None else []
-        self._secrets = [value for value in values if len(value) >= _SECRET_LENGTH]
+        long = [value for value in values if len(value) >= _SECRET_LENGTH]
+        shown = [printable(value, 10 * len(value)) for value in long]
+        self._secrets = list(dict.fromkeys([*long, *shown]))
 
     def cleaned(self, log: bytes) -> bytes:
         """A log without them, before a line of it is cut."""
@@ -52,10 +56,10 @@ class Told:
         return log
 
     def masked(self, text: str) -> str:
-        """The text without them."""
+        """The text without them, then cut: what stands at its end may be the beginning of one."""
         for value in self._secrets:
             text = text.replace(value, MASK)
-        return text
+        return printable(text, _MOST_TOLD)
 
 
 def packed(order: Order) -> bytes:

@@ -34,7 +34,7 @@ WORDS = {
     GRAPHS: "CUDA graphs",
     PORT: "port answers",
 }
-"""For screens."""
+"""For screens, of a stage that is over."""
 
 _LOADS = re.compile(r"Starting to load model ")
 _SHARDS = re.compile(r"checkpoint shards:.*?\| *(\d{1,7})/(\d{1,7})\b")

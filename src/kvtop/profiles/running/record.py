@@ -160,6 +160,8 @@ class Record(msgspec.Struct, kw_only=True):
     runs them by looking."""
     notes: list[str] = []
     """What was seen after its end: killed, left over, removed."""
+    secrets: bool = False
+    """It was given some, which its keeper alone knows: without it no line of its log is quoted."""
 
     def outputs(self) -> set[str]:
         """The `identity` of each file that the server's output may go into."""
@@ -208,7 +210,7 @@ def _ask_path(name: str) -> Path:
 
 def _quoted(name: str) -> str:
     """The record of a profile `coder.starts` is not the file of the starts of `coder`."""
-    stem, dot, last = quote(name, safe="").rpartition(".")
+    stem, dot, last = quote(name.encode("utf-8", "surrogateescape"), safe="").rpartition(".")
     return f"{stem}{'%2E' if dot and last in ('starts', 'ask') else dot}{last}"
 
 

@@ -26,6 +26,7 @@ _ERROR = re.compile(
 )
 QUICK_S = 15.0
 """For what only asks."""
+_MOST_SAID = 4000
 _MAX_BYTES = 4_000_000
 """Of what a command said, from its end."""
 LOG_BYTES = 64_000_000
@@ -49,12 +50,12 @@ class Done:
 
     @property
     def why(self) -> str:
-        """The first line that names an error, else the last that is no advice; fit for a screen. Empty: it said
-        nothing."""
+        """The first line that names an error, else the last that is no advice, fit for a screen but long: whoever knows
+        the secrets cuts it (`order.Told`). Empty: it said nothing."""
         lines = [line.strip() for line in (self.err if self.err.strip() else self.out).splitlines() if line.strip()]
         told = [line for line in lines if not _ADVICE.match(line)]
         error = next((line for line in told if _ERROR.search(line)), told[-1] if told else "")
-        return shown(error or (lines[-1] if lines else ""), 300)
+        return shown(error or (lines[-1] if lines else ""), _MOST_SAID)
 
 
 def run(

@@ -31,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     offload.tier_smaller_than_gpu_cache,
     offload.block_size_not_multiple,
     offload.both_block_size_and_chunks,
+    offload.connector_unknown,
     offload.kv_role_missing,
     offload.expandable_segments,
     offload.prefix_caching_off,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from kvtop.errors import keyless
@@ -19,6 +20,15 @@ _MOST_GIB = 16 * 1024
 _NO_SIZE = 1 << 80
 """No number of bytes or tokens; JSON holds ones that are no float."""
 _LMCACHE_CHUNK = 256
+_ROLES = ("kv_both", "kv_producer", "kv_consumer")
+_CONNECTORS = (
+    "CPUOffloadingConnector", "DecodeBenchConnector", "ExampleConnector", "ExampleHiddenStatesConnector",
+    "FlexKVConnectorV1", "HF3FSKVConnector", "HiSparseConnector", "LMCacheConnector", "LMCacheConnectorV1",
+    "LMCacheMPConnector", "MoRIIOConnector", "MooncakeConnector", "MooncakeStoreConnector", "MultiConnector",
+    "NixlConnector", "NixlPullConnector", "NixlPushConnector", "OffloadingConnector", "P2pNcclConnector",
+    "SharedStorageConnector", "SimpleCPUOffloadConnector",
+)  # fmt: skip
+"""Those of vLLM 0.32 (kv_connector/factory.py), and of versions before it."""
 _NO_TIER = "no tier: there is no memory for a larger one"
 
 
@@ -170,11 +180,29 @@ def both_block_size_and_chunks(facts: Facts) -> Saying:
             yield Says("error", TRANSFER, "both block_size and blocks_per_chunk are set", "take block_size out")
 
 
-def kv_role_missing(facts: Facts) -> Saying:
-    """A kv_connector without kv_role does not start (vLLM 0.32)."""
+def connector_unknown(facts: Facts) -> Saying:
+    """vLLM ends with `Unsupported connector type` for a name that neither it nor a plugin has registered (0.32). A
+    plugin may have any name: only one that is nearly vLLM's own is told."""
     own = facts.flags.json(TRANSFER) or {}
-    if own.get("kv_connector") is not None and own.get("kv_role") is None:
+    if facts.flags.value(OFFLOADING) is not None or own.get("kv_connector_module_path"):
+        return
+    for name, extra in sizes.connectors(facts):
+        near = difflib.get_close_matches(name, _CONNECTORS, n=1, cutoff=0.85)
+        if near and near[0] != name and not extra.get("kv_connector_module_path"):
+            says = f"vLLM has no connector {keyless(name, 60)} of its own"
+            yield Says("warning", TRANSFER, says, f'kv_connector = "{near[0]}"')
+
+
+def kv_role_missing(facts: Facts) -> Saying:
+    """A kv_connector without kv_role, or with one that vLLM does not know, does not start (vLLM 0.32)."""
+    own = facts.flags.json(TRANSFER) or {}
+    role = own.get("kv_role")
+    if own.get("kv_connector") is not None and role is None:
         yield Says("error", TRANSFER, "a kv_connector needs a kv_role", 'kv_role = "kv_both"')
+    elif role is not None and role not in _ROLES:
+        near = difflib.get_close_matches(str(role)[:40], _ROLES, n=1)
+        fix = f'kv_role = "{near[0]}"' if near else f"one of {', '.join(_ROLES)}"
+        yield Says("error", TRANSFER, f"kv_role takes no '{keyless(str(role), 40)}'", fix)
 
 
 def expandable_segments(facts: Facts) -> Saying:

@@ -133,7 +133,8 @@ def _switch(facts: Facts, name: str, says: str) -> Saying:
 
 
 def model_path_missing(facts: Facts) -> Saying:
-    """The model, tokenizer or draft model is a path, and nothing is there."""
+    """The model, tokenizer, draft model or another file that a flag names is a path, and nothing is there. vLLM reads
+    the chat template only when the weights are loaded (0.32)."""
     for flag, path in local_paths(facts):
         shown = keyless(path, 120)
         if path.startswith("~"):
@@ -158,6 +159,9 @@ def _found(facts: Facts, path: str, place: str) -> str:
     return f"{look}; or {where}"
 
 
+_FILES = ("chat-template", "tool-parser-plugin", "reasoning-parser-plugin", "ssl-certfile", "ssl-keyfile")
+
+
 def local_paths(facts: Facts) -> list[tuple[str, str]]:
     """(flag, path) of what the command line takes from the disk, as it is typed."""
     draft = (facts.flags.json("speculative-config") or {}).get("model")
@@ -165,5 +169,6 @@ def local_paths(facts: Facts) -> list[tuple[str, str]]:
         ("--model", facts.flags.model),
         ("--tokenizer", facts.flags.value("tokenizer")),
         ("--speculative-config", draft if isinstance(draft, str) else None),
+        *((f"--{name}", facts.flags.value(name)) for name in _FILES),
     ]
     return [(flag, path) for flag, path in named if path and path.startswith(("/", "./", "../", "~"))]

@@ -24,12 +24,15 @@ class Systemd(Runner):
     """One unit."""
 
     end_more_s = Runner.end_more_s + STOP_S
+    _refused = False
+    """The start of the unit: nothing of it is there, unless systemd says so."""
 
     def start(self, order: Order, env: Mapping[str, str], *, log: int | None, pause: Pause, timeout_s: float) -> None:
         self.record.server = None
         self.record.family = []
         done = tools.run(order.launch.argv, env=env, timeout_s=timeout_s, pause=pause, known=self._as_step())
         if done.code:
+            self._refused = True
             raise Failed(f"systemd did not start {self.record.unit}: {done.why or f'exit code {done.code}'}")
         self.look()
 
@@ -52,7 +55,8 @@ class Systemd(Runner):
 
     def lives(self) -> bool:
         # one that cannot be asked now may well live
-        return self.shown().get("ActiveState", "active") in ("active", "activating", "reloading", "deactivating")
+        unknown = "inactive" if self._refused else "active"
+        return self.shown().get("ActiveState", unknown) in ("active", "activating", "reloading", "deactivating")
 
     def code(self) -> int | None:
         shown = self.shown()
@@ -63,6 +67,8 @@ class Systemd(Runner):
 
     def end(self, wait_s: float, pause: Pause, clock: Callable[[], float], *, gently: bool = True) -> End:
         began = clock()
+        if self._refused and not self.lives():
+            return End()
         self.look()
         if not gently:
             tools.run([*self._systemctl, "kill", "--signal=SIGKILL", self.record.unit], pause=pause)
