@@ -340,7 +340,9 @@ def test_before_it_stops_anything_a_switch_ends_with_its_terminal(home: Box) -> 
     write(home, "old")
     write(home, "new")
     assert run("start", "old") == 0
-    asks = ALONE.replace("True", "chosen.asked('Sure?', yes=False)").replace("import checking", "import chosen, checking")
+    asks = ALONE.replace("True", "chosen.asked('Sure?', yes=False)").replace(
+        "import checking", "import chosen, checking"
+    )
     with PtyScreen([sys.executable, "-c", asks, "profile", "switch", "new"]) as screen:
         wait(lambda: (screen.read(0.05), b"Sure?" in screen.written)[1], "it does not ask")
         screen.hang_up()

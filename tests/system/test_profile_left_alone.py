@@ -338,7 +338,7 @@ def test_a_secret_that_a_command_before_the_start_says_is_not_said_again(
 ) -> None:
     """Nor a piece of it, where what it said is cut; nor in the form in which a screen would show it."""
     monkeypatch.setenv("HOLDS_A_KEY", "words-of\u202e-no-shape")
-    before = {"before": [f"echo \"error: cannot log in {'x' * long} $KEY\" >&2; exit 3"]}
+    before = {"before": [f'echo "error: cannot log in {"x" * long} $KEY" >&2; exit 3']}
     chosen = home.chosen("box", secrets={"KEY": Secret("env", "HOLDS_A_KEY")}, profile={"start": before})
     home.start(chosen)
     seen = home.until("box", "failed")

@@ -297,6 +297,15 @@ def test_a_unit_that_does_not_start(tools: Tools) -> None:
     assert seen.record is not None and "Job for vllm.service failed" in seen.record.why
 
 
+def test_a_unit_of_a_machine_that_has_no_systemd_any_more_does_not_run(tools: Tools) -> None:
+    state = record.Record(
+        name="unit", runner="systemd", unit="vllm.service", started_at=1.0, keeper=record.Who(1, "gone")
+    )
+    record.write(state)
+    (tools.home / "systemd" / "away").write_text("1")
+    assert look.look("unit").state == "failed"
+
+
 def test_a_machine_without_systemd_holds_no_start(tools: Tools) -> None:
     (tools.home / "systemd" / "away").write_text("1")
     for _ in range(2):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-
-import msgspec
 
 from kvtop.errors import KvtopError
 from kvtop.live.errands import Done
@@ -98,21 +95,16 @@ def stopped(name: str = "qwen27-2x3090") -> Standing:
     return Standing(known(name), "stopped", None, NOW - 180, state, STARTS)
 
 
-def switched_away(to: str, name: str = "qwen27-2x3090") -> Standing:
-    """As `failed` finds what ran before."""
-    one = stopped(name)
-    assert one.record is not None
-    ask = Ask(f"a switch to {to}", NOW - 70)
-    return replace(one, record=msgspec.structs.replace(one.record, ended_at=NOW - 62, ask=ask), since=NOW - 62)
-
-
-def failed(name: str = "qwen27-2x3090", why: str = "OSError: no such model; it ended with exit code 1") -> Standing:
+def failed(
+    name: str = "qwen27-2x3090", why: str = "OSError: no such model; it ended with exit code 1", former: str = ""
+) -> Standing:
     state = Record(
         name=name,
         state="failed",
         started_at=NOW - 60,
         ended_at=NOW - 30,
         why=why,
+        former=former,
         stages=[Stage("process", NOW - 60)],
         log="/tmp/none.log",
     )
@@ -190,6 +182,9 @@ class Held(Profiles):
         self.chosen.append(name)
 
     def look_soon(self) -> None: ...
+
+    def answered(self, new: Standing) -> None:
+        self.failures.answered(new)
 
     def check_again(self) -> None: ...
 

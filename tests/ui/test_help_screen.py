@@ -117,7 +117,7 @@ def test_help_and_the_offload_panel_agree_on_units() -> None:
 
 async def test_it_fits_on_a_large_screen() -> None:
     app = PageApp(HelpScreen(Keymap(), now=lambda: NOON))
-    async with app.run_test(size=(200, 98)) as pilot:
+    async with app.run_test(size=(200, 99)) as pilot:
         await pilot.pause()
         rows = shown(app)
         assert rows[0].endswith(f"kvtop {__version__}")
@@ -154,7 +154,7 @@ async def test_the_wheel_scrolls_and_a_resize_is_survived() -> None:
         await pilot._post_mouse_events([events.MouseScrollDown], "#body")
         assert re.search(r"4–25 of", shown(app)[0])
         await pilot.press("end")
-        await pilot.resize_terminal(200, 98)
+        await pilot.resize_terminal(200, 99)
         await pilot.pause()
         assert "Turns" in shown(app)[1]
         await pilot.resize_terminal(40, 15)

@@ -59,6 +59,38 @@ async def test_100_000_lines_open_at_their_end_and_scroll(size: tuple[int, int],
         assert "ERROR line 100000" in rows[-2]
 
 
+POLL = 'INFO:     127.0.0.1:5 - "GET /metrics HTTP/1.1" 200 OK\n'
+
+
+async def test_polls_are_left_out_until_they_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_text("".join(line(i) + POLL * 2 for i in range(300)))
+    app = page(file)
+    async with app.run_test(size=(120, 24)) as pilot:
+        rows = await until(app, pilot, "line 000299", "of 300, 600 polls left out")
+        assert not any("/metrics" in row for row in rows)
+        with file.open("a") as out:
+            out.write(POLL[:20])
+            out.flush()
+            out.write(POLL[20:] + line(300))
+        await until(app, pilot, "line 000300", "of 301, 601 polls left out")
+        await pilot.press("home", "pagedown")
+        await until(app, pilot, "line 000022")
+        top = shown(app)[1]
+        await pilot.press("a")
+        rows = await until(app, pilot, "/metrics", "of 902")
+        assert rows[1] == top and "left out" not in rows[0]
+        await pilot.press("a", "f")
+        rows = await until(app, pilot, "of 301, 601 polls left out", "line 000300")
+
+
+async def test_a_container_that_was_never_made_has_no_log() -> None:
+    state = Record(name="box", runner="docker", why="docker did not start it: Cannot connect to the Docker daemon")
+    app = PageApp(LogScreen(Keymap(), state, lambda: NOON))
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until(app, pilot, "its last start has no log: docker did not start it: Cannot connect to the Docker")
+
+
 async def test_it_is_searched_whatever_the_case(tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_text(

@@ -14,13 +14,13 @@ from kvtop.ui.app import KvtopApp
 from kvtop.ui.screens.profiles import ProfilesScreen
 
 from . import boxes
-from .profile_box import CHOSEN, NOW, failed, running, starting, switched_away, view
+from .profile_box import CHOSEN, NOW, failed, running, starting, stopped, view
 from .screen import text, until
 from .test_profiles_dashboard import Box
 
 NOBODY = BoxView(NOW, Sentence("NO SERVER", "dim", "No vLLM server found."), (), discovery=Discovery(at=NOW))
 SAID = "qwen27-dflash2 did not start: OSError: no such model"
-AFTER = view(switched_away(CHOSEN.name), failed(CHOSEN.name, "OSError: no such model"))
+AFTER = view(stopped(), failed(CHOSEN.name, "OSError: no such model", "qwen27-2x3090"))
 
 
 class Telling(Box):
@@ -85,7 +85,6 @@ async def test_the_page_itself_tells_it_without_a_line_over_it() -> None:
 @pytest.mark.parametrize("answer", ["y", "n", "escape"])
 async def test_what_ran_before_is_offered_when_the_page_is_opened_again(answer: str) -> None:
     held = Telling(boxes.healthy(), view(running(), CHOSEN))
-    held.profiles.failures.begins(["profile", "switch", CHOSEN.name], NOW - 80)
     app = KvtopApp(held, now=lambda: NOW)
     async with app.run_test(size=(120, 36), notifications=True) as pilot:
         await held.running.wait()
@@ -111,7 +110,6 @@ async def test_what_ran_before_is_offered_when_the_page_is_opened_again(answer: 
 
 async def test_it_is_offered_under_a_page_that_lay_over_it_as_well() -> None:
     held = Telling(boxes.healthy(), view(running(), CHOSEN))
-    held.profiles.failures.begins(["profile", "switch", CHOSEN.name], NOW - 80)
     app = KvtopApp(held, now=lambda: NOW)
     async with app.run_test(size=(120, 36), notifications=True) as pilot:
         await held.running.wait()

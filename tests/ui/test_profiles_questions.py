@@ -63,13 +63,13 @@ async def test_the_server_in_the_way_is_asked_for_with_its_requests(size: tuple[
 async def test_where_a_switch_fails_the_profile_of_a_server_that_kvtop_did_not_start_is_offered(
     whose: str, offered: bool
 ) -> None:
-    other = replace(OTHER, profile=whose)
+    other, former = replace(OTHER, profile=whose), "adopted" if offered else ""
     adopted = Standing(known("adopted"), "foreign", OTHER.pid, NOW - 60)
     held = Held(view(adopted, CHOSEN, foreign=(other,)))
     held.standing_in_the_way = (InTheWay(other, "port 8002"),)
 
     def fails(words: object) -> Done:
-        held.view = view(replace(adopted, state="stopped", pid=None), failed(CHOSEN.name, "no such model"))
+        held.view = view(replace(adopted, state="stopped", pid=None), failed(CHOSEN.name, "no such model", former))
         held.answer = lambda words: Done(0, "", ())
         return Done(1, "", (), "nothing runs now", "kvtop profile start adopted starts the former one")
 

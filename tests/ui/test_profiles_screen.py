@@ -38,7 +38,6 @@ from .profile_box import (
     running,
     starting,
     stopped,
-    switched_away,
     view,
 )
 
@@ -249,7 +248,7 @@ async def test_a_switch_that_fails_offers_the_former_one() -> None:
     page = Page(held, "qwen27-dflash2")
 
     def fails(words: object) -> Done:
-        held.view = view(switched_away(CHOSEN.name), failed(CHOSEN.name, "no such model"))
+        held.view = view(stopped(), failed(CHOSEN.name, "no such model", "qwen27-2x3090"))
         held.answer = lambda words: Done(0, "", ())
         return Done(1, "", (), "nothing runs now", "kvtop profile start qwen27-2x3090 starts the former one")
 

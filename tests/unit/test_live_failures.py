@@ -11,9 +11,10 @@ import pytest
 from live_fakes import Inline, Time
 
 from kvtop.live import errands
-from kvtop.live.failures import Failures
+from kvtop.live.failures import Failures, keep_answer
 from kvtop.live.profile_view import ProfilesView
 from kvtop.live.profiles import Profiles
+from kvtop.profiles.running import record
 from kvtop.profiles.running.record import Ask, Record
 from kvtop.profiles.standing import Known, Standing
 
@@ -34,7 +35,7 @@ def seen(*rows: Standing) -> ProfilesView:
 OLD = row(
     "old", "stopped", started_at=NOW - 900, ready_at=NOW - 800, ended_at=NOW + 5, ask=Ask("a switch to new", NOW + 1)
 )
-FAILED = row("new", "failed", started_at=NOW + 6, ended_at=NOW + 20, why="OSError: no such model")
+FAILED = row("new", "failed", started_at=NOW + 6, ended_at=NOW + 20, why="OSError: no such model", former="old")
 
 
 def ours() -> Failures:
@@ -108,11 +109,9 @@ def test_what_a_switch_has_ended_is_offered_until_that_is_answered() -> None:
     assert failures.offer(view) == (FAILED, OLD), "also when the page was left and opened again"
     failures.answered(FAILED)
     assert failures.offer(view) is None
-    failures.begins(SWITCH, NOW + 30)
-    assert FAILED.record is not None and OLD.record is not None
+    assert FAILED.record is not None
     again = replace(FAILED, record=msgspec.structs.replace(FAILED.record, started_at=NOW + 40))
-    ended = replace(OLD, record=msgspec.structs.replace(OLD.record, ask=Ask("a switch to new", NOW + 35)))
-    assert failures.offer(seen(ended, again)) == (again, ended), "the next one that fails is another"
+    assert failures.offer(seen(OLD, again)) == (again, OLD), "the next one that fails is another"
 
 
 @pytest.mark.parametrize(
@@ -123,8 +122,7 @@ def test_what_a_switch_has_ended_is_offered_until_that_is_answered() -> None:
         seen(OLD, row("new", "failed", started_at=NOW + 6, ready_at=NOW + 9, why="x")),
         seen(OLD, FAILED, row("third", "starting", started_at=NOW + 30)),
         seen(OLD, FAILED, row("third", "stopped", started_at=NOW + 30, ask=Ask("kvtop profile stop", NOW + 40))),
-        seen(row("old", "stopped", started_at=NOW - 900, ask=Ask("kvtop profile stop", NOW + 1)), FAILED),
-        seen(row("old", "stopped", started_at=NOW - 900, ask=Ask("a switch to new", NOW - 500)), FAILED),
+        seen(OLD, row("new", "failed", started_at=NOW + 6, ended_at=NOW + 20, why="OSError: no such model")),
         seen(row("old", "running", started_at=NOW + 30, ready_at=NOW + 40), FAILED),
         seen(FAILED),
         seen(OLD),
@@ -135,26 +133,17 @@ def test_nothing_is_offered_for_anything_else(view: ProfilesView) -> None:
     assert ours().offer(view) is None
 
 
-def test_the_profile_of_a_foreign_server_that_a_switch_has_stopped_is_offered_as_well() -> None:
-    failures, clear = Failures(), [*SWITCH, "--stop-foreign"]
-    failures.clears("new", "adopted")
-    failures.begins(clear, NOW)
-    adopted = row("adopted", "stopped")
-    assert failures.offer(seen(adopted, FAILED)) == (FAILED, adopted)
-    assert failures.offer(seen(FAILED)) is None, "its file is gone"
-    failures.answered(FAILED)
-    assert failures.offer(seen(adopted, FAILED)) is None
-    failures.begins(SWITCH, NOW)
+def test_it_is_offered_by_whichever_kvtop_looks_until_one_has_the_answer(own_home: Path) -> None:
     assert FAILED.record is not None
-    again = replace(FAILED, record=msgspec.structs.replace(FAILED.record, started_at=NOW + 40))
-    assert failures.offer(seen(adopted, again)) is None, "that one stopped nothing of the kind"
-
-
-def test_what_another_kvtop_has_begun_is_not_offered() -> None:
-    assert Failures().offer(seen(OLD, FAILED)) is None
-    late = Failures()
-    late.begins(SWITCH, NOW + 100)
-    assert late.offer(seen(OLD, FAILED)) is None
+    record.write(FAILED.record)
+    failures = Failures()
+    assert failures.offer(seen(OLD, FAILED)) == (FAILED, OLD)
+    record.answered("new", NOW + 5)
+    assert record.read("new") == FAILED.record, "that was another start"
+    asyncio.run(keep_answer(Inline("x"), FAILED))
+    now = record.read("new")
+    assert now == msgspec.structs.replace(FAILED.record, former="")
+    assert Failures().offer(seen(OLD, replace(FAILED, record=now))) is None
 
 
 class Looks:

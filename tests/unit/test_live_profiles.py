@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,7 +163,15 @@ async def test_what_is_in_the_way_is_looked_at_again_until_it_is_gone(
         assert loop.profiles.checked.report.ok
 
 
-async def test_what_a_server_holds_itself_is_no_news_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def process() -> Iterator[int]:
+    """One that lives."""
+    with subprocess.Popen(["sleep", "60"]) as child:
+        yield child.pid
+        child.kill()
+
+
+async def test_what_a_server_holds_itself_is_no_news_to_it(monkeypatch: pytest.MonkeyPatch, process: int) -> None:
     own = Finding("note", "port_taken", "--port", "port 8000: process 9 listens there", f"{FREED}switch stops it first")
     gone: list[object] = []
     async with Loop(monkeypatch) as loop:
@@ -172,12 +181,12 @@ async def test_what_a_server_holds_itself_is_no_news_to_it(monkeypatch: pytest.M
             return replace(EMPTY, profile=entry.name, findings=(own,))
 
         monkeypatch.setattr(check, "report", report)
-        loop.looks.view = replace(loop.looks.view, rows=(replace(standing("a", "foreign"), pid=os.getpid()),))
+        loop.looks.view = replace(loop.looks.view, rows=(replace(standing("a", "foreign"), pid=process),))
         loop.profiles.choose("a")
         await loop.time.go(3)
         made = loop.profiles.checked
         assert made is not None and made.report is not None and made.restart and made.report.findings == ()
-        assert os.getpid() in gone[-1]  # type: ignore[operator]
+        assert process in gone[-1]  # type: ignore[operator]
 
 
 async def test_a_folder_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import http.server
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -130,14 +131,17 @@ def test_the_processes_of_a_start_are_known_before_its_record_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KVTOP_HOME", str(tmp_path))
-    child = subprocess.Popen(["sleep", "60"])
+    keeper = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=True)
+    assert keeper.stdout is not None
+    child = int(keeper.stdout.readline())
     try:
-        record.write(Record(name="tiny", state="starting", keeper=Who.of(os.getpid())))
+        record.write(Record(name="tiny", state="starting", keeper=Who.of(keeper.pid)))
         row = Standing(Known("tiny", tmp_path / "tiny.toml", "venv"), "starting")
-        assert child.pid in profile_asks.family(row)
+        assert child in profile_asks.family(row)
     finally:
-        child.kill()
-        child.wait()
+        os.killpg(keeper.pid, signal.SIGKILL)
+        keeper.wait()
+        keeper.stdout.close()
 
 
 def test_in_the_way_is_what_holds_its_port_among_servers_that_kvtop_did_not_start(

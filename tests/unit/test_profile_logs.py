@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtop.profiles.running import logs
-from kvtop.profiles.running.text import MAX_LINE, clean, is_poll, less_polls
+from kvtop.profiles.running.text import MAX_LINE, Quiet, clean, is_poll, less_polls
 
 LINE = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=30)
 
@@ -30,6 +30,37 @@ def test_backwards_is_forwards_from_the_end(
     if expected[-1] == "":
         expected.pop()  # what ends with an end of line has no line behind it
     assert found[::-1] == expected
+
+
+ASKED = b'INFO:     127.0.0.1:5 - "GET /metrics HTTP/1.1" 200 OK'
+ANSWERED = b'(APIServer pid=7) INFO:     127.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 200 OK'
+LONG = b"INFO " + b"x" * 900
+TOLD = st.sampled_from([ASKED, b"(APIServer pid=7) " + ASKED, ASKED + b" ", ANSWERED, b"", b"IN", b"(", LONG])
+ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+
+
+@given(st.lists(st.tuples(TOLD, ENDS), max_size=12), TOLD, st.data())
+def test_polls_are_left_out_however_a_log_comes(
+    lines: list[tuple[bytes, bytes]], last: bytes, data: st.DataObject
+) -> None:
+    text = b"".join(line + end for line, end in lines) + last
+    quiet, come, at = Quiet(), b"", 0
+    while at < len(text):
+        size = data.draw(st.integers(1, 40))
+        come += quiet.feed(text[at : at + size])
+        at += size
+    whole = [piece for piece in text.splitlines(keepends=True) if piece.endswith((b"\n", b"\r"))]
+    kept = b"".join(piece for piece in whole if not is_poll(clean(piece)))
+    assert (kept + last).startswith(come) and len(kept + last) - len(come) <= max(len(ASKED) + 20, len(last))
+    quiet.feed(b"\n")
+    assert quiet.left_out == sum(is_poll(clean(piece)) for piece in [*whole, *([last] if last else [])])
+
+
+def test_the_end_of_a_log_without_an_end_of_line_is_there() -> None:
+    quiet = Quiet()
+    assert quiet.feed(b"loading 5%\rKilled") == b"loading 5%\rKilled"
+    assert quiet.feed(b" by\n" + ASKED + b"\nINFO: ha") == b" by\n"
+    assert quiet.feed(b"lf\n") == b"INFO: half\n" and quiet.left_out == 1
 
 
 def test_each_log_has_a_name_of_its_own(own_home: Path) -> None:

@@ -217,6 +217,26 @@ def test_what_was_never_started_is_stopped() -> None:
     assert look.look("never") == look.Seen("never", "stopped")
 
 
+def test_no_record_makes_this_process_or_those_above_it_a_server(program) -> None:  # type: ignore[no-untyped-def]
+    beside = program(CALM)
+    above = [who for pid in (1, os.getpid(), os.getppid()) if (who := Who.of(pid)) is not None]
+    for who in above:
+        assert family.look(who) == [] and family.look(who, above) == []
+        assert family.end(who, above, 0.0, time.sleep, time.monotonic) == End(took_s=pytest.approx(0.0, abs=5.0))
+        state = Record(name="forged", state="running", ready_at=1.0, started_at=1.0, server=who, family=above)
+        record.write(state)
+        assert client.stop("forged", "a test").state == "stopped"
+    with pytest.raises(KvtopError, match="this kvtop runs under process"):
+        adopt.end(adopt.Foreign(VllmProcess(above[1].pid, "api", ("vllm", "serve"), port=8003), above[1]), 1.0)
+    assert beside.poll() is None
+
+
+def test_a_name_that_is_no_text_has_a_record() -> None:
+    made = Record(name="\udcff")
+    assert record.path_of("\udcff").name == "%FF.json" and record.read("\udcff") is None
+    assert look.look("\udcff").state == "stopped" and made.name
+
+
 def test_a_server_is_its_session_and_its_descendants(program) -> None:  # type: ignore[no-untyped-def]
     code = (
         "import subprocess, sys, time\n"
@@ -431,14 +451,14 @@ def test_foreign_servers(monkeypatch: pytest.MonkeyPatch, program) -> None:  # t
     assert (found.who.pid, found.profile, found.words) == (theirs, "same", f"process {theirs} on port 8003")
 
 
-def test_a_server_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_of_another_user(monkeypatch: pytest.MonkeyPatch, program) -> None:  # type: ignore[no-untyped-def]
     def refused(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    who = Who.of(os.getpid())
+    who = Who.of(program(CALM).pid)
     assert who is not None
     monkeypatch.setattr(family.signal, "pidfd_send_signal", refused)
-    one = adopt.Foreign(VllmProcess(os.getpid(), "api", ("vllm", "serve"), port=8003), who)
+    one = adopt.Foreign(VllmProcess(who.pid, "api", ("vllm", "serve"), port=8003), who)
     with pytest.raises(KvtopError) as told:
         adopt.end(one, 1.0)
-    assert str(told.value) == f"process {os.getpid()} on port 8003 is another user's\n  stop it as that user"
+    assert str(told.value) == f"process {who.pid} on port 8003 is another user's\n  stop it as that user"

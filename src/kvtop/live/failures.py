@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from kvtop.errors import KvtopError
 from kvtop.live.profile_view import ProfilesView
+from kvtop.live.work import called
+from kvtop.worker import Caller
 
 if TYPE_CHECKING:
     from kvtop.profiles.standing import Standing
+
+ANSWER_S = 10.0
 
 
 class Failures:
@@ -17,8 +24,6 @@ class Failures:
     def __init__(self) -> None:
         self._begun: dict[str, float] = {}
         """Profile -> when this kvtop began to start it last; Unix time."""
-        self._cleared: dict[str, str] = {}
-        """Profile -> that of the server, not started by kvtop, which this kvtop began to stop for it."""
         self._answered: set[tuple[str, float]] = set()
         """(Profile, begin of its start) of offers that were answered."""
         self._past: set[tuple[str, float]] = set()
@@ -32,13 +37,6 @@ class Failures:
         """A command of kvtop's is begun: `profile start P`, `profile switch P`; others are none of ours."""
         if list(words[:2]) in (["profile", "start"], ["profile", "switch"]):
             self._begun[words[2]] = now
-            if "--stop-foreign" not in words:
-                self._cleared.pop(words[2], None)
-
-    def clears(self, new: str, former: str) -> None:
-        """The switch to `new` that begins next stops a server of the profile `former` that kvtop did not start: no
-        record tells of that."""
-        self._cleared[new] = former
 
     def news(self, view: ProfilesView) -> tuple[Standing, ...]:
         """Those whose start has failed since kvtop looks: each start once, however often its row goes and comes."""
@@ -63,24 +61,12 @@ class Failures:
         return row is not None and _failed(row) and self._is_ours(row)
 
     def offer(self, view: ProfilesView) -> tuple[Standing, Standing] | None:
-        """(what a switch of this kvtop's did not start, what ran before it), until that was answered or something is
-        started."""
+        """(what a switch did not start, what it ended for that), until that was answered or something is started."""
         new = view.last_used
-        if new is None or view.live or new.state != "failed" or not _failed(new):
+        if new is None or new.record is None or view.live or new.state != "failed" or not _failed(new):
             return None
-        if not self._is_ours(new) or _start(new) in self._answered:
-            return None
-        if new.name in self._cleared:
-            former = view.row(self._cleared[new.name])
-            return None if former is None else (new, former)
-        began = new.record.started_at if new.record is not None else 0.0
-        ended = {
-            row.record.ask.at: row for row in view.rows
-            if row.state == "stopped" and row.record is not None and row.record.ask is not None
-            and row.record.ask.by == f"a switch to {new.name}"
-            and self._begun[new.name] <= row.record.ask.at <= began
-        }  # fmt: skip
-        return (new, ended[max(ended)]) if ended else None
+        former = view.row(new.record.former) if new.record.former and _start(new) not in self._answered else None
+        return None if former is None else (new, former)
 
     def answered(self, new: Standing) -> None:
         """The offer was, with yes or no."""
@@ -89,6 +75,15 @@ class Failures:
     def _is_ours(self, row: Standing) -> bool:
         begun = self._begun.get(row.name)
         return begun is not None and row.record is not None and row.record.started_at >= begun
+
+
+async def keep_answer(worker: Caller, new: Standing) -> None:
+    """For other kvtops. Where it cannot be written, they may ask as well."""
+    from kvtop.profiles.running import record
+
+    if new.record is not None:
+        with contextlib.suppress(KvtopError):
+            await called(worker, partial(record.answered, new.name, new.record.started_at), ANSWER_S, "")
 
 
 def _failed(row: Standing) -> bool:

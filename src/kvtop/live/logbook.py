@@ -19,7 +19,7 @@ from pathlib import Path
 from kvtop.profiles.running import logs, record, tools
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.runners import runner_of
-from kvtop.profiles.running.text import clean
+from kvtop.profiles.running.text import Quiet, clean
 
 KEPT = 64_000_000
 """Bytes of a log that are held: more than one that kvtop rotates ever has."""
@@ -103,9 +103,13 @@ class LogReader:
 
     def __init__(self, state: Record) -> None:
         self._state = state
-        self._words = runner_of(state).log_command(TOOL_LINES, False)
-        self._follow = runner_of(state).log_command(0, True)
+        runner = runner_of(state)
+        self._none = runner.no_log
+        self._words = runner.log_command(TOOL_LINES, False)
+        self._follow = runner.log_command(0, True)
         self._path = Path(state.log)
+        self.quiet: Quiet | None = Quiet()
+        """Leaves polls out; None: nothing is left out. A new one takes effect with the next `read`."""
         self._tail: logs.Tail | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -117,17 +121,24 @@ class LogReader:
     def read(self, most: int) -> LogBook:
         """Its last `most` bytes, from now on followed by `more`. Raises OSError, `tools.Failed`."""
         self._turn_to(None)
+        if self._none:
+            raise tools.Failed(f"its last start has no log: {self._none}")
         if self._words is not None:
             said = tools.log(self._words, most)
             self._turn_to(logs.CommandTail(self._follow) if self._follow is not None else None)
-            return LogBook(said)
+            return LogBook(self._less(said, anew=True))
         with self._path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             begin = max(0, size - most)
             file.seek(begin)
             data = file.read(size - begin)
         self._turn_to(logs.FileTail(self._path, begin + len(data)))
-        return LogBook(self._parted(data, begin), begin)
+        return LogBook(self._less(self._parted(data, begin), anew=True), begin)
+
+    def _less(self, data: bytes, *, anew: bool = False) -> bytes:
+        if anew and self.quiet is not None:
+            self.quiet = Quiet()
+        return data if self.quiet is None else self.quiet.feed(data)
 
     def _parted(self, data: bytes, begin: int) -> bytes:
         """With a line between what earlier starts have written and this one."""
@@ -140,6 +151,9 @@ class LogReader:
 
     def more(self) -> bytes:
         """What came since."""
+        return self._less(self._came())
+
+    def _came(self) -> bytes:
         tail = self._tail
         data = tail.read() if tail is not None else b""
         if not data or not isinstance(tail, logs.FileTail):

@@ -11,14 +11,14 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvtop.clock import Clock
 from kvtop.errors import KvtopError, printable
 from kvtop.live import errands
 from kvtop.live.endpoint import Sleep, rest
 from kvtop.live.errands import Done
-from kvtop.live.failures import Failures
+from kvtop.live.failures import Failures, keep_answer
 from kvtop.live.profile_asks import InTheWay, family, in_the_way, running, url_of
 from kvtop.live.profile_view import Figures, Looking, ProfilesView
 from kvtop.live.work import called
@@ -99,7 +99,7 @@ class Profiles:
         self._doing: list[str] = []
         self._made, self._clock, self._sleep = made, clock, sleep
         self._processes, self._machine, self._figures, self._missed = processes, machine, figures, missed
-        self._errands: set[asyncio.Task[Done]] = set()
+        self._errands: set[asyncio.Task[Any]] = set()
         self._looker, self._checker = worker("profiles"), worker("profile-check")
         self._asked = worker("profile-check-asked")
         """For what a key asks, which waits for no check that goes on by itself."""
@@ -336,6 +336,13 @@ class Profiles:
         return self._looking.entry(name) if self._looking is not None else None
 
     # ---- errands
+    def answered(self, new: Standing) -> None:
+        """What is offered for this failed start (`Failures.offer`) was, with yes or no: no kvtop asks again."""
+        self.failures.answered(new)
+        kept = asyncio.create_task(keep_answer(self._worker("answered"), new))
+        self._errands.add(kept)
+        kept.add_done_callback(self._errands.discard)
+
     @property
     def doing(self) -> str:
         """What kvtop does for its user just now, in words: `starts qwen27`. Empty: nothing."""

@@ -138,6 +138,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("next-match", ("n",), "next", "the next line with it, the one before", _LOG, group="Log", footer=85),
     Action("previous-match", ("N",), "previous", "the next line with it, the one before", _LOG, group="Log",
            footer=80),
+    Action("all-lines", ("a",), "polls", "with the polls of kvtop and others, or without", _LOG, group="Log",
+           footer=5),
     Action("follow-log", ("f",), "follow", "stay at the end as it grows, or stop that", _LOG, group="Log", footer=88),
     Action("left", ("left",), "left", "the beginning of long lines, their end", _LOG, group="Log"),
     Action("right", ("right",), "right", "the beginning of long lines, their end", _LOG, group="Log"),

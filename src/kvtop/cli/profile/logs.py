@@ -126,10 +126,10 @@ def _from_tool(seen: Seen, want: _Want, follow: bool) -> int | None:
     """None: it is a file."""
     assert seen.record is not None
     name = printable(seen.name, 80)
-    if seen.record.runner == "docker" and not seen.record.container:
-        why = shown(seen.record.why, 400) or "it has no container"
-        raise KvtopError(f"the last start of {name} has no log: {why}", f"kvtop profile check {name}")
-    words = runner_of(seen.record).log_command(want.among(), follow)
+    runner = runner_of(seen.record)
+    if runner.no_log:
+        raise KvtopError(f"the last start of {name} has no log: {runner.no_log}", f"kvtop profile check {name}")
+    words = runner.log_command(want.among(), follow)
     if words is None:
         return None
     lines = Lines()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sys
 from collections.abc import Sequence
 
 from kvtop.cli import stdio
@@ -16,7 +18,7 @@ from kvtop.cli.profile.stop import FOREIGN_WAIT_S
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.interrupt import CODE
 from kvtop.profiles import folder
-from kvtop.profiles.running import adopt, client, look
+from kvtop.profiles.running import adopt, client, look, record
 from kvtop.profiles.running.adopt import Foreign
 from kvtop.profiles.running.client import Chosen
 from kvtop.profiles.running.lock import Lock
@@ -75,7 +77,7 @@ class _Switch:
                 self._stops = True
                 stdio.outlive_terminal()  # nobody is left between two servers
                 self._stop()
-                client.start(self._new, lock)
+                client.start(self._new, lock, former=self._former.name if self._former is not None else "")
                 seen = following.follow(self._new.name)
                 return self._ended(seen, lock)
             except KeyboardInterrupt:
@@ -180,6 +182,8 @@ class _Switch:
         stdio.tell(f"kvtop: {error}")
         try:
             again = asked(f"Start {former} again?", yes=self._fallback, flag="--fallback")
+            if not again and sys.stdin.isatty():  # else its terminal has gone, and nobody said no
+                _answered(seen)
         except UsageError:
             again = False
         if not again:
@@ -233,6 +237,13 @@ class _Switch:
         return (
             f"kvtop: nothing runs now: the switch to {self._name} was interrupted\n  kvtop profile start {self._name}"
         )
+
+
+def _answered(seen: Seen) -> None:
+    """The page of profiles does not ask once more."""
+    if seen.record is not None:
+        with contextlib.suppress(OSError):
+            record.answered(seen.name, seen.record.started_at)
 
 
 def _former(old: Seen | Foreign) -> Chosen | None:

@@ -100,8 +100,10 @@ def family_of(one: Foreign) -> list[Who]:
 def end(one: Foreign, wait_s: float, pause: Pause = time.sleep) -> End:
     """End it as kvtop ends its own: one SIGINT, then SIGKILL to it and what it had. Only `family_of` it.
 
-    Raises KvtopError where it is another user's.
+    Raises KvtopError where it is another user's, or what this kvtop itself runs under.
     """
+    if one.who.lives and one.who not in family_of(one):
+        raise KvtopError(f"this kvtop runs under {one.words}", "stop it from elsewhere")
     try:
         return family.end(one.who, (), wait_s, pause, time.monotonic, session=False)
     except PermissionError:

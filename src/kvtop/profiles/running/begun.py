@@ -28,6 +28,7 @@ def begun(order: Order, last: Record | None) -> Record:
         host=launch.host,
         port=launch.port,
         setup=order.setup,
+        former=order.former,
         after_stop=len(profile.start.after_stop),
         started_at=at,
         health_url=_keyless(profile.start.health_url),

@@ -50,8 +50,9 @@ class Chosen:
     """What the server will call its model, any of them."""
 
 
-def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None) -> Record:
+def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None, *, former: str = "") -> Record:
     """Start the keeper, which starts the server; returns when its record stands. It goes on when this process ends.
+    `former`: see `Record.former`.
 
     Raises KvtopError where it runs already, or the keeper does not come up.
     """
@@ -67,6 +68,7 @@ def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None) -> R
         chosen.names,
         setup(chosen.profile, chosen.launch),
         lock.fd,
+        former,
     )
     with interrupt.held():  # it comes up all the same: whoever tells what goes on looks at its record
         child, said = _keeper(order, lock.fd)

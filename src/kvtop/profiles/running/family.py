@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,16 +57,18 @@ def look(
     own: Collection[int] | None = None,
     logs: Collection[str] = (),
 ) -> list[Who]:
-    """The server's living processes: itself, its session, its descendants, and those of `known` that live.
+    """The server's living processes: itself, its session, its descendants, and those of `known` that live. Never this
+    process and those above it, whatever a record says.
 
     Not `session`: it has none of its own. `own`: the children that this process started itself; all others came to it
     as orphans and are the server's, unless they are of a session of `own`. None: orphans do not come here. `logs`: the
     `identity` of each file that the server's output may go into.
     """
-    found: dict[int, Who] = {who.pid: who for who in known if who.lives}
-    if server.lives:
-        found[server.pid] = server
     facts = {pid: one for pid in _pids() if (one := _parent_and_session(pid)) is not None}
+    mine = {os.getpid(), *_above(os.getpid(), facts)}
+    found: dict[int, Who] = {who.pid: who for who in known if who.lives and who.pid not in mine}
+    if server.lives and server.pid not in mine:
+        found[server.pid] = server
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in facts.items():
         children.setdefault(parent, []).append(pid)
@@ -82,7 +84,7 @@ def look(
         ways.append(server.pid)
     if own is not None:
         ways += [pid for pid in children.get(os.getpid(), ()) if not {pid, facts[pid][1]} & {*own}]
-    seen: set[int] = set()
+    seen = set(mine)
     while ways:
         pid = ways.pop()
         if pid in seen:
@@ -92,6 +94,12 @@ def look(
         if pid not in found and (who := Who.of(pid)) is not None and pid != server.pid:
             found[pid] = who
     return sorted(found.values(), key=lambda who: who.pid)
+
+
+def _above(pid: int, facts: Mapping[int, tuple[int, int]]) -> Iterator[int]:
+    while pid in facts:
+        pid = facts[pid][0]
+        yield pid
 
 
 def _writes(pid: int, logs: Collection[str]) -> bool:
@@ -164,7 +172,7 @@ def end(
     began = clock()
     done = End()
     family = see(known)
-    asked = send(server, signal.SIGTERM if politely else signal.SIGINT) if gently else False
+    asked = gently and server in family and send(server, signal.SIGTERM if politely else signal.SIGINT)
     if politely:
         for who in family:
             with contextlib.suppress(PermissionError):

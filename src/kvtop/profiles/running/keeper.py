@@ -76,11 +76,28 @@ class Keeper:
 
     def run(self) -> None:
         """To the end. Nothing is raised for what goes wrong with the server: the record tells."""
+        try:
+            self._begin()
+        except OSError as error:
+            self._never(_said(error))
+            return
         go = self._whole
         while not self._over(go):
             go = self._on
+        self._last_word()
+
+    def _never(self, why: str) -> None:
+        """Nothing was run, and nothing is."""
+        state = self._record
+        state.state, state.why, state.ended_at, state.after_stop = "failed", why, time.time(), 0
+        self._let_go()
+        self.save()
+        self._last_word()
+        self._tell_started(why if self._unsaved else "")
+
+    def _last_word(self) -> None:
         if self._unsaved:
-            self._spare.write(self._record)
+            self._unsaved = not self._spare.write(self._record)
         self._spare.drop()
 
     def _over(self, go: Callable[[], None]) -> bool:
@@ -93,13 +110,7 @@ class Keeper:
         except Failed as why:
             return self._finish(None, str(why))
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            said = printable(f"{where}{error.strerror or error}", 300)
-            with contextlib.suppress(OSError):  # the record may be what cannot be written, and this log too
-                print(said, file=sys.stderr, flush=True)
-            over = self._finish(None, said)
-            self._tell_started(said)
-            return over
+            return self._finish(None, _said(error))
         return True
 
     def _whole(self) -> None:
@@ -141,14 +152,18 @@ class Keeper:
                 record.write(state)
                 self._written, self._unsaved = text, False
 
-    def _start(self) -> None:
-        order, state = self._order, self._record
+    def _begin(self) -> None:
+        """Its log and its record are there, before anything runs. Raises OSError."""
+        state = self._record
         if state.log:
             self._log = logs.open_log(Path(state.log), self._profile.log.max_bytes)
             state.log_offset = os.fstat(self._log).st_size
             state.log_file = identity(state.log) or ""
         record.write(state)
         self._tell_started()
+
+    def _start(self) -> None:
+        order, state = self._order, self._record
         env = environment(order.launch, order.base)
         self._told_secrets = Told(order.launch, env)
         # Of the last start, where they outlived its keeper: they hold their ports.
@@ -282,7 +297,7 @@ class Keeper:
     def _finish(self, asked: Ask | None, why: str) -> bool:
         """End what is there, look at what it leaves, write how it came. False: it cannot be ended, and goes on."""
         state = self._record
-        before = state.state
+        before = state.state, state.why
         self._ending = True
         state.ask, state.why, state.unended = asked, self._told_secrets.masked(why), None
         if asked is not None:
@@ -315,16 +330,17 @@ class Keeper:
         self.save()
         return True
 
-    def _goes_on(self, before: State, why_not: str) -> None:
-        """It cannot be ended, whoever wanted that."""
+    def _goes_on(self, before: tuple[State, str], why_not: str) -> None:
+        """It cannot be ended, whoever wanted that: it is as it was, and no other start has to wait for it."""
         state = self._record
         if state.ask is None:  # it took too long, and now takes what time it takes
             state.why = f"{state.why}; it cannot be ended: {why_not}"
             self._until = math.inf
         else:
-            state.why = ""
-        state.state, state.ask = before, None
+            state.why = before[1]
+        state.state, state.ask = before[0], None
         state.unended = Unended(why_not, time.time())
+        self._let_go()
         self._ending = self._told = False
         self.save()
 
@@ -334,6 +350,14 @@ class Keeper:
             with contextlib.suppress(OSError):
                 os.close(self._order.lock_fd)
             self._order = msgspec.structs.replace(self._order, lock_fd=-1)
+
+
+def _said(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    said = printable(f"{where}{error.strerror or error}", 300)
+    with contextlib.suppress(OSError):  # the disk may be full for this log too
+        print(said, file=sys.stderr, flush=True)
+    return said
 
 
 def _asked(name: str) -> Ask:

@@ -37,6 +37,8 @@ class Order(msgspec.Struct, frozen=True):
     setup: Setup = Setup()
     lock_fd: int = -1
     """The lock, inherited."""
+    former: str = ""
+    """See `Record.former`."""
 
 
 class Told:

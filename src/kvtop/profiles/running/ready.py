@@ -58,7 +58,10 @@ def ask(host: str, port: int, *, health_url: str, names: Sequence[str], pids: Co
     said = served(host, port)
     if said and names and not set(names) & set(said):
         listed = ", ".join(printable(name, 60) for name in said[:3])
-        return Answer(False, f"port {port} serves {listed}, not {printable(names[0], 80)}: another server", True)
+        wanted = printable(names[0], 80)
+        if pids:
+            return Answer(False, f"it serves {listed}, not {wanted}, which its profile names", True)
+        return Answer(False, f"port {port} serves {listed}, not {wanted}: another server", True)
     return Answer(True)
 
 

@@ -135,6 +135,9 @@ class Record(msgspec.Struct, kw_only=True):
     program: list[str] = []
     """What asks the runner's own tool: docker; docker compose with its files; systemctl --user."""
     service: str = ""
+    former: str = ""
+    """The profile whose server a switch ended for this start: where it fails, that is offered again. Empty: none, or
+    somebody has answered."""
     ask: Ask | None = None
     unended: Unended | None = None
     """The last stop did not work: docker or systemctl refused, or it is another user's."""
@@ -251,6 +254,13 @@ def write_over(old: Record | None, new: Record) -> bool:
         return False
     write(new)
     return True
+
+
+def answered(name: str, started_at: float) -> None:
+    """What was offered for a start that failed (`Record.former`) is offered no more. Raises OSError."""
+    old = read(name)
+    if old is not None and old.started_at == started_at and old.former:
+        write_over(old, msgspec.structs.replace(old, former=""))
 
 
 def ask(name: str, by: str, at: float) -> None:

@@ -24,6 +24,9 @@ _POLL = re.compile(
     r"|/(?:is_sleeping|kv_event_sources) HTTP/[\d.]{1,3}\" (?:200|404))(?: [A-Za-z ]{0,30})?$"
 )
 
+_ASKED = b'"GET /'
+_LONGEST_POLL = 600
+
 
 class Lines:
     """Feeds on bytes, gives lines that have ended. However the bytes were cut, the lines are the same."""
@@ -53,6 +56,38 @@ def is_poll(line: str) -> bool:
     """Whether it tells of an answered question such as kvtop and other watchers ask every second. Who asked it does not
     say; one that was refused is none."""
     return _POLL.match(line) is not None
+
+
+class Quiet:
+    """A log as it grows, without the lines that are polls. However the bytes were cut, it is the same in the end."""
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        self._held = b""
+        self._open = False
+        """The beginning of a line was handed on."""
+
+    def feed(self, data: bytes) -> bytes:
+        """The rest of it. What may be the beginning of a poll is held until its line has ended."""
+        text, self._held, kept = self._held + data, b"", []
+        pieces = text.splitlines(keepends=True)
+        for number, piece in enumerate(pieces, 1):
+            ended = piece.endswith((b"\n", b"\r"))
+            if self._open or not (_ASKED in piece if ended else _may_be_poll(piece)):
+                kept.append(piece)
+                self._open = not ended
+            elif not ended or (piece.endswith(b"\r") and number == len(pieces)):  # the other half of its end may come
+                self._held = piece
+            elif is_poll(clean(piece)):
+                self.left_out += 1
+            else:
+                kept.append(piece)
+        return b"".join(kept)
+
+
+def _may_be_poll(piece: bytes) -> bool:
+    begins = piece.startswith((b"(", b"\x1b", b"INFO")) or b"INFO".startswith(piece)
+    return begins and len(piece) < _LONGEST_POLL
 
 
 def less_polls(lines: Iterable[str]) -> tuple[list[str], int]:

@@ -136,7 +136,7 @@ class Deeds:
             self._say(f"{one.server.words} holds {safe(one.holds)}, and has just come: press the key again", "warn")
         elif (report := await self._checked(row, here, "switch")) is not None:
             wordings = questions.clear(one, await self._count(here), row, report)
-            self._ask(Question(wordings, lambda: self._clear(row, one, here)))
+            self._ask(Question(wordings, lambda: self._clear(row, one)))
 
     async def _in_the_way(self, row: Standing) -> tuple[InTheWay, ...] | None:
         """None where that could not be told, which is said."""
@@ -147,7 +147,7 @@ class Deeds:
             self._say(_two(error.what, error.fix), "bad")
             return None
 
-    async def _clear(self, row: Standing, one: InTheWay, here: Standing) -> None:
+    async def _clear(self, row: Standing, one: InTheWay) -> None:
         """Whoever said yes meant that server, and no other one that has come since."""
         found = await self._in_the_way(row)
         if found is None:
@@ -155,8 +155,6 @@ class Deeds:
         if any(other.server.pid != one.server.pid for other in found):
             self._say(f"nothing was stopped: others are in the way of {safe(row.name)} by now", "warn")
             return
-        if one.server.profile == here.name:  # it has the flags of no other profile
-            self._profiles.failures.clears(row.name, here.name)
         await self._switch(row, ["--stop-foreign"])
 
     async def _switch(self, row: Standing, more: Sequence[str] = ()) -> None:
@@ -166,13 +164,12 @@ class Deeds:
 
     def offer(self) -> None:
         """Where a switch has failed, to start again what it has ended: until that is answered."""
-        failures = self._profiles.failures
-        found = failures.offer(self._profiles.view)
+        found = self._profiles.failures.offer(self._profiles.view)
         if found is None or self._profiles.doing or self._cannot_start(found[1]) is not None:
             return
         new, former = found
         question = f"{_name(new)} did not start: start {_name(former)} again"
-        self._ask(Question([question], lambda: self._start(former), lambda: failures.answered(new)))
+        self._ask(Question([question], lambda: self._start(former), lambda: self._profiles.answered(new)))
 
     async def _starts(self, words: Sequence[str], row: Standing, meanwhile: str) -> bool:
         """Whether its server is ready by now. One that its user has ended meanwhile has not failed."""

@@ -16,6 +16,7 @@ from textual.worker import Worker
 from kvtop.errors import KvtopError
 from kvtop.live.logbook import FIRST, KEPT, LogBook, LogReader
 from kvtop.profiles.running import tools
+from kvtop.profiles.running.text import Quiet
 from kvtop.ui import faults, keys
 from kvtop.ui.draw import Line, cells, clip, pick, safe
 from kvtop.ui.keys import Keymap
@@ -66,6 +67,8 @@ class LogScreen(Screen[None]):
         self.matches: Sequence[int] = ()
         self.said = "is read"
         """In place of what is known of the log; empty: it is there."""
+        self._anew = False
+        """It is to be read once more."""
         self._worker = Beside("log")
 
     def compose(self) -> ComposeResult:
@@ -99,13 +102,17 @@ class LogScreen(Screen[None]):
                 if book is None:
                     break
                 lines = self.log_lines
-                lines.show(book, max(0, len(book) - len(lines.book)) if lines.book.size else 0)
+                if self._anew:
+                    self._anew = False
+                    self._show_anew(book)
+                else:
+                    lines.show(book, max(0, len(book) - len(lines.book)) if lines.book.size else 0)
                 if lines.found:  # its lines have other numbers now
                     await self._search(lines.found, go=False)
                 self._redraw()
                 if not book.skipped:
                     break
-            while not self.said:
+            while not self.said and not self._anew:
                 try:
                     data = await self._worker.call(self.reader.more, READ_S)
                 except (TimeoutError, Hangs):
@@ -116,7 +123,7 @@ class LogScreen(Screen[None]):
                         break  # read its end anew
                 await asyncio.sleep(MORE_S)
             else:
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(0.0 if self._anew else 1.0)
 
     async def _read(self, most: int) -> LogBook | None:
         try:
@@ -136,6 +143,14 @@ class LogScreen(Screen[None]):
         lines.book.feed(data)
         lines.show(lines.book)
         self._redraw()
+
+    def _show_anew(self, book: LogBook) -> None:
+        """At the line that was on top, as far as it is there still."""
+        lines = self.log_lines
+        there = book.matches(lines.book.line(lines.top)) if lines.top < len(lines.book) else ()
+        lines.show(book)
+        if there and not lines.follows:
+            lines.go(there[min(bisect_left(there, lines.top), len(there) - 1)])
 
     # ---- moving
     def _go(self, line: int) -> None:
@@ -187,6 +202,11 @@ class LogScreen(Screen[None]):
         if lines.follows:
             lines.go(lines.end)
         self._redraw()
+
+    def action_all_lines(self) -> None:
+        """With the polls, or without them again."""
+        self.reader.quiet = Quiet() if self.reader.quiet is None else None
+        self._anew = True
 
     # ---- searching
     def action_search_log(self) -> None:
@@ -279,9 +299,11 @@ class LogScreen(Screen[None]):
         found = self._found()
         side = f"from cell {lines.side}" if lines.side else ""
         follows = "following" if lines.follows else ""
-        parts = [part for part in (found, seen, size, side, follows) if part]
+        left_out = self.reader.quiet.left_out if self.reader.quiet is not None else 0
+        polls = f"{exact(left_out)} poll{'s' * (left_out != 1)} left out" if left_out else ""
+        parts = [part for part in (found, seen, polls, size, side, follows) if part]
         short = [part for part in (found, seen, follows) if part]
-        return [", ".join([where, *parts]), ", ".join(parts), ", ".join(short), clip(seen, w)]
+        return [", ".join([where, *parts]), ", ".join(parts), ", ".join(short), clip(found or seen, w)]
 
     def _found(self) -> str:
         words = safe(clip(self.words, 24))

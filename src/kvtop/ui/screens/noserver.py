@@ -280,6 +280,9 @@ class NoServerScreen(Page):
         long_ago = f"{ago(self.now() - used.record.started_at)} ago"
         took = f", {secs(used.starts[-1].took_s)} to start" if used.starts else ""
         last = f"{many}; the last one used is {safe(used.name)}"
+        if used.state == "failed":
+            failed = f"{last}, which {'did not start' if used.record.ready_at is None else 'failed'}"
+            return ((key, "start a profile", f"{failed}, {long_ago}", failed, last, many),)
         return ((key, "start a profile", f"{last}, {long_ago}{took}", f"{last}, {long_ago}", last, many),)
 
 

@@ -54,6 +54,11 @@ class Runner(ABC):
         """The runner's own tool that shows the log; None: it is a file."""
         return None
 
+    @property
+    def no_log(self) -> str:
+        """Why there cannot be any; empty where there may be."""
+        return ""
+
     def log_text(self, limit: int) -> bytes:
         """The log of this start, of a long one its end; nothing where it cannot be had."""
         return logs.since(Path(self.record.log), self.record.log_offset, limit)

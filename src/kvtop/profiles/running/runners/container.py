@@ -170,6 +170,12 @@ class Container(Runner):
     def log_command(self, lines: int, follow: bool) -> list[str]:
         return [*self._logs(), "-n", str(lines), *(["-f"] if follow else []), *self._which()]
 
+    @property
+    def no_log(self) -> str:
+        if self.record.runner == "docker" and not self.record.container:
+            return shown(self.record.why, 400) or "it has no container"
+        return ""
+
     def log_text(self, limit: int) -> bytes:
         words = [*self._logs(), "--since", iso(self.record.started_at) or "0", *self._which()]
         try:

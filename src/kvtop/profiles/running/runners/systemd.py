@@ -16,6 +16,7 @@ from kvtop.profiles.running.tools import Failed
 STOP_S = 120.0
 """A unit's own TimeoutStopSec is 90 s unless it says otherwise."""
 _SHOWN = "LoadState,ActiveState,SubState,Result,MainPID,ExecMainCode,ExecMainStatus"
+_NO_SYSTEMD = "System has not been booted with systemd"
 _KILLED = "2"
 """ExecMainCode of a process that a signal ended, as in waitid(2): its ExecMainStatus is the signal."""
 
@@ -42,6 +43,8 @@ class Systemd(Runner):
             done = tools.run([*self._systemctl, "show", self.record.unit, f"--property={_SHOWN}"], pause=time.sleep)
         except Failed:
             return {}
+        if _NO_SYSTEMD in done.err:  # no unit runs there
+            return {"ActiveState": "inactive"}
         rows = (line.partition("=") for line in done.out.splitlines() if done.code == 0)
         return {name: value for name, _, value in rows}
 
