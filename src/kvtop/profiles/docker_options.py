@@ -1,8 +1,10 @@
-"""The words of `docker run` in front of the image, however they are written; where a port is published. Pure."""
+"""The words of `docker run` in front of the image, however they are written, or by a service of a compose file; where a
+port is published. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 _SHORT = ("-p", "-v", "-m")
 """One letter, whose value may stand right behind it."""
@@ -20,12 +22,50 @@ def pairs(options: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield flag, value if equals else options[at + 1] if at + 1 < len(options) else ""
 
 
-def mount(volume: Mapping[str, object]) -> str:
+_OF_SERVICE = (
+    ("ipc", "--ipc"),
+    ("shm_size", "--shm-size"),
+    ("mem_limit", "--memory"),
+    ("memswap_limit", "--memory-swap"),
+    ("cpuset", "--cpuset-cpus"),
+    ("runtime", "--runtime"),
+    ("network_mode", "--network"),
+)
+
+
+def of_service(service: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(flag, value) of `docker run` for what a service of a compose file says of its container."""
+    for key, flag in _OF_SERVICE:
+        if service.get(key) is not None:
+            yield flag, str(service[key])
+    limit = _within(service, "deploy", "resources", "limits", "memory")
+    if limit is not None and service.get("mem_limit") is None:
+        yield "--memory", str(limit)
+    for row in listed(service.get("volumes")):
+        yield ("--mount", _mount(row)) if isinstance(row, Mapping) else ("-v", str(row))
+    for row in listed(service.get("tmpfs")):
+        yield "--tmpfs", str(row)
+    for row in listed(service.get("ports")):
+        yield "-p", _publish(row)
+
+
+def listed(value: object) -> list[Any]:
+    """What may be a list, as one."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _within(table: object, *keys: str) -> object:
+    for key in keys:
+        table = table.get(key) if isinstance(table, Mapping) else None
+    return table
+
+
+def _mount(volume: Mapping[str, object]) -> str:
     """The value of --mount for a volume of a compose file in its long form."""
     return ",".join(f"{key}={volume[key]}" for key in ("type", "source", "target") if key in volume)
 
 
-def publish(row: object) -> str:
+def _publish(row: object) -> str:
     """The value of -p for a row of `ports` in a compose file, in its short or long form."""
     if not isinstance(row, Mapping):
         return str(row)

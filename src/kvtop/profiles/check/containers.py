@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kvtop.profiles import docker_options
 from kvtop.profiles.check.seen import Container
-from kvtop.profiles.docker_options import mount, pairs, publish
+from kvtop.profiles.docker_options import pairs
 
 DOCKER_SHM = 64 << 20
 """docker's own size of /dev/shm (--shm-size)."""
@@ -32,40 +33,11 @@ def tells_shm(options: Sequence[str]) -> bool:
 
 def of_service(service: Mapping[str, Any]) -> Container:
     """By a service of a compose file; a value with a variable in it, and what it extends, is not known."""
-    options = [f"{flag}={value}" for flag, value in rows(service)]
+    options = [f"{flag}={value}" for flag, value in docker_options.of_service(service)]
     found = of_options(options)
     if service.get("extends") and not tells_shm(options):
         return replace(found, shm_bytes=None)
     return found
-
-
-def rows(service: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(flag, value) of `docker run` for what a service of a compose file says of its container."""
-    deploy = service.get("deploy")
-    limits = deploy.get("resources", {}) if isinstance(deploy, Mapping) else {}
-    limits = limits.get("limits", {}) if isinstance(limits, Mapping) else {}
-    memory = service.get("mem_limit")
-    if memory is None and isinstance(limits, Mapping):
-        memory = limits.get("memory")
-    for flag, given in (
-        ("--shm-size", service.get("shm_size")),
-        ("--ipc", service.get("ipc")),
-        ("--network", service.get("network_mode")),
-        ("--memory", memory),
-    ):
-        if given is not None:
-            yield flag, str(given)
-    for row in listed(service.get("volumes")):
-        yield ("--mount", mount(row)) if isinstance(row, Mapping) else ("-v", str(row))
-    for row in listed(service.get("tmpfs")):
-        yield "--tmpfs", str(row)
-    for row in listed(service.get("ports")):
-        yield "-p", publish(row)
-
-
-def listed(value: object) -> list[Any]:
-    """What may be a list, as one."""
-    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _shm(options: Sequence[str]) -> tuple[bool, int | None]:

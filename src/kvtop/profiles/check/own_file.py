@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from kvtop.profiles import cards
-from kvtop.profiles.check import containers
 from kvtop.profiles.check.edits import flags_in, mentions
 from kvtop.profiles.check.seen import OwnFile
 from kvtop.profiles.config_file import config_text
-from kvtop.profiles.docker_options import pairs
+from kvtop.profiles.docker_options import listed, of_service, pairs
 from kvtop.profiles.flags import Flags
 from kvtop.profiles.launch import VISIBLE, Launch, environment, whole_path
 from kvtop.profiles.profile import Profile
@@ -80,13 +79,13 @@ def _joined(earlier: object, later: object) -> object:
         return {**earlier, **later}
     if isinstance(earlier, dict) or isinstance(later, dict):  # a table and a list of NAME=VALUE
         return [*_rows(earlier), *_rows(later)]
-    return [*containers.listed(earlier), *containers.listed(later)]
+    return [*listed(earlier), *listed(later)]
 
 
 def _rows(value: object) -> list[object]:
     if isinstance(value, dict):
         return [str(name) if one is None else f"{name}={one}" for name, one in value.items()]
-    return containers.listed(value)
+    return listed(value)
 
 
 def _of_service(profile: Profile, found: Mapping[str, Any], run: Launch, missing: Mapping[str, str]) -> OwnFile:
@@ -95,7 +94,7 @@ def _of_service(profile: Profile, found: Mapping[str, Any], run: Launch, missing
         return OwnFile(options=options or None)
     whole, files = True, ""
     folder = Path(whole_path(profile.compose.files[0])).parent
-    for one in containers.listed(found.get("env_file")):
+    for one in listed(found.get("env_file")):
         name = str(one.get("path", "")) if isinstance(one, Mapping) else str(one)
         more = config_text(whole_path(name), folder)
         files, whole = f"{files}\n{more or ''}", whole and more is not None
@@ -156,13 +155,13 @@ def _given(found: Mapping[str, Any], env: Mapping[str, str | None]) -> list[str]
     part: object = found
     for key in ("deploy", "resources", "reservations", "devices"):
         part = part.get(key) if isinstance(part, Mapping) else None
-    rows = [one for one in containers.listed(part) if isinstance(one, Mapping)]
+    rows = [one for one in listed(part) if isinstance(one, Mapping)]
     if len(rows) > 1:
         return None
     if rows:
         ids = rows[0].get("device_ids")
         by_number = str(rows[0].get("count", "all")) != "all"  # which ones is not told
-        text = ",".join(map(str, containers.listed(ids))) if ids else "" if by_number else "all"
+        text = ",".join(map(str, listed(ids))) if ids else "" if by_number else "all"
     elif found.get("gpus"):
         text = str(found["gpus"])
     else:
@@ -184,7 +183,7 @@ def _in_dotenv(profile: Profile, folder: Path, name: str) -> bool:
 
 def _options(profile: Profile, found: Mapping[str, Any]) -> tuple[str, ...]:
     """As words of `docker run`. Where variables decide, what the profile was told of it when it was imported."""
-    rows = list(containers.rows(found))
+    rows = list(of_service(found))
     told = list(pairs(profile.docker.options))
     unknown = {flag for flag, value in rows if "$" in value} & {flag for flag, _ in told}
     rows = [(flag, value) for flag, value in rows if flag not in unknown]

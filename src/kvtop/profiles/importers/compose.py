@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtop.files import read_start
-from kvtop.profiles.docker_options import mount, publish
+from kvtop.profiles.docker_options import of_service
 from kvtop.profiles.importers import docker
 from kvtop.profiles.importers.draft import Draft, Refused, command_text, read_yaml
 from kvtop.profiles.importers.interpolate import Interpolation
@@ -19,6 +19,7 @@ from kvtop.profiles.launch import ALL
 from kvtop.profiles.valid import VARIABLE
 
 _MAX_ENV = 256_000
+_MANY = ("-v", "-p", "--mount", "--tmpfs")
 _SPAN = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -157,28 +158,9 @@ def _scalar(value: object) -> str:
 def _options(draft: Draft, one: Mapping[str, Any]) -> None:
     """What a container's limits are, as options of `docker run`: `check` reads them."""
     options: list[str] = []
-    for key, flag in (
-        ("ipc", "--ipc"),
-        ("shm_size", "--shm-size"),
-        ("mem_limit", "--memory"),
-        ("memswap_limit", "--memory-swap"),
-        ("cpuset", "--cpuset-cpus"),
-        ("runtime", "--runtime"),
-        ("network_mode", "--network"),
-    ):
-        if one.get(key) is not None:
-            options.append(f"{flag}={one[key]}")
+    for flag, value in of_service(one):
+        options += [flag, value] if flag in _MANY else [f"{flag}={value}"]
     resources = table(table(one.get("deploy")).get("resources"))
-    limit = table(resources.get("limits")).get("memory")
-    if limit and "mem_limit" not in one:
-        options.append(f"--memory={limit}")
-    for row in rows(one.get("volumes")):
-        options += ["--mount", mount(row)] if isinstance(row, dict) else ["-v", str(row)]
-    tmpfs = one.get("tmpfs")
-    for row in rows(tmpfs) or [tmpfs] if tmpfs else []:
-        options += ["--tmpfs", str(row)]
-    for row in rows(one.get("ports")):
-        options += ["-p", publish(row)]
     draft.put("docker", "image", str(one.get("image") or ""))
     draft.put("docker", "options", options)
     for device in tables(table(resources.get("reservations")).get("devices")):

@@ -54,9 +54,10 @@ class Helpers:
             known = as_step(self._state, self._save)
             begins = 0 if log is None else os.fstat(log).st_size
             done = tools.run(command, env=env, cwd=self._cwd, timeout_s=left, pause=pause, output=log, known=known)
+            if done.code and log is not None:
+                said = logs.since(Path(self._state.log), begins, LOG_BYTES)
+                done = Done(done.code, said.decode("utf-8", "replace"), "")
             if done.code:
-                said = logs.since(Path(self._state.log), begins, LOG_BYTES) if log is not None else b""
-                done = done if log is None else Done(done.code, said.decode("utf-8", "replace"), "")
                 raise Failed(f"{which} {_failed(done)}")
         for sidecar in self._profile.sidecar:
             self._start(sidecar)
