@@ -307,6 +307,45 @@ def test_ctrl_c_of_a_switch_says_what_runs(home: Box) -> None:
     assert "again" not in err, "nothing ran before it"
 
 
+def no_room(*_: object, **__: object) -> record.Record:
+    raise OSError(28, "No space left on device", "/state/keeper.log")
+
+
+@pytest.mark.parametrize("fallback", ["--fallback", "--yes"])
+def test_where_the_new_one_cannot_even_begin_the_former_one_is_started_again(
+    home: Box, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fallback: str
+) -> None:
+    write(home, "old")
+    write(home, "new")
+    assert run("start", "old") == 0
+    really = client.start
+
+    def start(one: client.Chosen, *more: object, **named: str) -> record.Record:
+        return (no_room if one.name == "new" else really)(one, *more, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(client, "start", start)
+    if fallback == "--fallback":
+        assert run("switch", "new", fallback) == 1
+        assert look.look("old").state == "running"
+        assert "kvtop: new was not started: /state/keeper.log: No space left on device" in capsys.readouterr().err
+    else:
+        with pytest.raises(KvtopError) as told:
+            run("switch", "new", fallback)
+        assert str(told.value) == "nothing runs now\n  kvtop profile start old starts the former one"
+
+
+def test_a_switch_on_a_full_disk_stops_nothing(home: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(home, "old")
+    write(home, "new")
+    assert run("start", "old") == 0
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    with pytest.raises(
+        KvtopError, match=r"new cannot be started: \S+ takes no file: No space left on device\n  nothing was"
+    ):
+        run("switch", "new")
+    assert look.look("old").state == "running"
+
+
 def test_ctrl_c_of_a_switch_says_that_its_fallback_is_gone(home: Box) -> None:
     write(home, "old")
     write(home, "new", never="1")

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from profilebox import LOGS, Box, box, own, wait
 
-from kvtop.profiles.launch import Secret
-from kvtop.profiles.running import client, lock, logs, look, record
+from kvtop.profiles.launch import Launch, Secret
+from kvtop.profiles.running import client, lock, logs, look, record, tools
+from kvtop.profiles.running.order import Told
 from kvtop.profiles.running.record import Who
 
 GOOD = str(LOGS / "good-0.32.txt")
@@ -344,6 +345,16 @@ def test_a_secret_that_a_command_before_the_start_says_is_not_said_again(
     seen = home.until("box", "failed")
     assert seen.record is not None and (seen.record.why.endswith("***") or long)
     assert b"words-of" not in record.path_of("box").read_bytes()
+
+
+@pytest.mark.parametrize("long", [100, 3_900, 4_500])
+def test_no_piece_of_a_long_secret_is_said(long: int) -> None:
+    secret = "".join(f"{n:04}" for n in range(long // 4))
+    told = Told(Launch((), (), secrets={"KEY": Secret("env", "X")}), {"KEY": secret})
+    for before in (0, 3, 3_000, 3_950):
+        done = tools.Done(1, "", f"error: {'x' * before} {secret}")
+        said = told.masked(f"it failed: {done.why}")
+        assert secret[:8] not in said and len(said) <= 700
 
 
 def test_a_secret_that_a_command_after_the_stop_says_is_not_said_again(

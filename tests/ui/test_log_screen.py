@@ -84,6 +84,38 @@ async def test_polls_are_left_out_until_they_are_asked_for(tmp_path: Path) -> No
         rows = await until(app, pilot, "of 301, 601 polls left out", "line 000300")
 
 
+async def test_a_line_without_an_end_is_there(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_text(line(0) + "(EngineCore pid=7) Fatal Python error: Segmentation fault")
+    app = page(file)
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until(app, pilot, "Fatal Python error: Segmentation fault", "of 2, following")
+
+
+async def test_polls_that_are_asked_for_while_the_log_is_read_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, reads, go = tmp_path / "a.log", [], threading.Event()
+    file.write_text("".join(line(i) + POLL for i in range(8_000)))
+    really = LogReader.read
+
+    def read(reader: LogReader, most: int, *, polls: bool) -> LogBook:
+        book = really(reader, most, polls=polls)
+        reads.append((most, polls))
+        if most == KEPT and not polls:
+            go.wait(20)
+        return book
+
+    monkeypatch.setattr(LogReader, "read", read)
+    app = page(file)
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until(app, pilot, "polls left out")
+        await pilot.press("a")
+        go.set()
+        await until(app, pilot, "of 16,000, following", "GET /metrics")
+        assert reads[-1] == (KEPT, True)
+
+
 async def test_a_container_that_was_never_made_has_no_log() -> None:
     state = Record(name="box", runner="docker", why="docker did not start it: Cannot connect to the Docker daemon")
     app = PageApp(LogScreen(Keymap(), state, lambda: NOON))
@@ -158,9 +190,9 @@ async def test_what_was_found_in_the_end_of_it_is_found_again_when_the_rest_is_t
     file, read, gate = tmp_path / "a.log", LogReader.read, threading.Event()
     file.write_text("".join(line(i) for i in range(20_000)))
 
-    def slow(reader: LogReader, most: int) -> LogBook:
+    def slow(reader: LogReader, most: int, *, polls: bool) -> LogBook:
         assert most < KEPT or gate.wait(30)
-        return read(reader, most)
+        return read(reader, most, polls=polls)
 
     monkeypatch.setattr(LogReader, "read", slow)
     app = page(file)

@@ -61,6 +61,17 @@ def test_the_end_of_a_log_without_an_end_of_line_is_there() -> None:
     assert quiet.feed(b"loading 5%\rKilled") == b"loading 5%\rKilled"
     assert quiet.feed(b" by\n" + ASKED + b"\nINFO: ha") == b" by\n"
     assert quiet.feed(b"lf\n") == b"INFO: half\n" and quiet.left_out == 1
+    assert quiet.feed(b"(EngineCore pid=7) Fatal") == b""
+    assert quiet.rest() == b"(EngineCore pid=7) Fatal" and quiet.rest() == b""
+    assert quiet.feed(b" error\n" + ASKED) == b" error\n"
+    assert quiet.rest() == b"" and quiet.left_out == 2
+
+
+def test_of_a_log_that_is_cut_the_whole_lines_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_bytes(b"a secret\nthe rest\n")
+    assert logs.since(file, 0, 14) == b"the rest\n" and logs.since(file, 0, 4) == b""
+    assert logs.since(file, 0, 18) == file.read_bytes() and logs.since(file, 2, 100) == b"secret\nthe rest\n"
 
 
 def test_each_log_has_a_name_of_its_own(own_home: Path) -> None:
@@ -221,7 +232,7 @@ def test_a_pipe_is_no_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("offset", "limit", "text"),
-    [(0, 100, b"0123456789"), (4, 100, b"456789"), (0, 3, b"789"), (99, 100, b"0123456789")],
+    [(0, 100, b"0123456789"), (4, 100, b"456789"), (0, 3, b""), (99, 100, b"0123456789")],
 )
 def test_what_stands_since(tmp_path: Path, offset: int, limit: int, text: bytes) -> None:
     path = tmp_path / "x.log"

@@ -28,6 +28,7 @@ FIRST = 400_000
 LONGEST = 4_000
 """Bytes of a line that are shown."""
 TOOL_LINES = 100_000
+_UNENDED_LOOKS = 2
 _ENDS = re.compile(rb"\r\n|[\r\n]")
 
 
@@ -108,8 +109,9 @@ class LogReader:
         self._words = runner.log_command(TOOL_LINES, False)
         self._follow = runner.log_command(0, True)
         self._path = Path(state.log)
-        self.quiet: Quiet | None = Quiet()
-        """Leaves polls out; None: nothing is left out. A new one takes effect with the next `read`."""
+        self._quiet: Quiet | None = None
+        self._idle = 0
+        """Looks since anything came."""
         self._tail: logs.Tail | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -118,27 +120,32 @@ class LogReader:
     def where(self) -> str:
         return str(self._path) if self._words is None else " ".join(self._words[:2])
 
-    def read(self, most: int) -> LogBook:
-        """Its last `most` bytes, from now on followed by `more`. Raises OSError, `tools.Failed`."""
+    @property
+    def left_out(self) -> int:
+        """Polls that were."""
+        return self._quiet.left_out if self._quiet is not None else 0
+
+    def read(self, most: int, *, polls: bool = True) -> LogBook:
+        """Its last `most` bytes, from now on followed by `more`. `polls`: with the lines that only tell of them. Raises
+        OSError, `tools.Failed`."""
+        self._quiet = None if polls else Quiet()
         self._turn_to(None)
         if self._none:
             raise tools.Failed(f"its last start has no log: {self._none}")
         if self._words is not None:
             said = tools.log(self._words, most)
             self._turn_to(logs.CommandTail(self._follow) if self._follow is not None else None)
-            return LogBook(self._less(said, anew=True))
+            return LogBook(self._less(said))
         with self._path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             begin = max(0, size - most)
             file.seek(begin)
             data = file.read(size - begin)
         self._turn_to(logs.FileTail(self._path, begin + len(data)))
-        return LogBook(self._less(self._parted(data, begin), anew=True), begin)
+        return LogBook(self._less(self._parted(data, begin)), begin)
 
-    def _less(self, data: bytes, *, anew: bool = False) -> bytes:
-        if anew and self.quiet is not None:
-            self.quiet = Quiet()
-        return data if self.quiet is None else self.quiet.feed(data)
+    def _less(self, data: bytes) -> bytes:
+        return data if self._quiet is None else self._quiet.feed(data)
 
     def _parted(self, data: bytes, begin: int) -> bytes:
         """With a line between what earlier starts have written and this one."""
@@ -150,8 +157,12 @@ class LogReader:
         return b"%b%b---- started %b ----\n%b" % (data[:at], end, when.encode(), data[at:])
 
     def more(self) -> bytes:
-        """What came since."""
-        return self._less(self._came())
+        """What came since. A line that has no end is there after a moment."""
+        data = self._came()
+        self._idle = 0 if data else self._idle + 1
+        if self._quiet is not None and self._idle >= _UNENDED_LOOKS:
+            return self._quiet.rest()
+        return self._less(data)
 
     def _came(self) -> bytes:
         tail = self._tail

@@ -74,12 +74,11 @@ class _Switch:
                     client.startable(self._new)
                 if not checking.allowed(entry, force=force, yes=self._yes, replacing=self._pids()):
                     raise KvtopError("nothing was stopped or started")
+                client.has_room(self._new.name)
                 self._stops = True
                 stdio.outlive_terminal()  # nobody is left between two servers
                 self._stop()
-                client.start(self._new, lock, former=self._former.name if self._former is not None else "")
-                seen = following.follow(self._new.name)
-                return self._ended(seen, lock)
+                return self._start(lock)
             except KeyboardInterrupt:
                 stdio.tell(self._interrupted())
                 return CODE
@@ -169,14 +168,26 @@ class _Switch:
                 f"nothing runs now; when it is free: kvtop profile start {self._name}",
             )
 
+    def _start(self, lock: Lock) -> int:
+        try:
+            client.start(self._new, lock, former=self._former.name if self._former is not None else "")
+        except (KvtopError, OSError) as error:
+            return self._failed(_not_started(self._name, error), look.look(self._new.name), lock)
+        return self._ended(following.follow(self._new.name), lock)
+
     def _ended(self, seen: Seen, lock: Lock) -> int:
         if seen.state == "running":
             print(json.dumps(following.document(seen), allow_nan=False) if self._json else following.ready_words(seen))
             return 0
         state = seen.record
         told(state.notes if state is not None else ())
-        error = failed(seen)
-        if self._former is None or seen.state != "failed":
+        if seen.state != "failed":
+            raise self._answered(failed(seen), seen)
+        return self._failed(failed(seen), seen, lock)
+
+    def _failed(self, error: KvtopError, seen: Seen, lock: Lock) -> int:
+        """The new one was not started, or failed: what ran before is offered."""
+        if self._former is None:
             raise self._answered(error, seen)
         former = printable(self._former.name, 80)
         stdio.tell(f"kvtop: {error}")
@@ -191,7 +202,10 @@ class _Switch:
             raise self._answered(now, seen)
         self._new, self._name, self._former, self._old = self._former, former, None, None
         stdio.tell(f"starts {former} again")
-        client.start(self._new, lock)
+        try:
+            client.start(self._new, lock)
+        except (KvtopError, OSError) as error_again:
+            raise self._answered(_not_started(former, error_again), seen) from None
         back = following.follow(self._new.name)
         both = {**following.document(seen), "fallback": following.document(back)}
         if back.state != "running":
@@ -237,6 +251,13 @@ class _Switch:
         return (
             f"kvtop: nothing runs now: the switch to {self._name} was interrupted\n  kvtop profile start {self._name}"
         )
+
+
+def _not_started(name: str, error: KvtopError | OSError) -> KvtopError:
+    what = error.what if isinstance(error, KvtopError) else f"{error.filename or ''}: {error.strerror or error}"
+    return KvtopError(
+        f"{name} was not started: {printable(what, 400)}", f"nothing runs now: kvtop profile start {name}"
+    )
 
 
 def _answered(seen: Seen) -> None:

@@ -27,6 +27,7 @@ from kvtop.profiles.running.progress import Left
 from kvtop.profiles.running.record import Ask, Record, Who
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.setup import setup
+from kvtop.profiles.running.spare import Spare
 from kvtop.profiles.running.tools import Failed
 
 BEGIN_S = 20.0
@@ -80,6 +81,17 @@ def start(chosen: Chosen, lock: Lock, env: Mapping[str, str] | None = None, *, f
             why = f": {printable(said, 300)}" if said else ""
             raise KvtopError(f"the keeper of {chosen.name} did not come up{why}", f"its log: {_keeper_log()}")
     return state
+
+
+def has_room(name: str) -> None:
+    """Raises KvtopError where the state folder takes no record: a start of that profile would fail."""
+    spare = Spare(name)
+    spare.drop()
+    if spare.why_not:
+        raise KvtopError(
+            f"{printable(name, 80)} cannot be started: {record.folder()} takes no file: {spare.why_not}",
+            "nothing was stopped or started; make room there, or let it be written to",
+        )
 
 
 def startable(chosen: Chosen) -> None:

@@ -310,7 +310,7 @@ class Keeper:
             done = self._runner.end(state.stop_wait_s, self.pause, time.monotonic, gently=gently)
             state.notes += aftermath.told(done)
         except (Failed, OSError) as error:
-            said = printable(str(error), 300)
+            said = self._told_secrets.masked(str(error))
             if self._runner.lives():
                 self._goes_on(before, said)
                 return False

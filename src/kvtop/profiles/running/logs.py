@@ -21,7 +21,7 @@ from pathlib import Path
 
 from kvtop import paths
 from kvtop.files import identity, reading
-from kvtop.profiles.running.text import MAX_LINE, clean, is_poll
+from kvtop.profiles.running.text import MAX_LINE, clean, is_poll, whole_lines
 from kvtop.sources.births import outlived
 
 _BLOCK = 1 << 16
@@ -185,13 +185,15 @@ Tail = FileTail | CommandTail
 
 
 def since(path: Path, offset: int, limit: int) -> bytes:
-    """What stands in the log from `offset` on, of more than `limit` bytes their end; nothing if it cannot be read."""
+    """What stands in the log from `offset` on, of more than `limit` bytes their whole last lines; nothing if it cannot
+    be read."""
     try:
         with reading(path) as file:
             size = os.fstat(file.fileno()).st_size
             start = offset if offset <= size else 0
-            file.seek(max(start, size - limit))
-            return file.read(limit)
+            begin = max(start, size - limit)
+            file.seek(begin)
+            return file.read(limit) if begin == start else whole_lines(file.read(limit))
     except (OSError, ValueError):
         return b""
 

@@ -20,7 +20,6 @@ from kvtop.sources.masking import MASK
 _SECRET_LENGTH = 8
 """Shorter ones stand in words, too."""
 _MOST_TOLD = 700
-"""Far less than the 4,000 characters that come (`tools.Done.why`) are with each secret in them as short as its mask."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -58,9 +57,15 @@ class Told:
         return log
 
     def masked(self, text: str) -> str:
-        """The text without them, then cut: what stands at its end may be the beginning of one."""
+        """The text without them, nor the beginning of one where it was cut; then cut."""
         for value in self._secrets:
             text = text.replace(value, MASK)
+        kept = text.removesuffix("…")
+        for value in self._secrets:
+            ends = (n for n in range(len(value) - 1, _SECRET_LENGTH - 1, -1) if kept.endswith(value[:n]))
+            if (n := next(ends, 0)) > 0:
+                text = f"{kept[:-n]}{MASK}"
+                break
         return printable(text, _MOST_TOLD)
 
 

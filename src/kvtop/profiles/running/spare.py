@@ -26,6 +26,8 @@ class Spare:
         """Keeps the room."""
         path = record.path_of(name)
         self._path: Path | None = path.with_name(f".{path.name}.last.{os.getpid()}")  # `record.tidy` knows such names
+        self.why_not = ""
+        """Why it could not be kept."""
         try:
             paths.make_private(path.parent)
             self._path.unlink(missing_ok=True)  # of a process that had this number before
@@ -34,7 +36,8 @@ class Spare:
                 os.posix_fallocate(handle, 0, ROOM_BYTES)
             finally:
                 os.close(handle)
-        except OSError:
+        except OSError as error:
+            self.why_not = error.strerror or type(error).__name__
             self.drop()
 
     def write(self, state: Record) -> bool:

@@ -47,6 +47,12 @@ class Lines:
                     yield line
 
 
+def whole_lines(data: bytes) -> bytes:
+    """What was cut in front, without the line that was cut."""
+    first = re.search(rb"[\r\n]", data)
+    return data[first.end() :] if first is not None else b""
+
+
 def clean(line: bytes) -> str:
     """Without colours and cursor movements, as text. What else controls a terminal stays: see `errors.printable`."""
     return _ANSI.sub("", line.decode("utf-8", "replace")).rstrip()
@@ -83,6 +89,15 @@ class Quiet:
             else:
                 kept.append(piece)
         return b"".join(kept)
+
+    def rest(self) -> bytes:
+        """What is held, when nothing more of it comes."""
+        held, self._held = self._held, b""
+        if held and is_poll(clean(held)):
+            self.left_out += 1
+            return b""
+        self._open = self._open or bool(held)
+        return held
 
 
 def _may_be_poll(piece: bytes) -> bool:

@@ -16,6 +16,7 @@ from typing import IO
 from kvtop import interrupt
 from kvtop.profiles.running.family import KILL_S, POLL_S, Pause
 from kvtop.profiles.running.spawn import Known, spawn
+from kvtop.profiles.running.text import whole_lines
 from kvtop.profiles.secret import shown
 
 _ADVICE = re.compile(r"(?:Run|See|Try) ['\"`]|Usage: |For more |WARN|warning: |time=\S+ level=warning", re.IGNORECASE)
@@ -26,7 +27,8 @@ _ERROR = re.compile(
 )
 QUICK_S = 15.0
 """For what only asks."""
-_MOST_SAID = 4000
+MOST_SAID = 4000
+"""Of an error line: whoever knows the secrets cuts it (`order.Told`)."""
 _MAX_BYTES = 4_000_000
 """Of what a command said, from its end."""
 LOG_BYTES = 64_000_000
@@ -50,12 +52,12 @@ class Done:
 
     @property
     def why(self) -> str:
-        """The first line that names an error, else the last that is no advice, fit for a screen but long: whoever knows
-        the secrets cuts it (`order.Told`). Empty: it said nothing."""
+        """The first line that names an error, else the last that is no advice; fit for a screen, and long. Empty: it
+        said nothing."""
         lines = [line.strip() for line in (self.err if self.err.strip() else self.out).splitlines() if line.strip()]
         told = [line for line in lines if not _ADVICE.match(line)]
         error = next((line for line in told if _ERROR.search(line)), told[-1] if told else "")
-        return shown(error or (lines[-1] if lines else ""), _MOST_SAID)
+        return shown(error or (lines[-1] if lines else ""), MOST_SAID)
 
 
 def run(
@@ -140,5 +142,6 @@ def _text(said: bytes) -> str:
 
 
 def _end(file: IO[bytes], limit: int) -> bytes:
-    file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
-    return file.read(limit)
+    cut = max(0, os.fstat(file.fileno()).st_size - limit)
+    file.seek(cut)
+    return whole_lines(file.read(limit)) if cut else file.read(limit)

@@ -16,7 +16,6 @@ from textual.worker import Worker
 from kvtop.errors import KvtopError
 from kvtop.live.logbook import FIRST, KEPT, LogBook, LogReader
 from kvtop.profiles.running import tools
-from kvtop.profiles.running.text import Quiet
 from kvtop.ui import faults, keys
 from kvtop.ui.draw import Line, cells, clip, pick, safe
 from kvtop.ui.keys import Keymap
@@ -67,6 +66,8 @@ class LogScreen(Screen[None]):
         self.matches: Sequence[int] = ()
         self.said = "is read"
         """In place of what is known of the log; empty: it is there."""
+        self.polls = False
+        """Lines that only tell of answered polls are shown."""
         self._anew = False
         """It is to be read once more."""
         self._worker = Beside("log")
@@ -97,13 +98,13 @@ class LogScreen(Screen[None]):
         import asyncio
 
         while True:
-            for most in (FIRST, KEPT):
+            anew, self._anew = self._anew, False
+            for most in (KEPT,) if anew else (FIRST, KEPT):
                 book = await self._read(most)
-                if book is None:
+                if book is None or self._anew:
                     break
                 lines = self.log_lines
-                if self._anew:
-                    self._anew = False
+                if anew:
                     self._show_anew(book)
                 else:
                     lines.show(book, max(0, len(book) - len(lines.book)) if lines.book.size else 0)
@@ -127,7 +128,7 @@ class LogScreen(Screen[None]):
 
     async def _read(self, most: int) -> LogBook | None:
         try:
-            book = await self._worker.call(lambda: self.reader.read(most), READ_S)
+            book = await self._worker.call(lambda: self.reader.read(most, polls=self.polls), READ_S)
         except (TimeoutError, Hangs):
             self.said = "takes too long to read"
         except (OSError, tools.Failed, KvtopError) as error:
@@ -205,7 +206,7 @@ class LogScreen(Screen[None]):
 
     def action_all_lines(self) -> None:
         """With the polls, or without them again."""
-        self.reader.quiet = Quiet() if self.reader.quiet is None else None
+        self.polls = not self.polls
         self._anew = True
 
     # ---- searching
@@ -299,7 +300,7 @@ class LogScreen(Screen[None]):
         found = self._found()
         side = f"from cell {lines.side}" if lines.side else ""
         follows = "following" if lines.follows else ""
-        left_out = self.reader.quiet.left_out if self.reader.quiet is not None else 0
+        left_out = self.reader.left_out
         polls = f"{exact(left_out)} poll{'s' * (left_out != 1)} left out" if left_out else ""
         parts = [part for part in (found, seen, polls, size, side, follows) if part]
         short = [part for part in (found, seen, follows) if part]

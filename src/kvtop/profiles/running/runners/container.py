@@ -255,4 +255,4 @@ def _docker_error(done: tools.Done) -> str:
     lines = [line for line in done.err.splitlines() if line.startswith(("docker: ", "Error"))]
     first = lines[0] if lines else done.why
     said = first.removeprefix("docker: ").removeprefix("Error response from daemon: ")
-    return shown(f"docker did not start it: {said or f'exit code {done.code}'}", 400)
+    return shown(f"docker did not start it: {said or f'exit code {done.code}'}", tools.MOST_SAID)
