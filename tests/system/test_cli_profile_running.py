@@ -334,6 +334,21 @@ def test_where_the_new_one_cannot_even_begin_the_former_one_is_started_again(
         assert str(told.value) == "nothing runs now\n  kvtop profile start old starts the former one"
 
 
+def test_a_former_one_that_is_not_of_the_folder_is_named_by_its_file(home: Box, tmp_path: Path) -> None:
+    write(home, "old")
+    elsewhere = tmp_path / "els where" / "old.toml"
+    elsewhere.parent.mkdir()
+    (home.home / "config" / "profiles" / "old.toml").rename(elsewhere)
+    write(home, "old")
+    write(home, "bad", fail="3")
+    assert run("start", str(elsewhere)) == 0
+    with pytest.raises(KvtopError) as told:
+        run("switch", "bad", "--yes")
+    assert str(told.value) == f"nothing runs now\n  kvtop profile start '{elsewhere}' starts the former one"
+    state = record.read("bad")
+    assert state is not None and state.former == "", "the page knows another one by that name"
+
+
 def test_a_switch_on_a_full_disk_stops_nothing(home: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     write(home, "old")
     write(home, "new")

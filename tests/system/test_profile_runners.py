@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from profilebox import HERE, LOGS, Box, box, free_port, own, wait
 
@@ -22,6 +24,8 @@ from kvtop.profiles.launch import launch
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import client, look, record
 from kvtop.profiles.running.client import Chosen
+from kvtop.profiles.running.record import Who
+from kvtop.profiles.running.runners.container import Inspected
 
 GOOD = str(LOGS / "good-0.32.txt")
 
@@ -116,6 +120,18 @@ def test_docker(tools: Tools, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         ran,
         ["docker", "logs", "--since", "<time>", "-f", "<id>"],
     ]
+
+
+def test_the_number_of_a_process_in_another_namespace_is_nobodys_here() -> None:
+    """docker runs elsewhere, or beside this container: its number is an innocent process's."""
+    me = Who.of(os.getpid())
+    assert me is not None
+    began = datetime.fromtimestamp(psutil.Process().create_time(), UTC).isoformat()
+    for at, who in ((began, me), ("2020-01-01T00:00:00.123456789Z", None), ("", None), ("9" * 40, None)):
+        state = {"State": {"Running": True, "Pid": me.pid, "StartedAt": at}}
+        found = msgspec.convert(state, Inspected)
+        assert found.process("f" * 64) == who
+    assert msgspec.convert({"State": {"Running": True, "Pid": 0}}, Inspected).process("f" * 64) is None
 
 
 def test_docker_that_refuses(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:

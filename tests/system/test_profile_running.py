@@ -17,11 +17,13 @@ from pathlib import Path
 import pytest
 from profilebox import LOGS, Box, box, free_port, own, wait
 
+from kvtop.cli.profile.chosen import failed
 from kvtop.errors import KvtopError
 from kvtop.profiles.launch import Secret
 from kvtop.profiles.running import client, family, lock, logs, look, record
 from kvtop.profiles.running.lock import Busy, Lock
 from kvtop.profiles.running.record import Who
+from kvtop.profiles.running.stages import stage_words
 
 GOOD = str(LOGS / "good-0.32.txt")
 
@@ -322,6 +324,30 @@ def test_a_tier_file_of_one_whose_keeper_was_killed_is_removed(home: Box) -> Non
     os.kill(state.keeper.pid, signal.SIGKILL)
     home.until("alone", "running")
     assert f"removed its tier file /dev/shm/{mine} (1 MiB)" in client.stop("alone", "a test").notes
+
+
+def test_a_start_says_what_it_waits_for_before_its_server(home: Box) -> None:
+    profile: dict[str, object] = {"start": {"before": ["true", "sleep 600"]}}
+    home.start(home.chosen("waits", profile=profile))
+    wait(lambda: (now := record.read("waits")) is not None and now.at == "pre-start command 2 of 2", "not told")
+    seen = look.look("waits")
+    assert seen.record is not None
+    assert stage_words(seen.record.stages[0], seen.record) == "pre-start command 2 of 2"
+    client.stop("waits", "a test")
+    sidecar = {"name": "cache", "command": "sleep 600", "ready_url": f"http://127.0.0.1:{free_port()}/"}
+    home.start(home.chosen("beside", profile={"sidecar": [sidecar]}))
+    wait(lambda: (now := record.read("beside")) is not None and now.at == "sidecar cache", "not told")
+    client.stop("beside", "a test")
+
+
+def test_a_sidecar_that_fails_is_told_with_what_it_said(home: Box) -> None:
+    sidecar = {"name": "cache", "command": "echo starts; echo cannot bind; exit 3", "ready_url": "http://127.0.0.1:1/"}
+    for _ in range(2):  # of this start alone
+        home.start(home.chosen("beside", profile={"sidecar": [sidecar]}))
+        seen = home.until("beside", "failed")
+        assert seen.record is not None
+        assert seen.record.why.startswith("the sidecar cache ended with exit code 3: cannot bind; its log: /")
+        assert "kvtop profile logs" not in str(failed(seen)), "that is the server's"
 
 
 def test_commands_around_the_start_and_sidecars(home: Box) -> None:

@@ -37,6 +37,14 @@ def failed_page(why: str, *, checked: bool = True) -> Page:
     return Page(held, "badlen")
 
 
+async def test_on_a_small_page_why_a_start_failed_stands_before_what_check_says() -> None:
+    page = failed_page("OSError: no such model")
+    async with page.app.run_test(size=(60, 15)) as pilot:
+        await pilot.pause()
+        rows = shown(page.app)
+        assert any("× OSError: no such model" in row for row in rows) and not any("Check" in row for row in rows)
+
+
 @pytest.mark.parametrize("size", [*SIZES, (100, 30)])
 async def test_why_a_start_failed_is_told_in_full(size: tuple[int, int]) -> None:
     page = failed_page(TOO_LONG)

@@ -13,6 +13,7 @@ import tomlkit
 
 from kvtop.cli.main import main
 from kvtop.profiles.launch import READY_TIMEOUT
+from kvtop.sources.processes import Processes, ProcessTable
 
 KEY = "sk-madeup-madeup-madeup"
 
@@ -208,7 +209,11 @@ def test_hostile_text_is_shown_and_not_sent(folder: Path, capsys: pytest.Capture
         assert all(line.isprintable() for line in out.split("\n"))
 
 
-def test_list_has_a_row_for_each(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_has_a_row_for_each(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(ProcessTable, "read", lambda _: Processes((), None, ()))  # not those of other tests
     (folder / "base.toml").write_text(BASE)
     (folder / "broken.toml").write_text("a = = 1")
     (folder / "no-image.toml").write_text('runner = "docker"')
@@ -235,8 +240,16 @@ def test_list_has_a_row_for_each(folder: Path, capsys: pytest.CaptureFixture[str
     assert rows["config"]["port"] is None and rows["config"]["cpu_tier_bytes"] is None
     lines = said(capsys, "list").split("\n")
     assert lines[0].split("  ")[0] == "name"
-    assert next(line for line in lines if line.startswith("broken")).endswith("unreadable  see below")
+    broken = next(line for line in lines if line.startswith("broken"))
+    assert broken.endswith("unreadable  see below")
     assert "broken: broken.toml, line 1: not TOML: invalid value" in lines
+    (folder / "talks.toml").write_text(f'about = "{"much of it " * 12}"\n[serve]\nmodel = "org/M"')
+    (folder / f"{'long-' * 9}.toml").write_text('[serve]\nmodel = "org/M"')
+    lines = said(capsys, "list").split("\n")
+    assert next(line for line in lines if line.startswith("talks ")).endswith("stopped     see below")
+    assert next(line for line in lines if line.startswith("talks: much of it"))
+    assert next(line for line in lines if line.startswith("long-")).startswith("long-long-long-long… ")
+    assert not [line for line in lines if line.rstrip().endswith(":")], "nothing stands below that says nothing"
     assert "Base-27B  8001  0,1  4.0 GiB  stopped     all day" in next(
         line for line in lines if line.startswith("base")
     )

@@ -36,7 +36,7 @@ def problem(where: Path, name: str = "p") -> str:
             'p.toml, line 4: serve.args is "--a": expected a list of words: ["vllm", "serve"]',
             "serve.args",
         ),
-        ("gpus = [0, 1]", 'p.toml, line 1: gpus is a list: expected a list of texts in quotes: ["a", "b"]', "gpus"),
+        ("gpus = [0, 1]", 'p.toml, line 1: gpus has 0 in it: expected a list of texts in quotes: ["a", "b"]', "gpus"),
         (
             "runner = 'podman'",
             'p.toml, line 1: runner is "podman": expected one of venv, docker, compose, systemd, attach',

@@ -26,6 +26,7 @@ class Failures:
         """Profile -> when this kvtop began to start it last; Unix time."""
         self._answered: set[tuple[str, float]] = set()
         """(Profile, begin of its start) of offers that were answered."""
+        self._put_off: set[tuple[str, float]] = set()
         self._past: set[tuple[str, float]] = set()
         """(Profile, begin of its start) of those that are no news any more."""
         self._met: set[str] = set()
@@ -65,8 +66,18 @@ class Failures:
         new = view.last_used
         if new is None or new.record is None or view.live or new.state != "failed" or not _failed(new):
             return None
-        former = view.row(new.record.former) if new.record.former and _start(new) not in self._answered else None
+        if _start(new) in self._answered or _start(new) in self._put_off or new.record.former in ("", new.name):
+            return None
+        former = view.row(new.record.former)
         return None if former is None else (new, former)
+
+    def put_off(self, new: Standing) -> None:
+        """It is not offered any more until `opened`."""
+        self._put_off.add(_start(new))
+
+    def opened(self) -> None:
+        """The page of profiles was."""
+        self._put_off.clear()
 
     def answered(self, new: Standing) -> None:
         """The offer was, with yes or no."""

@@ -84,7 +84,8 @@ def read_all(where: Path | None = None) -> list[Entry]:
     """Every profile, by name; empty where there is no such folder. Raises OSError for a folder that cannot be read."""
     where = where or folder()
     try:
-        found = sorted(file for file in where.iterdir() if file.suffix == ".toml" and not file.name.startswith("."))
+        files = [file for file in where.iterdir() if file.suffix == ".toml" and not file.name.startswith(".")]
+        found = sorted(files, key=lambda file: file.stem)
     except FileNotFoundError:
         return []
     reader = _Reader()

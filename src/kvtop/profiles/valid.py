@@ -100,7 +100,9 @@ def _of_value(value: Any, kind: Any, at: tuple[str, ...], nth: int) -> Iterator[
                 yield Fault((*at, name), f"is {shown(one)}", expected(kind_of_one), nth)
     elif not _is(value, kind):
         quoted = isinstance(value, str) and _is_unquoted(value, kind)
-        yield Fault(at, f"is {shown(value)}", f"{expected(kind)}, without quotes" if quoted else expected(kind), nth)
+        odd = [shown(one) for one in value if not _is(one, inner)] if inner and isinstance(value, list) else []
+        is_ = f"has {odd[0]} in it" if odd else f"is {shown(value)}"
+        yield Fault(at, is_, f"{expected(kind)}, without quotes" if quoted else expected(kind), nth)
 
 
 def _is(value: Any, kind: Any) -> bool:

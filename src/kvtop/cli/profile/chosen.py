@@ -58,4 +58,5 @@ def failed(seen: Seen) -> KvtopError:
         by = state.ask.by if state is not None and state.ask is not None else "another kvtop"
         return KvtopError(f"{shown} was stopped before it answered, by {printable(by, 80)}")
     why = state.why if state is not None else ""
-    return KvtopError(f"{shown} did not start: {printable(why, 600)}", f"the whole log: kvtop profile logs {shown}")
+    whole = "" if "; its log: " in why else f"the whole log: kvtop profile logs {shown}"
+    return KvtopError(f"{shown} did not start: {printable(why, 600)}", whole)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kvtop.profiles.running.attached import Answering
 
 _WIDTH = 40
+_ROOMY, _NARROW = 120, 20
+"""On a terminal that is narrower than so many cells, names take so few."""
 _CARD = 12
 """GPU-1a2b3c4d."""
 
@@ -98,6 +100,8 @@ def _row(one: Standing, said: Answering | None) -> dict[str, Any]:
 def _tell(rows: Sequence[dict[str, Any]], said: Mapping[str, Answering]) -> None:
     heads = ("name", "runner", "model", "port", "GPU", "tier", "state", "since, or what stands in the way")
     lines: list[tuple[str, ...]] = [heads]
+    w = room()
+    most = _WIDTH if w is None or w >= _ROOMY else _NARROW
     for row in rows:
         tier = row["cpu_tier_bytes"]
         model = (row["model"] or "–").rstrip("/").rpartition("/")[2]
@@ -113,9 +117,9 @@ def _tell(rows: Sequence[dict[str, Any]], said: Mapping[str, Answering]) -> None
         told = "; ".join(part for part in (runs, error) if part) or row["about"] or ""
         lines.append(
             (
-                printable(row["name"], _WIDTH),
+                printable(row["name"], most),
                 row["runner"] or "–",
-                printable(model, _WIDTH),
+                printable(model, most),
                 str(row["port"] or "–"),
                 printable(",".join(_card(one) for one in row["gpus"] or ["–"]), _WIDTH),
                 gib(tier),
@@ -123,7 +127,7 @@ def _tell(rows: Sequence[dict[str, Any]], said: Mapping[str, Answering]) -> None
                 printable(told, 400),
             )
         )
-    below = _moved_below(lines, room())
+    below = _moved_below(lines, w)
     show(lines, left=8)
     for line in below:
         print(line)
@@ -141,7 +145,7 @@ def _moved_below(lines: list[tuple[str, ...]], w: int | None) -> list[str]:
     free = w - sum(max(map(len, column)) + len(GAP) for column in list(zip(*lines, strict=True))[:-1])
     below: list[str] = []
     for at, line in enumerate(lines):
-        if at and len(line[-1]) > free:
+        if at and line[-1] and len(line[-1]) > free:
             below += textwrap.wrap(f"{line[0]}: {line[-1]}", w, subsequent_indent="  ", break_on_hyphens=False)
             lines[at] = (*line[:-1], "see below")
     return below

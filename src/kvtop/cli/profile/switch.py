@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from kvtop.cli import stdio
 from kvtop.cli.args import Parser
@@ -170,7 +172,7 @@ class _Switch:
 
     def _start(self, lock: Lock) -> int:
         try:
-            client.start(self._new, lock, former=self._former.name if self._former is not None else "")
+            client.start(self._new, lock, former=_listed(self._former))
         except (KvtopError, OSError) as error:
             return self._failed(_not_started(self._name, error), look.look(self._new.name), lock)
         return self._ended(following.follow(self._new.name), lock)
@@ -198,7 +200,8 @@ class _Switch:
         except UsageError:
             again = False
         if not again:
-            now = KvtopError("nothing runs now", f"kvtop profile start {former} starts the former one")
+            again_by = _typed(self._former)
+            now = KvtopError("nothing runs now", f"kvtop profile start {again_by} starts the former one")
             raise self._answered(now, seen)
         self._new, self._name, self._former, self._old = self._former, former, None, None
         stdio.tell(f"starts {former} again")
@@ -234,6 +237,8 @@ class _Switch:
             if self._fallback and self._former is not None:
                 said += f"\n  where it fails, nothing starts {printable(self._former.name, 80)} again now"
             return said
+        if new.state == "failed" and self._former is not None:
+            return f"kvtop: nothing runs now\n  kvtop profile start {_typed(self._former)} starts the former one"
         if isinstance(self._old, Foreign) and self._old.who.lives:
             return (
                 f"kvtop: {self._old.words} lives still, and {self._name} was not started\n"
@@ -251,6 +256,16 @@ class _Switch:
         return (
             f"kvtop: nothing runs now: the switch to {self._name} was interrupted\n  kvtop profile start {self._name}"
         )
+
+
+def _listed(former: Chosen | None) -> str:
+    """Its name, for those who know profiles by the list alone; empty where another one has it there."""
+    return former.name if former is not None and folder.folder() / f"{former.name}.toml" == Path(former.file) else ""
+
+
+def _typed(former: Chosen) -> str:
+    """What names it on a command line."""
+    return printable(former.name, 80) if _listed(former) else shlex.quote(printable(former.file, 300))
 
 
 def _not_started(name: str, error: KvtopError | OSError) -> KvtopError:

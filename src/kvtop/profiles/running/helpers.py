@@ -41,6 +41,8 @@ class Helpers:
         self._env: Mapping[str, str] = order.base
         self._cwd = order.launch.cwd
         self._running: list[tuple[subprocess.Popen[bytes], Path, int]] = []
+        self._begins = 0
+        """Where in its log the last sidecar's start begins."""
 
     def before(self, env: Mapping[str, str], log: int | None, pause: Pause, timeout_s: float) -> None:
         """Run the pre-start commands, then start the sidecars. `env`: theirs, and that of what runs after the stop.
@@ -50,6 +52,7 @@ class Helpers:
         commands = self._profile.start.before
         for number, command in enumerate(commands, 1):
             which = f"pre-start command {number} of {len(commands)}"
+            self._at(which)
             left = max(0.1, until - time.monotonic())
             known = as_step(self._state, self._save)
             begins = 0 if log is None else os.fstat(log).st_size
@@ -60,8 +63,13 @@ class Helpers:
             if done.code:
                 raise Failed(f"{which} {_failed(done)}")
         for sidecar in self._profile.sidecar:
+            self._at(f"sidecar {printable(sidecar.name, 40)}")
             self._start(sidecar)
             self._ready(sidecar, until, pause)
+
+    def _at(self, words: str) -> None:
+        self._state.at = words
+        self._save()
 
     def after(self, log: int | None, pause: Pause) -> None:
         """When the server is gone: its sidecars end, then the commands run. What fails is noted."""
@@ -84,6 +92,7 @@ class Helpers:
         name = printable(sidecar.name, 40)
         path = logs.default(self._name, sidecar.name)
         fd = logs.open_log(path, self._profile.log.max_bytes)
+        self._begins = os.fstat(fd).st_size
         try:
             child = spawn(
                 sidecar.command,
@@ -109,7 +118,9 @@ class Helpers:
         while True:
             if child.poll() is not None:
                 code = tools.code_of(child.returncode)
-                why = "" if code else " (one that goes into the background is not kept: it is to stay in front)"
+                said = Done(code, logs.since(path, self._begins, LOG_BYTES).decode("utf-8", "replace"), "").why
+                why = f": {said}" if said else ""
+                why += "" if code else " (one that goes into the background is not kept: it is to stay in front)"
                 raise Failed(f"the sidecar {name} ended with exit code {code}{why}; its log: {path}")
             if not sidecar.ready_url or _answers(sidecar.ready_url):
                 return

@@ -43,6 +43,8 @@ _READS = 8
 """Of a log in one go: one that grows faster than it is read keeps nobody from asking for the end."""
 _RUNNING_S = 5.0
 _FAMILY_S = 30.0
+_CLOCK_S = 5.0
+"""A start in which the clock was set by more is no measure of others."""
 _WORD_S = 60.0
 """For so long a word that was left means the signal that comes."""
 LOG_BYTES = 4_000_000
@@ -68,10 +70,11 @@ class Keeper:
         self._progress = Progress()
         self._helpers = Helpers(order, self._record, self.save)
         self._log: int | None = None
-        self._until = time.monotonic() + self._profile.start.timeout_s
+        self._began = time.monotonic()
+        self._until = self._began + self._profile.start.timeout_s
         self._told = self._ending = self._unsaved = False
         self._written = b""
-        self._spare = Spare(order.name)
+        self._spare = Spare(order.name, self._record)
         self._told_secrets = Told()
 
     def run(self) -> None:
@@ -220,6 +223,8 @@ class Keeper:
                 self.pause(self._runner.look_s)
         finally:
             self._read(tail)  # what it said just before its end, or was asked for it
+            if state.runner == "venv":
+                self._runner.look()
             tiers.look(self._progress.tier_files, anew=True)
             tail.close()
         now = time.time()
@@ -230,8 +235,9 @@ class Keeper:
         self._runner.look()
         self._let_go()  # before anybody can read that it is ready
         self.save()
-        with contextlib.suppress(OSError):
-            record.remember(state.name, self._went_well(now))
+        if abs(now - state.started_at - (time.monotonic() - self._began)) < _CLOCK_S:
+            with contextlib.suppress(OSError):
+                record.remember(state.name, self._went_well(now))
 
     def _went_well(self, now: float) -> Start:
         state, seen = self._record, self._progress

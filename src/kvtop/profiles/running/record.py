@@ -126,6 +126,8 @@ class Record(msgspec.Struct, kw_only=True):
     """None before it was started, and where its number is not known (a container)."""
     family: list[Who] = []
     """Processes that it had when they were last looked at."""
+    at: str = ""
+    """What its first stage is at, in words: a pre-start command, a sidecar. Empty: not told."""
     step: Who | None = None
     """The command that its start or its end is at: a pre-start command, the runner's own tool, one of after_stop."""
     container: str = ""
@@ -235,7 +237,7 @@ def unreadable() -> list[Path]:
 
 def _files() -> list[Path]:
     try:
-        files = sorted(folder().glob("*.json"))
+        files = sorted(folder().glob("*.json"), key=lambda file: file.stem)
     except OSError:
         return []
     return [file for file in files if not file.name.endswith((".starts.json", ".ask.json"))]

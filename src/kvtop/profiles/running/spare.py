@@ -17,13 +17,15 @@ from kvtop.profiles.running import record
 from kvtop.profiles.running.record import Record
 
 ROOM_BYTES = 65_536
+"""At least."""
 
 
 class Spare:
     """A file as large as a record may become. Nothing is raised: without it a full disk takes the last word."""
 
-    def __init__(self, name: str) -> None:
-        """Keeps the room."""
+    def __init__(self, name: str, begun: Record | None = None) -> None:
+        """Keeps the room. `begun`: as it is at the beginning."""
+        self._bytes = max(ROOM_BYTES, 2 * len(msgspec.json.encode(begun)))
         path = record.path_of(name)
         self._path: Path | None = path.with_name(f".{path.name}.last.{os.getpid()}")  # `record.tidy` knows such names
         self.why_not = ""
@@ -33,7 +35,7 @@ class Spare:
             self._path.unlink(missing_ok=True)  # of a process that had this number before
             handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(handle, 0, ROOM_BYTES)
+                os.posix_fallocate(handle, 0, self._bytes)
             finally:
                 os.close(handle)
         except OSError as error:
@@ -43,7 +45,7 @@ class Spare:
     def write(self, state: Record) -> bool:
         """Make it the record. False: it could not be."""
         text = msgspec.json.encode(state)
-        if self._path is None or len(text) > ROOM_BYTES:
+        if self._path is None or len(text) > self._bytes:
             return False
         try:
             handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)

@@ -18,6 +18,8 @@ def stage_words(stage: Stage, state: Record) -> str:
     """`weights, 9 of 14 shards`."""
     if stage.name == progress.WEIGHTS and state.shards:
         return f"weights, {state.shards_done} of {state.shards} shards"
+    if stage.name == progress.BEFORE and stage.ended_at is None and state.at:
+        return printable(state.at, 60)
     if stage.name == progress.PORT and stage.ended_at is None:
         return f"waits for port {state.port}"
     return _words(stage.name, state)
@@ -34,6 +36,7 @@ def starting(seen: Seen, past: Sequence[Start], now: float) -> Starting | None:
     state = seen.record
     if state is None:
         return None
+    past = [one for one in past if one.at != state.started_at]  # it is no measure of itself
     over = seen.state != "starting"
     # One that is ended on purpose starts no more from that moment on, however long its end takes.
     ended = state.ready_at or (state.ask.at if state.ask is not None else None) or state.ended_at

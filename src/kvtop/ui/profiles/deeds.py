@@ -35,6 +35,8 @@ class Question:
     yes: Callable[[], Awaitable[None]]
     answered: Callable[[], None] = lambda: None
     """Told of a yes and of a no."""
+    later: Callable[[], None] = lambda: None
+    """Told where the question was left without an answer."""
 
 
 class Deeds:
@@ -169,7 +171,14 @@ class Deeds:
             return
         new, former = found
         question = f"{_name(new)} did not start: start {_name(former)} again"
-        self._ask(Question([question], lambda: self._start(former), lambda: self._profiles.answered(new)))
+        self._ask(
+            Question(
+                [question],
+                lambda: self._start(former),
+                lambda: self._profiles.answered(new),
+                lambda: self._profiles.failures.put_off(new),
+            )
+        )
 
     async def _starts(self, words: Sequence[str], row: Standing, meanwhile: str) -> bool:
         """Whether its server is ready by now. One that its user has ended meanwhile has not failed."""

@@ -37,9 +37,10 @@ def plan(h: int, profiles: int) -> Plan:
 def roomy(rooms: Plan, wanted: int, used: Callable[[int], int], *, logs: bool) -> Plan:
     """While nothing starts or stops: Check takes the rows that a start which is over, or never was, and a log that is
     not there (`logs`) leave empty. Why one failed is told in full, in `wanted` rows: what check says gives way to that,
-    then the log. `used`: how many rows Start fills of so many."""
+    then the log; on a small page as far as there is room, in place of Check. `used`: how many rows Start fills of so
+    many."""
     if not rooms.start:
-        return rooms
+        return replace(rooms, check=0, start=rooms.check) if wanted else rooms
     log = rooms.log if logs else min(1, rooms.log)
     check = rooms.check + rooms.log - log
     short_of = max(0, wanted - rooms.start)

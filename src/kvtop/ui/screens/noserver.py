@@ -281,8 +281,8 @@ class NoServerScreen(Page):
         took = f", {secs(used.starts[-1].took_s)} to start" if used.starts else ""
         last = f"{many}; the last one used is {safe(used.name)}"
         if used.state == "failed":
-            failed = f"{last}, which {'did not start' if used.record.ready_at is None else 'failed'}"
-            return ((key, "start a profile", f"{failed}, {long_ago}", failed, last, many),)
+            came = f"{safe(used.name)}, used last, {'did not start' if used.record.ready_at is None else 'failed'}"
+            return ((key, "start a profile", f"{many}; {came}, {long_ago}", f"{many}; {came}", came),)
         return ((key, "start a profile", f"{last}, {long_ago}{took}", f"{last}, {long_ago}", last, many),)
 
 

@@ -79,6 +79,7 @@ class ProfilesScreen(Page):
     def on_mount(self) -> None:
         self._settle()
         super().on_mount()
+        self.profiles.failures.opened()
         self.set_interval(0.25, self._look_again)
 
     def on_unmount(self) -> None:
@@ -304,8 +305,10 @@ class ProfilesScreen(Page):
         event.stop()
         event.prevent_default()
         question = self.question
-        if event.key in ("y", "n", "escape"):
+        if event.key in ("y", "n"):
             question.answered()
+        elif event.key == "escape":
+            question.later()
         if event.key == "y":
             self.question = None
             self.run_worker(_done(question), name="profile", exit_on_error=False)

@@ -7,8 +7,10 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 
 import msgspec
+import psutil
 
 from kvtop.clock import iso
 from kvtop.profiles.running import family, logs, ready, tools
@@ -23,6 +25,8 @@ from kvtop.profiles.secret import shown
 _KILLED = 137
 """Exit code of one that SIGKILL ended."""
 _ID = re.compile(r"^[0-9a-f]{12,64}$")
+_BEGIN_S = 10.0
+"""Between what docker calls a container's start and that of its process."""
 STOP_MORE_S = 20.0
 """What docker itself may take on top of the wait that it is told."""
 
@@ -61,6 +65,17 @@ class Inspected(msgspec.Struct, rename="pascal"):
                 if datetime.fromisoformat(text).timestamp() >= int(at):
                     return True
         return False
+
+    def process(self, container: str) -> Who | None:
+        """The one that its number means here; None: another one has it, as where docker runs in another namespace."""
+        who = Who.of(self.state.pid) if self.state.pid > 0 else None
+        if who is None or _is_in(container, who.pid):
+            return who
+        with contextlib.suppress(ValueError, OverflowError, psutil.Error):
+            began = datetime.fromisoformat(self.state.started_at).timestamp()
+            if abs(psutil.Process(who.pid).create_time() - began) < _BEGIN_S:
+                return who
+        return None
 
     def publishes(self, port: int) -> bool:
         rows = (self.network_settings.ports or {}).values()
@@ -106,7 +121,7 @@ class Container(Runner):
 
     def look(self) -> None:
         found = self._found()
-        who = Who.of(found.state.pid) if found is not None and found.state.pid > 0 else None
+        who = found.process(self.record.container) if found is not None else None
         if who is not None and who != self.record.server:  # docker may have started it again
             self.record.server, self.record.family = who, []
         super().look()
@@ -248,6 +263,14 @@ class Container(Runner):
 
     def _run(self, words: Sequence[str]) -> tools.Done:
         return tools.run(words, pause=time.sleep)
+
+
+def _is_in(container: str, pid: int) -> bool:
+    """Whether the process is in the control group of that container."""
+    try:
+        return container in Path(f"/proc/{pid}/cgroup").read_text("utf-8", "replace")
+    except OSError:
+        return False
 
 
 def _docker_error(done: tools.Done) -> str:
