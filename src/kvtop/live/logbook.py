@@ -128,24 +128,26 @@ class LogReader:
     def read(self, most: int, *, polls: bool = True) -> LogBook:
         """Its last `most` bytes, from now on followed by `more`. `polls`: with the lines that only tell of them. Raises
         OSError, `tools.Failed`."""
-        self._quiet = None if polls else Quiet()
+        quiet = None if polls else Quiet()
+        book = self._read(most, quiet)
+        self._quiet = quiet
+        return book
+
+    def _read(self, most: int, quiet: Quiet | None) -> LogBook:
         self._turn_to(None)
         if self._none:
             raise tools.Failed(f"its last start has no log: {self._none}")
         if self._words is not None:
             said = tools.log(self._words, most)
             self._turn_to(logs.CommandTail(self._follow) if self._follow is not None else None)
-            return LogBook(self._less(said))
+            return LogBook(_less(said, quiet))
         with self._path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             begin = max(0, size - most)
             file.seek(begin)
             data = file.read(size - begin)
         self._turn_to(logs.FileTail(self._path, begin + len(data)))
-        return LogBook(self._less(self._parted(data, begin)), begin)
-
-    def _less(self, data: bytes) -> bytes:
-        return data if self._quiet is None else self._quiet.feed(data)
+        return LogBook(_less(self._parted(data, begin), quiet), begin)
 
     def _parted(self, data: bytes, begin: int) -> bytes:
         """With a line between what earlier starts have written and this one."""
@@ -162,7 +164,7 @@ class LogReader:
         self._idle = 0 if data else self._idle + 1
         if self._quiet is not None and self._idle >= _UNENDED_LOOKS:
             return self._quiet.rest()
-        return self._less(data)
+        return _less(data, self._quiet)
 
     def _came(self) -> bytes:
         tail = self._tail
@@ -191,3 +193,7 @@ class LogReader:
                 left, self._tail = self._tail, tail
         if left is not None:
             left.close()
+
+
+def _less(data: bytes, quiet: Quiet | None) -> bytes:
+    return data if quiet is None else quiet.feed(data)
