@@ -70,6 +70,8 @@ def end(code: int) -> None:
 
 def main() -> None:
     env = os.environ
+    if any(word.startswith("--help") for word in sys.argv):
+        sys.exit("it has no flags of its own")
     if env.get("STANDIN_DEAF"):
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)

@@ -53,7 +53,7 @@ def start(pane: Pane, *wanted: str) -> None:
 def test_a_start_goes_on_without_the_screen_and_is_there_again(home: Box) -> None:
     first, second = free_port(), free_port()
     good = str(LOGS / "good-0.32.txt")
-    write(home, "alpha", first, log=good, pace_s="15")
+    write(home, "alpha", first, log=good, pace_s="10")
     write(home, "beta", second, log=good, pace_s="2")
     url = f"http://127.0.0.1:{first}"
     with kvtop(home, 120, 36, url) as pane:

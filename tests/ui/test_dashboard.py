@@ -632,7 +632,7 @@ async def test_on_40_columns_a_turns_page_is_not_cut() -> None:
 async def test_the_footer_drops_what_does_not_fit() -> None:
     remap = {"quit": "x", "window": "ctrl+w", "history": "f6"}
     async with shown(boxes.box(demo=True), settings=Settings(keys=remap)) as (app, pilot, _):
-        for w in range(20, 130):
+        for w in range(20, 130, 3):
             await pilot.resize_terminal(w, 24)
             await pilot.pause()
             foot = "".join(part for part, _ in app.dashboard.query_one(Foot).all_lines(w, 1)[0])

@@ -78,7 +78,7 @@ def test_a_quote_that_is_not_closed(text: str, line: int | None) -> None:
 @pytest.mark.parametrize("table", ["", "[keys]\n", "[[server]]\n", "[poll]\n"])
 def test_a_file_full_of_nonsense_is_told_in_bounded_time_and_length(table: str, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_text(table + "".join(f"metrics_{n} = {n}\n" for n in range(12_000)))
+    file.write_text(table + "".join(f"metrics_{n} = {n}\n" for n in range(6_000)))
     began = time.process_time()
     problems = config.load(file).problems
     assert time.process_time() - began < 30

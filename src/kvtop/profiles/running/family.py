@@ -73,7 +73,7 @@ def look(
     for pid, (parent, _) in facts.items():
         children.setdefault(parent, []).append(pid)
     ways = [*found]
-    if session:
+    if session and server.pid not in mine:
         members = [pid for pid, one in facts.items() if one[1] == server.pid]
         # Nobody gets a number that a session has. Once it was empty, another one may have it, with another's processes.
         if birth(server.pid, ended=True) == server.birth or found.keys() & {*members}:
