@@ -13,7 +13,7 @@ from vllm_why import Asked, Talk, assert_broke, assert_clean, assert_unaccused
 from kvtop.model.turns import TurnTracker
 from kvtop.model.window import between
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 SERVER = "hybrid"
 

@@ -23,7 +23,7 @@ from kvtop.triage.replay import Replay, Sent
 from kvtop.triage.replay_server import ReplayServer
 from kvtop.triage.replayed import Live, Name, Replayed
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 BLOCK = 128
 
@@ -132,7 +132,6 @@ async def test_each_route_keeps_its_salt(route: Route, box: ReplayServer) -> Non
     assert found.verdict is Verdict.NO_FAULT, found.sentence
 
 
-@pytest.mark.long
 async def test_a_busy_server_is_left_alone_unless_forced(agent: Agent, box: ReplayServer) -> None:
     before, after = pair()
     replay = Replay(box, Sent(Route.CHAT, body(before), body(after)))

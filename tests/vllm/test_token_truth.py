@@ -20,7 +20,7 @@ from kvtop.errors import KvtopError
 from kvtop.triage import ids as packed
 from kvtop.triage.tokens import Prompted, Tokenizer
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 PATHS = {
     Route.CHAT: "/v1/chat/completions",

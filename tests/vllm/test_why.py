@@ -28,7 +28,7 @@ from vllm_why import (
     document,
 )
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 TITLE = [
     {"role": "system", "content": "You write titles."},

@@ -25,7 +25,7 @@ from vllm_why import (
     assert_lost,
 )
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 Serving = Callable[..., AbstractContextManager[Server]]
 SMALL = ("--num-gpu-blocks-override", "48", "--max-model-len", "6000")
