@@ -329,14 +329,14 @@ def test_a_tier_file_of_one_whose_keeper_was_killed_is_removed(home: Box) -> Non
 def test_a_start_says_what_it_waits_for_before_its_server(home: Box) -> None:
     profile: dict[str, object] = {"start": {"before": ["true", "sleep 600"]}}
     home.start(home.chosen("waits", profile=profile))
-    wait(lambda: (now := record.read("waits")) is not None and now.at == "pre-start command 2 of 2", "not told")
+    wait(lambda: (now := record.read("waits")) is not None and now.doing == "pre-start command 2 of 2", "not told")
     seen = look.look("waits")
     assert seen.record is not None
     assert stage_words(seen.record.stages[0], seen.record) == "pre-start command 2 of 2"
     client.stop("waits", "a test")
     sidecar = {"name": "cache", "command": "sleep 600", "ready_url": f"http://127.0.0.1:{free_port()}/"}
     home.start(home.chosen("beside", profile={"sidecar": [sidecar]}))
-    wait(lambda: (now := record.read("beside")) is not None and now.at == "sidecar cache", "not told")
+    wait(lambda: (now := record.read("beside")) is not None and now.doing == "sidecar cache", "not told")
     client.stop("beside", "a test")
 
 

@@ -173,6 +173,7 @@ def test_the_fix_of_a_flag_names_the_file(compose: Compose) -> None:
     assert [edits.json_flag(one) for one in (box, mine)] == ["quotes that the shell leaves", table]
     assert [edits.json_flag(one, "x") for one in (box, mine)] == ["x", f"x; {table}"]
     assert edits.told(box, "port_taken", "x") == "x"
+    assert edits.told(box, "connector_unknown", "x") == f"x {there}"
     assert edits.told(mine, "hash_seed_unset", "x") == "x"
 
 

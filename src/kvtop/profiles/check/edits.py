@@ -15,7 +15,8 @@ from kvtop.sources.masking import MASK
 _EDITS = (
     "unknown_flag", "removed_flag", "json_flag_invalid", "config_equals_form", "two_offload_interfaces",
     "units_suspicious", "memory_too_small", "container_memory_limit", "tier_smaller_than_gpu_cache",
-    "block_size_not_multiple", "both_block_size_and_chunks", "kv_role_missing", "expandable_segments",
+    "block_size_not_multiple", "both_block_size_and_chunks", "connector_unknown",
+    "kv_role_missing", "expandable_segments",
     "prefix_caching_off", "hash_seed_unset", "hybrid_batch_budget", "long_prefill_threshold_misaligned",
     "no_prompt_tokens_details", "no_include_usage", "no_kv_cache_metrics", "polls_fill_log", "dev_mode_on",
     "speculator_costs_one_unit",

@@ -52,7 +52,7 @@ class Helpers:
         commands = self._profile.start.before
         for number, command in enumerate(commands, 1):
             which = f"pre-start command {number} of {len(commands)}"
-            self._at(which)
+            self._does(which)
             left = max(0.1, until - time.monotonic())
             known = as_step(self._state, self._save)
             begins = 0 if log is None else os.fstat(log).st_size
@@ -63,12 +63,12 @@ class Helpers:
             if done.code:
                 raise Failed(f"{which} {_failed(done)}")
         for sidecar in self._profile.sidecar:
-            self._at(f"sidecar {printable(sidecar.name, 40)}")
+            self._does(f"sidecar {printable(sidecar.name, 40)}")
             self._start(sidecar)
             self._ready(sidecar, until, pause)
 
-    def _at(self, words: str) -> None:
-        self._state.at = words
+    def _does(self, words: str) -> None:
+        self._state.doing = words
         self._save()
 
     def after(self, log: int | None, pause: Pause) -> None:

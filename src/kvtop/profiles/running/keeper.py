@@ -227,7 +227,7 @@ class Keeper:
                 self._runner.look()
             tiers.look(self._progress.tier_files, anew=True)
             tail.close()
-        now = time.time()
+        now, took_s = time.time(), time.monotonic() - self._began
         self._progress.ready(now)
         state.state, state.ready_at = "running", now
         state.why, state.unended = "", None
@@ -235,7 +235,7 @@ class Keeper:
         self._runner.look()
         self._let_go()  # before anybody can read that it is ready
         self.save()
-        if abs(now - state.started_at - (time.monotonic() - self._began)) < _CLOCK_S:
+        if abs(now - state.started_at - took_s) < _CLOCK_S:
             with contextlib.suppress(OSError):
                 record.remember(state.name, self._went_well(now))
 

@@ -126,7 +126,7 @@ class Record(msgspec.Struct, kw_only=True):
     """None before it was started, and where its number is not known (a container)."""
     family: list[Who] = []
     """Processes that it had when they were last looked at."""
-    at: str = ""
+    doing: str = ""
     """What its first stage is at, in words: a pre-start command, a sidecar. Empty: not told."""
     step: Who | None = None
     """The command that its start or its end is at: a pre-start command, the runner's own tool, one of after_stop."""

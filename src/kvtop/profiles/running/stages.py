@@ -18,8 +18,8 @@ def stage_words(stage: Stage, state: Record) -> str:
     """`weights, 9 of 14 shards`."""
     if stage.name == progress.WEIGHTS and state.shards:
         return f"weights, {state.shards_done} of {state.shards} shards"
-    if stage.name == progress.BEFORE and stage.ended_at is None and state.at:
-        return printable(state.at, 60)
+    if stage.name == progress.BEFORE and stage.ended_at is None and state.doing:
+        return printable(state.doing, 60)
     if stage.name == progress.PORT and stage.ended_at is None:
         return f"waits for port {state.port}"
     return _words(stage.name, state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -105,7 +106,7 @@ class LogScreen(Screen[None]):
                     break
                 lines = self.log_lines
                 if anew:
-                    self._show_anew(book)
+                    await self._show_anew(book)
                 else:
                     lines.show(book, max(0, len(book) - len(lines.book)) if lines.book.size else 0)
                 if lines.found:  # its lines have other numbers now
@@ -145,10 +146,13 @@ class LogScreen(Screen[None]):
         lines.show(lines.book)
         self._redraw()
 
-    def _show_anew(self, book: LogBook) -> None:
+    async def _show_anew(self, book: LogBook) -> None:
         """At the line that was on top, as far as it is there still."""
         lines = self.log_lines
-        there = book.matches(lines.book.line(lines.top)) if lines.top < len(lines.book) else ()
+        there: Sequence[int] = ()
+        if not lines.follows and lines.top < len(lines.book):
+            with contextlib.suppress(TimeoutError, Hangs):
+                there = await self._worker.call(partial(book.matches, lines.book.line(lines.top)), READ_S)
         lines.show(book)
         if there and not lines.follows:
             lines.go(there[min(bisect_left(there, lines.top), len(there) - 1)])

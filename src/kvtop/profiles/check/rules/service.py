@@ -14,6 +14,8 @@ _LOOPBACK = ("localhost", "::1")
 _EVERYWHERE = ("0.0.0.0", "::")
 
 _KEY = "VLLM_API_KEY"
+_FILES = ("chat-template", "tool-parser-plugin", "reasoning-parser-plugin", "ssl-certfile", "ssl-keyfile")
+"""Flags that name a file, beside those of models."""
 _QUIET = "disable-access-log-for-endpoints"
 
 
@@ -157,9 +159,6 @@ def _found(facts: Facts, path: str, place: str) -> str:
         return look
     where = there(facts, "another mount") if file_of(facts) else "another mount: -v in [docker] options"
     return f"{look}; or {where}"
-
-
-_FILES = ("chat-template", "tool-parser-plugin", "reasoning-parser-plugin", "ssl-certfile", "ssl-keyfile")
 
 
 def local_paths(facts: Facts) -> list[tuple[str, str]]:
