@@ -19,6 +19,7 @@ from ptyscreen import PtyScreen
 
 from kvtop.cli import profile
 from kvtop.cli.profile import checking, stop, switch
+from kvtop.cli.profile.answered import Answered
 from kvtop.errors import KvtopError, UsageError
 from kvtop.profiles.running import client, logs, look, record
 from kvtop.profiles.running.record import Who
@@ -318,6 +319,9 @@ def test_where_the_new_one_cannot_even_begin_the_former_one_is_started_again(
     write(home, "old")
     write(home, "new")
     assert run("start", "old") == 0
+    record.write(
+        record.Record(name="new", state="failed", why="the story of an earlier start", started_at=1.0, ended_at=2.0)
+    )
     really = client.start
 
     def start(one: client.Chosen, *more: object, **named: str) -> record.Record:
@@ -329,8 +333,9 @@ def test_where_the_new_one_cannot_even_begin_the_former_one_is_started_again(
         assert look.look("old").state == "running"
         assert "kvtop: new was not started: /state/keeper.log: No space left on device" in capsys.readouterr().err
     else:
-        with pytest.raises(KvtopError) as told:
+        with pytest.raises(Answered) as told:
             run("switch", "new", fallback)
+        assert (told.value.document["state"], told.value.document["error"]) == ("stopped", None)
         assert str(told.value) == "nothing runs now\n  kvtop profile start old starts the former one"
 
 
@@ -402,6 +407,17 @@ def test_before_it_stops_anything_a_switch_ends_with_its_terminal(home: Box) -> 
         screen.hang_up()
         assert screen.process.wait(30) == -signal.SIGHUP
     assert look.look("old").state == "running" and look.look("new").record is None
+
+
+def test_a_stop_says_at_a_terminal_what_it_waits_for(home: Box) -> None:
+    port = write(home, "slow", deaf="1")
+    assert run("start", "slow") == 0
+    pid = look.look("slow").pid
+    with PtyScreen([sys.executable, "-c", ALONE, "profile", "stop"]) as screen:
+        screen.wait_for(f"\r\x1b[Kstops slow (process {pid}, port {port})")
+        assert look.look("slow").state != "stopped"
+        screen.wait_for("\r\x1b[Kslow was killed after ")
+        assert screen.process.wait(30) == 0
 
 
 def started_by_hand(home: Box, name: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -113,6 +113,7 @@ POLL = '(APIServer pid=7) INFO:     127.0.0.1:46394 - "GET /metrics HTTP/1.1" 20
         (POLL, True),
         ('INFO:     10.0.0.1:1 - "GET /v1/models HTTP/1.1" 200 OK', True),
         ('INFO 12-01 00:00:00 [x.py:1] ::1:5 - "GET /version HTTP/1.1" 200', True),
+        ('INFO 12-01 00:00:00 [x.py:1] ::1:5 - "GET /version HTTP/1.1" 404 Not Found', True),
         ('INFO:     127.0.0.1:1 - "GET /is_sleeping HTTP/1.1" 404 Not Found', True),
         ('INFO:     127.0.0.1:1 - "GET /kv_event_sources HTTP/1.1" 200 OK', True),
         ('INFO:     127.0.0.1:1 - "GET /kv_event_sources HTTP/1.1" 404 Not Found', True),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import signal
 import sys
+from collections.abc import Iterator
 
 from kvtop.errors import UsageError
 
@@ -32,6 +34,25 @@ def tell(text: str, end: str = "\n") -> None:
     """A line on stderr, if it can be written."""
     with contextlib.suppress(OSError):
         print(text, end=end, file=sys.stderr, flush=True)
+
+
+def draw(text: str) -> None:
+    """In place of what was drawn before, on a terminal, as far as one line holds it. Empty: take it away."""
+    width = shutil.get_terminal_size().columns - 1
+    tell(f"\r\x1b[K{text[:width]}", end="")
+
+
+@contextlib.contextmanager
+def meanwhile(text: str) -> Iterator[None]:
+    """What goes on, for whoever waits at a terminal; it is gone afterwards."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    draw(text)
+    try:
+        yield
+    finally:
+        draw("")
 
 
 def outlive_terminal() -> None:

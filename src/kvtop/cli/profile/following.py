@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from typing import Any
 
@@ -18,8 +17,6 @@ from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.stages import stage_words
 from kvtop.profiles.secret import shown
 from kvtop.sources.url import authority
-
-_CLEAR = "\r\x1b[K"
 
 
 class Line:
@@ -40,14 +37,13 @@ class Line:
                 self._told.add(stage.name)
                 self._say(f"  {stage_words(stage, state):<22} {secs(stage.took_s):>9}")
         if self._draws and step.seen.state == "starting":
-            width = shutil.get_terminal_size().columns - 1
-            stdio.tell(f"{_CLEAR}{sentence(self._name, step)[:width]}", end="")
+            stdio.draw(sentence(self._name, step))
             self._drawn = True
 
     def end(self) -> None:
         """Take the line that was drawn away."""
         if self._drawn:
-            stdio.tell(_CLEAR, end="")
+            stdio.draw("")
             self._drawn = False
 
     def _say(self, text: str) -> None:

@@ -51,7 +51,8 @@ def main(argv: Sequence[str]) -> int:
             print(f"{name}: {run}")
         return 0 if run else 1
     try:
-        state = client.stop(chosen.name, "kvtop profile stop")
+        with stdio.meanwhile(f"stops {name}{chosen.where}"):
+            state = client.stop(chosen.name, "kvtop profile stop")
     except KeyboardInterrupt:
         now = look.look(chosen.name)
         stdio.tell(f"kvtop: {name} is {now.state}{now.where}, only this command has ended")
@@ -127,7 +128,7 @@ def _stop_foreign(one: Foreign, yes: bool, as_json: bool) -> int:
     whose = f", which is the command line of {printable(one.profile, 60)}" if one.profile else ""
     if not asked(f"kvtop did not start {one.words}{whose}. Stop it?", yes=yes):
         raise KvtopError("nothing was stopped")
-    with Lock(f"stops process {one.who.pid}"):
+    with Lock(f"stops process {one.who.pid}"), stdio.meanwhile(f"stops {one.words}"):
         done = adopt.end(one, FOREIGN_WAIT_S)
     notes = adopt.told(done)
     if as_json:

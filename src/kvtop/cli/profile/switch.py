@@ -174,7 +174,8 @@ class _Switch:
         try:
             client.start(self._new, lock, former=_listed(self._former))
         except (KvtopError, OSError) as error:
-            return self._failed(_not_started(self._name, error), look.look(self._new.name), lock)
+            # Its record, if it has one, is that of an earlier start.
+            return self._failed(_not_started(self._name, error), Seen(self._new.name, "stopped"), lock)
         return self._ended(following.follow(self._new.name), lock)
 
     def _ended(self, seen: Seen, lock: Lock) -> int:

@@ -20,8 +20,8 @@ _PREFIX = re.compile(
 )
 _POLL = re.compile(
     r"^(?:\([^)]{1,60}\) ?)?INFO\b[^\"]{0,200}\"GET "
-    r"(?:(?:/metrics|/health|/v1/models|/version)(?:\?[^ \"]{0,200})? HTTP/[\d.]{1,3}\" 200"
-    r"|/(?:is_sleeping|kv_event_sources) HTTP/[\d.]{1,3}\" (?:200|404))(?: [A-Za-z ]{0,30})?$"
+    r"(?:(?:/metrics|/health|/v1/models)(?:\?[^ \"]{0,200})? HTTP/[\d.]{1,3}\" 200"
+    r"|/(?:version|is_sleeping|kv_event_sources) HTTP/[\d.]{1,3}\" (?:200|404))(?: [A-Za-z ]{0,30})?$"
 )
 
 _ASKED = b'"GET /'
