@@ -63,6 +63,7 @@ def need(name: str, kind: str = "container") -> dict:
 
 def make(name: str, command: list[str], ports: list[str], env: dict[str, str]) -> str:
     id = hashlib.sha256(f"{name}{time.time_ns()}".encode()).hexdigest()
+    env["HOSTNAME"] = id[:12]
     # what runs the container: keeps its exit code when it ends
     code = (
         "import subprocess, sys, signal\n"

@@ -8,12 +8,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 from profilebox import HERE, LOGS, Box, box, free_port, own, wait
 
@@ -25,6 +24,7 @@ from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import client, look, record
 from kvtop.profiles.running.client import Chosen
 from kvtop.profiles.running.record import Who
+from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.runners.container import Inspected
 
 GOOD = str(LOGS / "good-0.32.txt")
@@ -122,16 +122,39 @@ def test_docker(tools: Tools, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     ]
 
 
+def inspected(pid: int) -> Inspected:
+    return msgspec.json.decode(f'{{"State": {{"Running": true, "Pid": {pid}}}}}', type=Inspected)
+
+
 def test_the_number_of_a_process_in_another_namespace_is_nobodys_here() -> None:
     """docker runs elsewhere, or beside this container: its number is an innocent process's."""
-    me = Who.of(os.getpid())
-    assert me is not None
-    began = datetime.fromtimestamp(psutil.Process().create_time(), UTC).isoformat()
-    for at, who in ((began, me), ("2020-01-01T00:00:00.123456789Z", None), ("", None), ("9" * 40, None)):
-        state = {"State": {"Running": True, "Pid": me.pid, "StartedAt": at}}
-        found = msgspec.convert(state, Inspected)
-        assert found.process("f" * 64) == who
-    assert msgspec.convert({"State": {"Running": True, "Pid": 0}}, Inspected).process("f" * 64) is None
+    id = "0123456789ab" + 52 * "c"
+    with subprocess.Popen(["sleep", "600"], env={"HOSTNAME": id[:12]}) as its:
+        try:
+            found = inspected(its.pid)
+            assert found.process(id) == Who.of(its.pid) and found.process("f" * 64) is None
+            assert all(inspected(pid).process(id) is None for pid in (os.getpid(), 1, 0, -1, 10**26))
+        finally:
+            its.kill()
+
+
+@pytest.mark.parametrize("ends", ["in time", "when it is killed"])
+def test_what_outlives_its_container_is_killed(ends: str) -> None:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as its:
+        who, waited = Who.of(its.pid), 0.0
+        assert who is not None
+
+        def pause(seconds: float) -> None:
+            nonlocal waited
+            waited += seconds
+            if ends == "in time" and waited > 2:
+                its.kill()
+            time.sleep(0.001)
+
+        state = record.Record(name="box", runner="docker", program=["docker"], family=[who])
+        done = runner_of(state).end(3.0, pause, lambda: waited)
+        assert its.poll() == -signal.SIGKILL
+    assert (done.killed, done.left, done.too_long) == (int(ends != "in time"), [], "")
 
 
 def test_docker_that_refuses(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:

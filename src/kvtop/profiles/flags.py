@@ -145,7 +145,7 @@ class Flags:
             return 1
         local = self.number("data-parallel-size-local")
         found = self.number("data-parallel-size") if local is None else local
-        return int(found) if found is not None and 0 < found < _MOST_ENGINES else 1
+        return int(found) if found is not None and 1 <= found < _MOST_ENGINES else 1
 
     def number(self, name: str) -> float | int | None:
         """The number behind a flag, with vLLM's suffixes (1k is 1000, 1K is 1024); None: none that can be read."""

@@ -116,14 +116,14 @@ def in_shm(facts: Facts) -> Tier | None:
 def whole(facts: Facts, name: str, default: int) -> int:
     """A count of the command line; the default where none that makes sense is given."""
     found = facts.flags.number(name)
-    return int(found) if found is not None and 0 < found < 100_000 else default
+    return int(found) if found is not None and 1 <= found < 100_000 else default
 
 
 def block_tokens(facts: Facts) -> int | None:
     """Of one KV block: that of the last start, which knows how hybrid models are unified, or a larger one that is asked
     for now; where the model is none, what is asked for. None: neither is known."""
     given = facts.flags.number("block-size")
-    asked = int(given) if given is not None and 0 < given < 1_000_000 else 0
+    asked = int(given) if given is not None and 1 <= given < 1_000_000 else 0
     if asked and facts.last is not None and facts.last.hybrid is False:
         return asked
     return max(asked, (facts.last.block_tokens if facts.last is not None else None) or 0) or None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from kvtop.clock import iso
 from kvtop.profiles.running import family, logs, ready, tools
@@ -25,8 +25,6 @@ from kvtop.profiles.secret import shown
 _KILLED = 137
 """Exit code of one that SIGKILL ended."""
 _ID = re.compile(r"^[0-9a-f]{12,64}$")
-_BEGIN_S = 10.0
-"""Between what docker calls a container's start and that of its process."""
 STOP_MORE_S = 20.0
 """What docker itself may take on top of the wait that it is told."""
 
@@ -69,13 +67,7 @@ class Inspected(msgspec.Struct, rename="pascal"):
     def process(self, container: str) -> Who | None:
         """The one that its number means here; None: another one has it, as where docker runs in another namespace."""
         who = Who.of(self.state.pid) if self.state.pid > 0 else None
-        if who is None or _is_in(container, who.pid):
-            return who
-        with contextlib.suppress(ValueError, OverflowError, psutil.Error):
-            began = datetime.fromisoformat(self.state.started_at).timestamp()
-            if abs(psutil.Process(who.pid).create_time() - began) < _BEGIN_S:
-                return who
-        return None
+        return who if who is not None and _is_in(container, who.pid) else None
 
     def publishes(self, port: int) -> bool:
         rows = (self.network_settings.ports or {}).values()
@@ -147,7 +139,10 @@ class Container(Runner):
         record = self.record
         if record.server is not None and not listens(record.host, record.port):
             return ready.Answer(False)
-        found = self._found()
+        try:
+            found = self.inspect()
+        except Failed as error:
+            return ready.Answer(False, str(error))
         if found is None or not found.state.running:
             return ready.Answer(False)
         if not found.publishes(record.port) and found.host_config.network_mode == "host":
@@ -161,23 +156,35 @@ class Container(Runner):
     def end(self, wait_s: float, pause: Pause, clock: Callable[[], float], *, gently: bool = True) -> End:
         began, wait = clock(), max(1, round(wait_s)) if gently else 0
         if not self.lives():
-            return End()
+            killed, left = self._left_behind(pause, clock)
+            return End(killed=killed, took_s=clock() - began, left=left)
         self.look()
         words = [*self._docker, "stop", "-t", str(wait), self.record.container]
         if self.record.runner == "compose":
             words = [*self.record.program, "stop", "-t", str(wait), self.record.service]
+        asked = clock()
         done = tools.run(words, timeout_s=wait_s + STOP_MORE_S, pause=pause)
         if done.code:
             raise Failed(f"{' '.join(words[:2])} failed: {done.why or f'exit code {done.code}'}")
-        left = [who.pid for who in self.record.family if who.lives]
-        until = clock() + family.KILL_S
-        while left and clock() < until:
-            pause(family.POLL_S)
-            left = [who.pid for who in self.record.family if who.lives]
-        took, code = clock() - began, self.code()
+        took, code = clock() - asked, self.code()
         # One that is removed at its end (docker run --rm) takes its exit code with it.
-        killed = gently and (took >= wait if code is None else code == _KILLED)
-        return End(f"within {wait} s of its stop signal" if killed else "", took_s=took, left=left)
+        too_long = gently and (took >= wait if code is None else code == _KILLED)
+        killed, left = self._left_behind(pause, clock)
+        return End(f"within {wait} s of its stop signal" if too_long else "", clock() - began, killed, left)
+
+    def _left_behind(self, pause: Pause, clock: Callable[[], float]) -> tuple[int, list[int]]:
+        """What lives on though docker says that it is over, is killed: (how many were, the numbers of those that
+        cannot be)."""
+        killed, left = 0, [who for who in self.record.family if who.lives]
+        for wait_s, kills in ((family.WORKERS_S, False), (family.KILL_S, True)):
+            for who in left if kills else ():
+                with contextlib.suppress(PermissionError):
+                    killed += family.send(who, signal.SIGKILL)
+            until = clock() + wait_s
+            while left and clock() < until:
+                pause(family.POLL_S)
+                left = [who for who in left if who.lives]
+        return killed, [who.pid for who in left]
 
     def tail(self) -> logs.Tail:
         return logs.CommandTail([*self._logs(), "--since", iso(self.record.started_at) or "0", "-f", *self._which()])
@@ -266,9 +273,12 @@ class Container(Runner):
 
 
 def _is_in(container: str, pid: int) -> bool:
-    """Whether the process is in the control group of that container."""
+    """Whether the process is that container's, by the name of its control group; docker may run without those, and
+    gives every container its own host name."""
     try:
-        return container in Path(f"/proc/{pid}/cgroup").read_text("utf-8", "replace")
+        if container in Path(f"/proc/{pid}/cgroup").read_text("utf-8", "replace"):
+            return True
+        return f"HOSTNAME={container[:12]}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
 
