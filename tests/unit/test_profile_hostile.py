@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from check_box import facts
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvtop.cli.main import main
@@ -313,14 +313,26 @@ def test_sizes_of_any_length_are_judged(size: object) -> None:
     assert "units_suspicious" in {one.rule for one in found.findings}
 
 
-@pytest.mark.parametrize("number", ["9" * 99 + "T", "9" * 299 + "T", "9" * 5000, "1e308", "-1", "nan", "inf"])
+ODD = ["9" * 99 + "T", "9" * 299 + "T", "9" * 5000, "1e308", "-1", "nan", "inf", "0", "0.5", "1e-300", "-0.0", "x", ""]
+COUNTS = ["tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "data-parallel-size-local"]
+SIZES = ["kv-offloading-size", "kv-cache-memory-bytes", "block-size", "swap-space", "max-num-batched-tokens", "port",
+         "cpu-offload-gb", "gpu-memory-utilization", "long-prefill-token-threshold"]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", ODD)
 def test_numbers_of_any_length_are_judged(number: str) -> None:
-    flags = ("kv-offloading-size", "kv-cache-memory-bytes", "block-size", "swap-space", "max-num-batched-tokens",
-             "port", "tensor-parallel-size", "cpu-offload-gb", "gpu-memory-utilization",
-             "long-prefill-token-threshold")  # fmt: skip
-    for flag in flags:
-        judged(facts(f"m --{flag} {number}"))
-    judged(facts("m " + " ".join(f"--{flag} {number}" for flag in flags)))
+    for flag in COUNTS + SIZES:
+        judged(facts(f"m --{flag} '{number}'"))
+    judged(facts("m " + " ".join(f"--{flag} '{number}'" for flag in COUNTS + SIZES)))
+
+
+@given(
+    st.fixed_dictionaries({}, optional=dict.fromkeys(COUNTS + SIZES, st.sampled_from([*ODD, "1", "2", "16", "4096"])))
+)
+@example({"tensor-parallel-size": "0.5", "kv-offloading-size": "4"})
+@example({"data-parallel-size": "0.5", "kv-offloading-size": "4096"})
+def test_odd_numbers_beside_good_ones_are_judged(numbers: dict[str, str]) -> None:
+    judged(facts("m " + " ".join(f"--{flag} '{number}'" for flag, number in numbers.items())))
 
 
 @pytest.mark.parametrize(
