@@ -290,3 +290,37 @@ async def test_an_import_takes_options_and_keeps_what_failed(tmp_path: Path) -> 
         ["profile", "import", "/x/my start.sh", "--name", "y", "--json"],
     ]
     assert "2 to look at: a trap; all of them stand on top of its file: o" in " ".join(rows[:2])
+
+
+@pytest.mark.parametrize("key", ["y", ""])
+async def test_the_former_one_is_not_asked_for_any_more_once_something_is_started(key: str) -> None:
+    lost = failed(CHOSEN.name, "no such model", "qwen27-2x3090")
+    held = Held(view(stopped(), lost, busy=True))
+    page = Page(held, "qwen27-dflash2")
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        page.screen.deeds.offer()
+        assert page.screen.question is None, "whoever switches there may start it again himself"
+        held.view = view(stopped(), lost)
+        page.screen.deeds.offer()
+        assert (await page.press(pilot))[-1].startswith("qwen27-dflash2 did not start: start qwen27-2x3090 again?")
+        held.view = view(running(), lost)
+        if not key:
+            page.screen._look_again()
+        rows = await page.press(pilot, *filter(None, [key]))
+        assert "again?" not in rows[-1] and page.screen.question is None and held.done == []
+
+
+@pytest.mark.parametrize(("key", "verb"), [("s", "start"), ("x", "stop"), ("R", "start it again")])
+async def test_a_question_goes_when_what_it_speaks_of_is_not_so_any_more(key: str, verb: str) -> None:
+    runs = running()
+    held = Held(view(runs, CHOSEN))
+    page = Page(held, "qwen27-dflash2" if key == "s" else runs.name)
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        assert verb in (await page.press(pilot, key))[-1]
+        held.view = view(replace(runs, since=NOW), CHOSEN)
+        page.screen._look_again()
+        assert page.screen.question is not None, "the same servers"
+        held.view = view(stopped(), CHOSEN)
+        rows = await page.press(pilot, "y")
+        assert "what runs has changed meanwhile: press the key again" in rows[0]
+        assert page.screen.question is None and held.done == []

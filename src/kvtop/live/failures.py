@@ -62,8 +62,9 @@ class Failures:
         return row is not None and _failed(row) and self._is_ours(row)
 
     def offer(self, view: ProfilesView) -> tuple[Standing, Standing] | None:
-        """(what a switch did not start, what it ended for that), until that was answered or something is started."""
-        new = view.last_used
+        """(what a switch did not start, what it ended for that), until that was answered or something is started. Not
+        while that switch itself may start it again, or asks."""
+        new = view.last_used if not view.busy else None
         if new is None or new.record is None or view.live or new.state != "failed" or not _failed(new):
             return None
         if _start(new) in self._answered or _start(new) in self._put_off or new.record.former in ("", new.name):

@@ -20,7 +20,7 @@ from kvtop.model.starting import LIVE
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.launch import config_of
-from kvtop.profiles.running import attached
+from kvtop.profiles.running import attached, lock
 from kvtop.profiles.running.record import Record, Who
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.text import Lines, less_polls
@@ -61,7 +61,7 @@ class ProfileLook:
             self._figures = _kept()
         # The processes of this machine were looked at seconds ago: what has ended since is nobody's server.
         processes = [one for one in processes if one.role == "api" and Who.of(one.pid) is not None]
-        now = self._now()
+        now, busy = self._now(), lock.held()
         rows = tuple(standing(self._known, processes))
         others = _foreign(rows, processes)
         of = {one.pid: one for one in processes}
@@ -83,6 +83,7 @@ class ProfileLook:
             dict(self._figures),
             dict(self._attached),
             strangers,
+            busy,
         )
 
     def entry(self, name: str) -> Entry | None:

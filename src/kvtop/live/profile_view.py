@@ -88,6 +88,8 @@ class ProfilesView:
     attached: dict[str, Attached] | None = None
     strangers: tuple[Standing, ...] = ()
     """Those of `foreign` that run what no profile says, each named by its process."""
+    busy: bool = False
+    """Some kvtop starts, stops or switches."""
 
     @property
     def listed(self) -> tuple[Standing, ...]:

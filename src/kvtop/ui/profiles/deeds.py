@@ -37,6 +37,10 @@ class Question:
     """Told of a yes and of a no."""
     later: Callable[[], None] = lambda: None
     """Told where the question was left without an answer."""
+    stands: Callable[[], bool] = lambda: True
+    """False: what it speaks of is not so any more, and nobody is to answer it."""
+    gone: str = "what runs has changed meanwhile: press the key again"
+    """Said then."""
 
 
 class Deeds:
@@ -63,7 +67,7 @@ class Deeds:
             self._say(why, "warn")
         elif (report := await self._checked(row, None, "start")) is not None:
             if report.asks():
-                self._ask(Question(questions.start(row, report), lambda: self._start(row)))
+                self._ask(Question(questions.start(row, report), lambda: self._start(row), stands=self._unchanged()))
             else:
                 await self._start(row)
 
@@ -114,7 +118,7 @@ class Deeds:
         elif (report := await self._checked(row, live[0], "switch")) is not None:
             old = live[0]
             wordings = questions.switch(old, await self._count(old), row, report)
-            self._ask(Question(wordings, lambda: self._switch(row)))
+            self._ask(Question(wordings, lambda: self._switch(row), stands=self._unchanged()))
 
     async def _switch_from_others(self, row: Standing) -> None:
         """No profile's server runs, but servers that kvtop did not start do: what is not in the way is left alone."""
@@ -129,7 +133,7 @@ class Deeds:
         if not found:
             if (report := await self._checked(row, None, "switch")) is not None:
                 wordings = questions.beside(self._profiles.view.foreign, row, report)
-                self._ask(Question(wordings, lambda: self._start(row)))
+                self._ask(Question(wordings, lambda: self._start(row), stands=self._unchanged()))
             return
         one = found[0]
         here = next((other for other in self._profiles.view.listed if other.pid == one.server.pid), None)
@@ -138,7 +142,7 @@ class Deeds:
             self._say(f"{one.server.words} holds {safe(one.holds)}, and has just come: press the key again", "warn")
         elif (report := await self._checked(row, here, "switch")) is not None:
             wordings = questions.clear(one, await self._count(here), row, report)
-            self._ask(Question(wordings, lambda: self._clear(row, one)))
+            self._ask(Question(wordings, lambda: self._clear(row, one), stands=self._unchanged()))
 
     async def _in_the_way(self, row: Standing) -> tuple[InTheWay, ...] | None:
         """None where that could not be told, which is said."""
@@ -171,12 +175,19 @@ class Deeds:
             return
         new, former = found
         question = f"{_name(new)} did not start: start {_name(former)} again"
+
+        def stands() -> bool:
+            still = self._profiles.failures.offer(self._profiles.view)
+            return still is not None and [one.name for one in still] == [new.name, former.name]
+
         self._ask(
             Question(
                 [question],
                 lambda: self._start(former),
                 lambda: self._profiles.answered(new),
                 lambda: self._profiles.failures.put_off(new),
+                stands,
+                "",
             )
         )
 
@@ -204,7 +215,7 @@ class Deeds:
             self._say(self._no_restart(row), "warn")
         elif (report := await self._checked(row, row, "restart")) is not None:
             wordings = questions.restart(row, await self._count(row), report)
-            self._ask(Question(wordings, lambda: self._restart(row)))
+            self._ask(Question(wordings, lambda: self._restart(row), stands=self._unchanged()))
 
     def _no_restart(self, row: Standing) -> str:
         name, start = safe(row.name), self._key("start-profile")
@@ -221,7 +232,10 @@ class Deeds:
     async def stop(self, row: Standing) -> None:
         if row.state in LIVE or (row.state == "foreign" and row.pid is not None):
             which = str(row.pid) if row.state == "foreign" else row.name
-            self._ask(Question(questions.stop(row, await self._count(row)), lambda: self._stop(row, which)))
+            wordings = questions.stop(row, await self._count(row))
+            self._ask(
+                Question(wordings, lambda: self._stop(row, which), stands=lambda: (row.name, row.pid) in self._there())
+            )
         else:
             self._say(f"{safe(row.name)} does not run", "warn")
 
@@ -260,6 +274,16 @@ class Deeds:
         return name
 
     # ---- what they share
+    def _there(self) -> frozenset[tuple[str, int | None]]:
+        """The servers that there are, by name and process."""
+        rows = self._profiles.view.listed
+        return frozenset((row.name, row.pid) for row in rows if row.state in (*LIVE, "foreign"))
+
+    def _unchanged(self) -> Callable[[], bool]:
+        """Until a server comes or goes: whoever is asked has read of those that are there now."""
+        names = {name for name, _ in self._there()}
+        return lambda: {name for name, _ in self._there()} == names
+
     async def _checked(self, row: Standing, old: Standing | None, verb: str) -> Report | None:
         """What check says when `old` is gone; None where it refuses, which is said."""
         self._say(f"checks {safe(row.name)} …", "t")

@@ -102,6 +102,7 @@ class ProfilesScreen(Page):
         if self.is_current and made_of != self._drawn_of:
             self._drawn_of = made_of
             self.redraw()
+        self._withdraw()
         if self.is_current and self.question is None and not self.typing:
             self.deeds.offer()  # of a switch that failed while this page was not there, or not seen
 
@@ -297,6 +298,14 @@ class ProfilesScreen(Page):
         self.question = question
         self.set_foot()
 
+    def _withdraw(self) -> None:
+        """A question about what is not so any more is none."""
+        question = self.question
+        if question is not None and not question.stands():
+            self.question = None
+            self._say(question.gone, "warn" if question.gone else "t")
+            self.set_foot()
+
     def on_key(self, event: events.Key) -> None:
         """While something is asked, y and n answer, and other keys do nothing but lead out. A path that is typed is
         typed to its end first."""
@@ -304,7 +313,10 @@ class ProfilesScreen(Page):
             return
         event.stop()
         event.prevent_default()
+        self._withdraw()
         question = self.question
+        if question is None:
+            return
         if event.key in ("y", "n"):
             question.answered()
         elif event.key == "escape":
