@@ -18,11 +18,11 @@ from kvtop.model.view import ServerView
 from kvtop.profiles import differences, folder
 from kvtop.profiles.launch import launch
 from kvtop.profiles.profile import Profile
-from kvtop.profiles.running import record
+from kvtop.profiles.running import lock, record
 from kvtop.profiles.running.record import Record, Setup, Who
 from kvtop.profiles.running.setup import setup
 from kvtop.profiles.standing import FILE_GONE, Standing, known, standing
-from kvtop.readings import State
+from kvtop.readings import State, VllmProcess
 
 GIB = 1 << 30
 FILE = """about = "{about}"
@@ -95,6 +95,33 @@ def test_what_is_stopped_is_what_its_file_says(files: Path) -> None:
     write(files, port=21005, tier=1)
     assert shows(row()) == ("/m/tiny", 21005, ("0",), GIB)
     assert url_of(row()) == url_of_next(row()) == "http://127.0.0.1:21005"
+
+
+@pytest.mark.parametrize("state", ["starting", "running", "stopping", "stopped", "failed"])
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("owed", [True, False])
+def test_whose_keeper_is_gone_and_whose_after_stop_is_owed(
+    files: Path, monkeypatch: pytest.MonkeyPatch, state: record.State, kept: bool, owed: bool
+) -> None:
+    write(files)
+    assert not row().unkept and not row().owed, "never started"
+    monkeypatch.setattr(lock, "held", lambda: True)  # by whoever stops it
+    keeper = Who.of(os.getpid()) if kept else Who(2**22 + 1, "0")
+    record.write(msgspec.structs.replace(started(state), keeper=keeper, after_owed=owed))
+    found, live = row(), state in ("starting", "running", "stopping")
+    assert found.state == state
+    assert (found.unkept, found.owed) == (live and not kept, owed and not live)
+
+
+def test_a_server_that_kvtop_did_not_start_has_no_keeper_to_miss(files: Path) -> None:
+    write(files)
+    record.write(
+        msgspec.structs.replace(started(), state="failed", keeper=None, server=None, after_owed=True, ended_at=200.0)
+    )
+    words = ("vllm", "serve", "/m/tiny", "--port", "21001", "--kv-offloading-size", "2")
+    server = VllmProcess(4242, "api", words, 21001)
+    (found,) = standing([known(entry) for entry in folder.read_all()], (server,))
+    assert (found.state, found.unkept, found.owed) == ("foreign", False, True)
 
 
 def test_what_the_record_of_an_earlier_kvtop_lacks_is_not_known(files: Path) -> None:

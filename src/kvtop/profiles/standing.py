@@ -21,6 +21,7 @@ from kvtop.readings import VllmProcess
 from kvtop.sources.url import authority
 
 FILE_GONE = "its file is gone"
+KEEPER_GONE = "its keeper is gone"
 
 
 def word_of(state: str) -> str:
@@ -74,10 +75,18 @@ class Standing:
     """Of its last start by kvtop."""
     starts: tuple[Start, ...] = ()
     """The last good ones, oldest first."""
+    unkept: bool = False
+    """kvtop started what runs, and the keeper beside it is gone: nobody rotates its log or runs its after_stop."""
 
     @property
     def name(self) -> str:
         return self.known.name
+
+    @property
+    def owed(self) -> bool:
+        """Nothing of its last start by kvtop runs, and its after_stop was not run to its end: see
+        `Record.after_owed`."""
+        return self.record is not None and self.record.after_owed and self.state not in LIVE
 
     @property
     def facts(self) -> Known:
@@ -191,8 +200,9 @@ def _of(profile: Known, every: Mapping[str, Seen], servers: Sequence[VllmProcess
     seen = every.get(profile.name)
     state = seen.record if seen is not None else None
     starts = tuple(record.starts(profile.name)) if state is not None else ()
-    if seen is not None and seen.state in LIVE:
-        return Standing(profile, seen.state, seen.pid, seen.since, state, starts)
+    if seen is not None and state is not None and seen.state in LIVE:
+        unkept = state.keeper is None or not state.keeper.lives
+        return Standing(profile, seen.state, seen.pid, seen.since, state, starts, unkept)
     run = profile.launch
     server = next((one for one in servers if run is not None and is_of(run, one)), None)
     if server is not None:
