@@ -17,7 +17,7 @@ import pytest
 from profilebox import LOGS, Box, box, own, wait
 
 from kvtop.profiles.launch import Launch, Secret
-from kvtop.profiles.running import client, lock, logs, look, record, tools
+from kvtop.profiles.running import client, family, lock, logs, look, record, tools
 from kvtop.profiles.running.order import Told
 from kvtop.profiles.running.record import Who
 
@@ -284,6 +284,25 @@ def test_what_a_dead_sidecar_left_is_ended_without_the_keeper(home: Box) -> None
     now = look.look("box")
     assert now.record is not None and "2 of its processes live still" in now.record.why
     assert client.stop("box", "a test").state == "stopped"
+
+
+def test_what_writes_into_the_log_of_a_server_that_lost_its_keeper_is_told(home: Box) -> None:
+    home.start(home.chosen("box", stray="1", worker="1", never="1"))
+    wait(lambda: (now := record.read("box")) is not None and len(family.writers(now.outputs())) == 3, "no stray")
+    state = record.read("box")
+    assert state is not None and state.keeper is not None and state.server is not None
+    for who in (state.keeper, state.server):
+        os.kill(who.pid, signal.SIGKILL)
+    wait(lambda: not state.server.lives and not state.keeper.lives, "they live")
+    state.family = []  # nobody has looked yet
+    record.write(state)
+    record.path_of("box").with_name(f".box.json.last.{state.keeper.pid}").touch()
+    ended = client.stop("box", "a test")
+    (stray,) = family.writers(state.outputs())
+    os.kill(stray, signal.SIGKILL)
+    said = f"process {stray} writes into its log still, and is not known to be this server's: kill {stray}"
+    assert said in ended.notes and ended.family == []
+    assert not list(record.folder().glob(".box*"))
 
 
 def test_a_server_that_answered_though_nobody_looked_is_not_said_to_have_failed_its_start(home: Box) -> None:

@@ -26,6 +26,7 @@ from kvtop.profiles.running.client import Chosen
 from kvtop.profiles.running.record import Who
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.runners.container import Inspected
+from kvtop.profiles.running.tools import QUICK_S
 
 GOOD = str(LOGS / "good-0.32.txt")
 
@@ -155,6 +156,25 @@ def test_what_outlives_its_container_is_killed(ends: str) -> None:
         done = runner_of(state).end(3.0, pause, lambda: waited)
         assert its.poll() == -signal.SIGKILL
     assert (done.killed, done.left, done.too_long) == (int(ends != "in time"), [], "")
+
+
+def test_a_docker_that_does_not_answer_keeps_no_stop_from_being_heard(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "x")
+    monkeypatch.setenv("STANDIN_NEVER", "1")
+    tools.start(docker(tools))
+    wait(lambda: (now := record.read("box")) is not None and now.server is not None, "no container")
+    state, hangs = record.read("box"), tools.home / "docker" / "hangs"
+    assert state is not None and state.keeper is not None
+    hangs.touch()
+    wait(lambda: hangs.read_text() == "asked", "it is not asked")
+    asked = time.monotonic()
+    os.kill(state.keeper.pid, signal.SIGTERM)
+    wait(lambda: (now := record.read("box")) is not None and now.state == "stopping", "it does not hear")
+    assert time.monotonic() - asked < QUICK_S / 2
+    hangs.unlink()
+    tools.until("box", "stopped")
 
 
 def test_docker_that_refuses(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:

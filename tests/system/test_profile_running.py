@@ -377,6 +377,16 @@ def test_a_flood_of_output_keeps_nobody_from_ending_it_and_no_disk_is_filled(hom
     assert (ended.state, ended.why) == ("stopped", "it was stopped before it answered, by a test")
 
 
+@pytest.mark.parametrize("who", ["before", "sidecar"])
+def test_a_flood_before_its_server_fills_no_disk(home: Box, who: str) -> None:
+    flood = "yes xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+    sidecar = {"name": "cache", "command": f"exec {flood}", "ready_url": f"http://127.0.0.1:{free_port()}/"}
+    more: dict[str, object] = {"start": {"before": [flood]}} if who == "before" else {"sidecar": [sidecar]}
+    home.start(home.chosen("flood", profile={"log": {"max_bytes": 2_000_000}, **more}))
+    wait(logs.older(logs.default("flood", "cache" if who == "sidecar" else "")).exists, "it is not rotated")
+    assert client.stop("flood", "a test").state == "stopped"
+
+
 def test_sidecars_are_known_before_they_are_ready_and_end_without_their_keeper(home: Box) -> None:
     sidecar = {"name": "cache", "command": "exec sleep 600", "ready_url": f"http://127.0.0.1:{free_port()}/"}
     home.start(home.chosen("beside", profile={"sidecar": [sidecar]}))

@@ -390,3 +390,11 @@ def test_what_may_not_be_asked_is_left_out(
     monkeypatch.setattr(psutil.Process, question, refuse)
     found = machine.source.read().processes
     assert [process.ports for process in found] == ([()] if question == "net_connections" else [])
+
+
+def test_a_process_that_has_ended_since_it_was_listed_maps_nothing(machine: Machine) -> None:
+    file = machine.tier()
+    (machine.process(11, "VLLM::EngineCore") / "maps").unlink()
+    reading = machine.source.read()
+    (found,) = reading.offload_files
+    assert (found.path, found.stale, reading.unreadable_maps) == (str(file), True, ())

@@ -205,7 +205,7 @@ class HostSource:
     def _read_maps(self, pid: int) -> dict[_File, _Mapped] | None:
         try:
             text = Path(psutil.PROCFS_PATH, str(pid), "maps").read_bytes()
-        except ProcessLookupError:
+        except (ProcessLookupError, FileNotFoundError):  # it ends, or has ended since it was listed
             return {}
         except OSError:
             return None

@@ -38,6 +38,7 @@ def main(argv: Sequence[str]) -> int:
             client.startable(chosen)  # before what takes its time
             if not checking.allowed(entry, force=args.force, yes=args.yes):
                 raise KvtopError("nothing was started")
+            client.has_room(chosen.name)
             client.start(chosen, lock)
         if args.detach:
             _detached(chosen.name, args.json)

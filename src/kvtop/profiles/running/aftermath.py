@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvtop.model.words import gib
+from kvtop.profiles.running import family
 from kvtop.profiles.running.family import FREE_S, End, Pause
 from kvtop.profiles.running.record import Record, TierFile
 from kvtop.readings import OffloadFile
@@ -64,6 +65,14 @@ def left_over(state: Record, pause: Pause = time.sleep) -> list[str]:
     """Look at shared memory and cards, which may take FREE_S; stale files of this server are removed. In words what was
     found."""
     return [*_shared_memory(state), *_cards(state, pause)]
+
+
+def strays(state: Record) -> list[str]:
+    """Who writes into its log still, in words: where its keeper is gone, nobody knows of all that the server began."""
+    return [
+        f"process {pid} writes into its log still, and is not known to be this server's: kill {pid}"
+        for pid in family.writers(state.outputs())
+    ]
 
 
 def _shared_memory(state: Record) -> list[str]:

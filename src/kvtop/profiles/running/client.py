@@ -240,6 +240,7 @@ def _patience_s(state: Record) -> float:
 def _alone(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
     """Its keeper is gone: this process ends it and writes the record."""
     with contextlib.nullcontext() if locked else Lock(f"stops {state.name}"):
+        record.tidy()
         now = record.read(state.name)
         if now is None or (now.started_at, now.keeper) != (state.started_at, state.keeper):
             name = printable(state.name, 80)
@@ -267,7 +268,7 @@ def _ended_here(state: Record, by: str, pause: family.Pause) -> Record:
         raise KvtopError(f"{printable(state.name, 80)} does not end: {printable(str(error), 300)}") from None
     state.notes += aftermath.told(done)
     end_sidecars(state, pause)
-    state.notes += aftermath.left_over(state, pause)
+    state.notes += [*aftermath.strays(state), *aftermath.left_over(state, pause)]
     said = list(state.notes)
     look.owe(state)
     state.state, state.ended_at = "stopped", time.time()

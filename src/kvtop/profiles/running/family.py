@@ -102,6 +102,11 @@ def _above(pid: int, facts: Mapping[int, tuple[int, int]]) -> Iterator[int]:
         yield pid
 
 
+def writers(logs: Collection[str]) -> list[int]:
+    """The processes, this one aside, whose output goes into one of these files (their `identity`)."""
+    return [pid for pid in _pids() if pid != os.getpid() and _writes(pid, logs)] if logs else []
+
+
 def _writes(pid: int, logs: Collection[str]) -> bool:
     """Whether its output goes into one of these files, as that of a server's processes does."""
     return any(identity(f"/proc/{pid}/fd/{number}") in logs for number in (1, 2))

@@ -67,6 +67,7 @@ class Keeper:
         record.asked(order.name)  # of a keeper before this one
         self._record = begun(order, last)
         self._runner = runner_of(self._record, self.save)
+        self._runner.pause = self.pause
         self._progress = Progress()
         self._helpers = Helpers(order, self._record, self.save)
         self._log: int | None = None
@@ -141,6 +142,11 @@ class Keeper:
                 return
             came = b""
 
+    def _pause_and_rotate(self, seconds: float) -> None:
+        """While others than the server write."""
+        self.pause(seconds)
+        self._rotate()
+
     def save(self) -> None:
         """Write the record, where it has changed."""
         state = self._record
@@ -174,7 +180,7 @@ class Keeper:
         if self._profile.start.before or self._profile.sidecar:
             self._progress.begin(progress.BEFORE, time.time())
             self.save()
-        self._helpers.before(env, self._log, self.pause, self._left())
+        self._helpers.before(env, self._log, self._pause_and_rotate, self._left())
         self._progress.begin(progress.PROCESS, time.time())
         if state.runner == "venv":
             orphans.take()  # of pre-start commands they went their own ways
@@ -323,7 +329,7 @@ class Keeper:
             state.notes.append(said)
         if state.exit_code is None:
             state.exit_code = self._runner.code()
-        self._helpers.after(self._log, self.pause)
+        self._helpers.after(self._log, self._pause_and_rotate)
         state.notes = [self._told_secrets.masked(note) for note in state.notes]
         if state.step is not None and state.step.lives:
             state.notes.append(f"a command does not end: process {state.step.pid}")

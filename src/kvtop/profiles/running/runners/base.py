@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -26,6 +27,8 @@ class Runner(ABC):
         """`save`: of a keeper, writes the record."""
         self.record = record
         self._save = save
+        self.pause: Pause = time.sleep
+        """While the runner's own tool is asked how its server is; a keeper's lets go when the end is wanted."""
 
     @abstractmethod
     def start(self, order: Order, env: Mapping[str, str], *, log: int | None, pause: Pause, timeout_s: float) -> None:

@@ -209,7 +209,8 @@ class Container(Runner):
         """None where there is no such container. Raises Failed where it cannot be asked."""
         if not self.record.container:
             return None
-        done = self._ask("inspect", "--type", "container", self.record.container)
+        words = [*self._docker, "inspect", "--type", "container", self.record.container]
+        done = tools.run(words, pause=self.pause)
         if done.code:
             if re.search(r"no such (container|object)", done.err, re.IGNORECASE):
                 return None

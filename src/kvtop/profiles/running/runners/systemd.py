@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 
 from kvtop.errors import printable
@@ -40,7 +39,7 @@ class Systemd(Runner):
     def shown(self) -> dict[str, str]:
         """`systemctl show`; empty where it cannot be asked."""
         try:
-            done = tools.run([*self._systemctl, "show", self.record.unit, f"--property={_SHOWN}"], pause=time.sleep)
+            done = tools.run([*self._systemctl, "show", self.record.unit, f"--property={_SHOWN}"], pause=self.pause)
         except Failed:
             return {}
         if _NO_SYSTEMD in done.err:  # no unit runs there
