@@ -232,6 +232,8 @@ def test_list_has_a_row_for_each(
         "state": "stopped",
         "pid": None,
         "since": None,
+        "keeper_gone": None,
+        "after_stop_owed": False,
         "error": None,
     }
     assert (rows["broken"]["state"], rows["broken"]["runner"], rows["broken"]["port"]) == ("unreadable", None, None)
@@ -248,7 +250,7 @@ def test_list_has_a_row_for_each(
     lines = said(capsys, "list").split("\n")
     assert next(line for line in lines if line.startswith("talks ")).endswith("stopped     see below")
     assert next(line for line in lines if line.startswith("talks: much of it"))
-    assert next(line for line in lines if line.startswith("long-")).startswith("long-long-long-long… ")
+    assert next(line for line in lines if line.startswith("long-")).startswith("long-long-long-lon…  ")
     assert not [line for line in lines if line.rstrip().endswith(":")], "nothing stands below that says nothing"
     assert "Base-27B  8001  0,1  4.0 GiB  stopped     all day" in next(
         line for line in lines if line.startswith("base")

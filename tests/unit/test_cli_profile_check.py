@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from kvtop.profiles import folder
 from kvtop.profiles.check import facts as facts_of
 from kvtop.profiles.check import report
 from kvtop.profiles.check.facts import gather
-from kvtop.profiles.check.report import judged
+from kvtop.profiles.check.report import Silent, judged
 from kvtop.profiles.check.seen import Answer, Container, LastStart
 from kvtop.sources.host import HostSource
 from kvtop.sources.limits import memory_limit
@@ -64,7 +66,23 @@ def test_the_text_in_the_language_of_the_screens() -> None:
         " size     --kv-offloading-size: 64.0 GiB in all, 32.0 GiB a GPU, about 640,000 tokens",
         " 1 rule could not tell; --verbose says what it lacks",
     ]
-    assert list(text(judged(box), verbose=True))[-1] == " – port_taken  cannot tell: lacks who listens on which port"
+    whole = list(text(judged(box), verbose=True))
+    assert whole[-1] == " – port_taken           cannot tell: lacks who listens on which port"
+
+
+def test_what_a_rule_lacks_stands_in_the_columns_of_the_findings_and_is_wrapped_alike() -> None:
+    lacks = "what the compose file /srv/models/qwen/compose.yaml says of the port that is published"
+    found = replace(
+        judged(facts("m --host 127.0.0.1 --kv-cache-metrics")), silent=(Silent("health_answered_by_other", lacks),)
+    )
+    lines = list(text(found, verbose=True))
+    assert lines[-3:] == [
+        " – health_answered_by_other  cannot tell: lacks what the compose file",
+        "                             /srv/models/qwen/compose.yaml says of the port that",
+        "                             is published",
+    ]
+    assert " · polls_fill_log            each poll of kvtop and other watchers is a line of" in lines
+    assert not any("health_answered_by_other" in line for line in text(found)), "only where it is asked for"
 
 
 def test_nothing_to_say() -> None:
@@ -130,7 +148,7 @@ def test_a_path_is_taken_too(
     first = told.partition("\n")[0]
     # a file that another program of this machine left in /dev/shm is a warning
     assert first in ("check mine: 3 notes; ready to start", "check mine: 1 warning, 3 notes; ready to start")
-    assert "unknown_flag  cannot tell: lacks the help of the vLLM that is to run" in told
+    assert re.search(r"^ – unknown_flag +cannot tell: lacks the help of the vLLM that is to$", told, re.MULTILINE)
 
 
 def free_port() -> int:

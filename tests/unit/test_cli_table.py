@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvtop.cli.table import room, show
+from kvtop.cli.table import cells, cut, room, show, wrapped
 
 NAMES = ("turn", "prompt", "cached", "state")
 LINES = [NAMES, ("812", "123,180", "10 %", "done, slow"), ("7", "1", "\u2013", "failed 400")]
@@ -37,3 +37,38 @@ def test_a_program_gets_all_of_it_unless_it_says_its_width(monkeypatch: pytest.M
     assert room() is None
     monkeypatch.setenv("COLUMNS", "80")
     assert room() == 80
+
+
+def test_wide_characters_take_two_cells_and_move_no_column(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [("n", "name", "state"), ("12", "日本語", "ok"), ("7", "cafe\u0301", "no"), ("日", "–", "…")]
+    show(lines, left=2)
+    assert capsys.readouterr().out.splitlines() == [
+        " n  name    state",
+        "12  日本語  ok",
+        " 7  cafe\u0301    no",
+        "日  –       …",
+    ]
+    show(lines, left=2, w=9)
+    assert capsys.readouterr().out.splitlines() == [" n  name…", "12  日本…", " 7  cafe\u0301…", "日  –…"]
+
+
+@pytest.mark.parametrize(
+    ("text", "w", "says"),
+    [
+        ("coder", 5, "coder"),
+        ("coder", 4, "cod…"),
+        ("日本語", 6, "日本語"),
+        ("日本語", 5, "日本…"),
+        ("日本語", 4, "日…"),
+        ("日本語", 2, "…"),
+        ("日本語", 0, ""),
+    ],
+)
+def test_cut_to_cells(text: str, w: int, says: str) -> None:
+    assert cut(text, w) == says and cells(says) <= w
+
+
+def test_wrapped_to_cells() -> None:
+    assert wrapped("coder: 日本語 日本語 and more", 14) == ["coder: 日本語", "  日本語 and", "  more"]
+    assert wrapped("日本語日本語", 5) == ["日本", "  語", "  日", "  本", "  語"]
+    assert wrapped("short", 14) == ["short"]

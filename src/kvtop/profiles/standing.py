@@ -24,6 +24,11 @@ FILE_GONE = "its file is gone"
 KEEPER_GONE = "its keeper is gone"
 
 
+def offer(name: str) -> str:
+    """Of an after_stop that is owed: who runs it. `name`: fit for a screen."""
+    return f"kvtop profile stop {name} offers it"
+
+
 def word_of(state: str) -> str:
     """A state for a person: `runs` also for a server that kvtop did not start."""
     return {"starting": "starts", "stopping": "stops", "running": "runs", "foreign": "runs"}.get(state, state)

@@ -73,7 +73,8 @@ def text(found: Report, *, verbose: bool = False, runs: str = "") -> Iterator[st
     """
     summary = ", ".join(filter(None, (found.counts, runs))) if runs else found.summary
     yield f"check {found.profile}: {summary}"
-    wide = max((len(one.rule) for one in found.findings), default=0)
+    named = [one.rule for one in found.findings] + [one.rule for one in found.silent if verbose]
+    wide = max(map(len, named), default=0)
     for one in found.findings:
         yield from _finding(one, wide)
     yield from _memory(found.memory)
@@ -81,7 +82,7 @@ def text(found: Report, *, verbose: bool = False, runs: str = "") -> Iterator[st
         yield f" size     {size_words(size)}"
     if verbose:
         for silent in found.silent:
-            yield f" {_NONE} {silent.rule}  cannot tell: lacks {silent.lacks}"
+            yield from _says(_head(_NONE, silent.rule, wide), f"cannot tell: lacks {silent.lacks}")
     elif found.silent:
         rules = len({silent.rule for silent in found.silent})
         many = "1 rule could not tell; --verbose says what it lacks"
@@ -89,9 +90,19 @@ def text(found: Report, *, verbose: bool = False, runs: str = "") -> Iterator[st
 
 
 def _finding(one: Finding, wide: int) -> Iterator[str]:
-    head = f" {MARKS[one.level]} {one.rule:<{wide}}  "
+    head = _head(MARKS[one.level], one.rule, wide)
+    yield from _says(head, one.says)
+    if one.fix:
+        yield f"{' ' * len(head)}fix {one.fix}"
+
+
+def _head(mark: str, rule: str, wide: int) -> str:
+    return f" {mark} {rule:<{wide}}  "
+
+
+def _says(head: str, says: str) -> Iterator[str]:
     lines = textwrap.wrap(
-        _UNIT.sub("\\1\u00a0\\2", one.says),
+        _UNIT.sub("\\1\u00a0\\2", says),
         max(COLUMNS, len(head) + 30),
         initial_indent=head,
         subsequent_indent=" " * len(head),
@@ -99,8 +110,6 @@ def _finding(one: Finding, wide: int) -> Iterator[str]:
         break_long_words=False,
     )
     yield from (line.replace("\u00a0", " ") for line in lines)
-    if one.fix:
-        yield f"{' ' * len(head)}fix {one.fix}"
 
 
 def _memory(found: Memory) -> Iterator[str]:
