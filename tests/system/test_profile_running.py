@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from profilebox import LOGS, Box, box, free_port, own, wait
 
+from kvtop.cli import profile as profile_command
 from kvtop.cli.profile.chosen import failed
 from kvtop.errors import KvtopError
 from kvtop.profiles.launch import Secret
@@ -326,7 +327,7 @@ def test_a_tier_file_of_one_whose_keeper_was_killed_is_removed(home: Box) -> Non
     assert f"removed its tier file /dev/shm/{mine} (1 MiB)" in client.stop("alone", "a test").notes
 
 
-def test_a_start_says_what_it_waits_for_before_its_server(home: Box) -> None:
+def test_a_start_says_what_it_waits_for_before_its_server(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
     profile: dict[str, object] = {"start": {"before": ["true", "sleep 600"]}}
     home.start(home.chosen("waits", profile=profile))
     wait(lambda: (now := record.read("waits")) is not None and now.doing == "pre-start command 2 of 2", "not told")
@@ -334,10 +335,17 @@ def test_a_start_says_what_it_waits_for_before_its_server(home: Box) -> None:
     assert seen.record is not None
     assert stage_words(seen.record.stages[0], seen.record) == "pre-start command 2 of 2"
     client.stop("waits", "a test")
-    sidecar = {"name": "cache", "command": "sleep 600", "ready_url": f"http://127.0.0.1:{free_port()}/"}
+    url = f"http://127.0.0.1:{free_port()}/"
+    sidecar = {"name": "cache", "command": "echo warming up; sleep 600", "ready_url": url}
     home.start(home.chosen("beside", profile={"sidecar": [sidecar]}))
-    wait(lambda: (now := record.read("beside")) is not None and now.doing == "sidecar cache", "not told")
+    doing = f"sidecar cache, asked at {url}"
+    wait(lambda: (now := record.read("beside")) is not None and now.doing == doing, "not told")
+    wait(lambda: (now := record.read("beside")) is not None and bool(now.sidecar_log), "its log is not told")
     client.stop("beside", "a test")
+    assert profile_command.main(["logs", "beside"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "warming up\n"
+    assert said.err.startswith("kvtop: its start came no further than a sidecar, whose log is /")
 
 
 def test_a_sidecar_that_fails_is_told_with_what_it_said(home: Box) -> None:
@@ -363,6 +371,7 @@ def test_commands_around_the_start_and_sidecars(home: Box) -> None:
     assert seen.record is not None and len(seen.record.sidecars) == 1 and seen.record.sidecars[0].lives
     assert seen.record.stages[0].name == "before"
     ended = client.stop("around", "a test")
+    assert (seen.record.doing, seen.record.sidecar_log) == ("", "")
     assert trace.read_text().split() == ["before", "second", "sidecar", "after"]
     assert "after_stop command 2 of 2 failed with exit code 3" in ended.notes
     assert ended.sidecars == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from kvtop.live.profiles import Checked
@@ -11,7 +12,7 @@ from kvtop.profiles.running.record import Stage
 from kvtop.ui.profiles.layout import plan, roomy
 
 from .page_app import shown
-from .profile_box import CHOSEN, ERROR, NOTE, NOW, TAIL, Held, failed, known, report, running, stopped, view
+from .profile_box import CHOSEN, ERROR, NOTE, NOW, TAIL, Held, failed, known, report, running, starting, stopped, view
 from .test_profiles_screen import SIZES, Page
 
 TOO_LONG = (
@@ -127,3 +128,66 @@ def test_however_much_is_told_every_part_keeps_its_rows(h: int, logs: bool) -> N
             if rooms.start:
                 assert found.check >= 1 and (not logs or not rooms.log or found.log >= min(3, rooms.log))
                 assert found.start >= min(wanted, rooms.start)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_while_another_one_starts_it_is_told_why_the_chosen_one_failed(size: tuple[int, int]) -> None:
+    why = "ValueError: there is no room for a KV cache of 40960 tokens; it ended with exit code 1"
+    lost = failed("qwen27-dflash2", why)
+    held = Held(view(starting(), lost))
+    held.checked = Checked(lost.name, report(NOTE))
+    page = Page(held, lost.name)
+    async with page.app.run_test(size=size) as pilot:
+        text = words(await page.press(pilot))
+        assert f"× {why}" in text and "Start coder-30b-lmcache" in text and "nothing stands in the way" not in text
+
+
+@pytest.mark.parametrize("many", [1, 4])
+async def test_at_60x15_a_start_tells_the_stage_that_it_is_at(many: int) -> None:
+    begun = starting()
+    assert begun.record is not None
+    stages = [Stage(stage.name, NOW - 160, NOW - 150) for stage in begun.record.stages[:-1]]
+    late = [
+        *stages,
+        Stage("weights", NOW - 150, NOW - 90),
+        Stage("compile", NOW - 90, NOW - 50),
+        Stage("port", NOW - 50),
+    ]
+    state = msgspec.structs.replace(begun.record, stages=late)
+    held = Held(
+        view(replace(begun, record=state), *(replace(CHOSEN, known=known(f"p{i}")) for i in range(many)), CHOSEN)
+    )
+    held.checked = Checked("qwen27-dflash2", report(ERROR, NOTE))
+    page = Page(held, "qwen27-dflash2")
+    async with page.app.run_test(size=(60, 15)) as pilot:
+        rows = await page.press(pilot)
+        assert any(row.startswith(" Start coder-30b-lmcache") for row in rows)
+        assert any("▸ waits for port 8002" in row for row in rows) and not any("shm_too_small" in row for row in rows)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_server_without_its_keeper_says_so(size: tuple[int, int]) -> None:
+    held = Held(view(replace(running(), unkept=True), CHOSEN))
+    page = Page(held, "qwen27-2x3090")
+    async with page.app.run_test(size=size) as pilot:
+        rows = await page.press(pilot)
+        (row,) = (one for one in rows if "qwen27-2x3090" in one and "runs" in one and "●" in one)
+        assert "its keeper is gone" in row or "no keeper" in row
+        said = "! its keeper is gone: its log is not rotated, and its after_stop will not run by itself"
+        assert said in words(rows)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_a_stop_has_left_is_told_in_full(size: tuple[int, int]) -> None:
+    ended = stopped()
+    assert ended.record is not None
+    notes = [
+        "1 process was left behind and killed",
+        f"removed its tier file /dev/shm/vllm_offload_{'x' * 40}.mmap (1 MiB)",
+        "its keeper was gone before it told that after_stop had run; kvtop profile stop qwen27 offers it",
+    ]
+    held = Held(view(replace(ended, record=msgspec.structs.replace(ended.record, notes=notes)), CHOSEN))
+    page = Page(held, ended.name)
+    async with page.app.run_test(size=size) as pilot:
+        text = words(await page.press(pilot))
+        assert f"! {'; '.join(notes)}" in text and "Last start qwen27-2x3090" in text

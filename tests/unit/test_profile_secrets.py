@@ -233,5 +233,5 @@ def test_the_whole_record_is_what_is_looked_at() -> None:
     texts = {field.name for field in msgspec.structs.fields(record.Record) if field.type in (str, list[str])}
     assert texts == {
         *("name", "file", "runner", "argv", "model", "names", "host", "state", "why", "container", "unit"),
-        *("program", "service", "log", "notes", "health_url", "log_file", "former", "doing"),
+        *("program", "service", "log", "notes", "health_url", "log_file", "former", "doing", "sidecar_log"),
     } - {"state"}

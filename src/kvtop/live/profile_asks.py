@@ -51,10 +51,11 @@ def in_the_way(entry: Entry, entries: Iterable[Entry]) -> tuple[InTheWay, ...]:
 
 
 def logged(row: Standing) -> Record | None:
-    """Whose log is shown: that of its last start; of a server that kvtop did not start the file that its output goes
-    to, or what its unit has in the journal. None: there is none that may be read."""
+    """Whose log is shown: that of its last start, or of the sidecar that it came no further than; of a server that
+    kvtop did not start the file that its output goes to, or what its unit has in the journal. None: there is none that
+    may be read."""
     if row.state != "foreign" or row.pid is None:
-        return row.record
+        return row.record.at_sidecar() if row.record is not None else None
     from kvtop.profiles.running.adopt import log_of
 
     return log_of(row.name, row.pid, row.known.launch, row.since)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvtop.cli import stdio
@@ -41,8 +41,8 @@ def main(argv: Sequence[str]) -> int:
         usage="%(prog)s [-h] [PROFILE] [-n N] [-f] [--grep TEXT] [--all]",
         description="The log of a profile's server, its last lines. docker, compose and systemd keep theirs themselves "
         "and are asked for it. Secrets are masked. Lines that only tell of answered polls, as kvtop "
-        "itself asks them every second, are left out, but for --all and --grep. Without PROFILE: of the one that "
-        "runs, or ran last.",
+        "itself asks them every second, are left out, but for --all and --grep. Of a start that came no further than a "
+        "sidecar: the sidecar's log. Without PROFILE: of the one that runs, or ran last.",
     )
     parser.add_argument("profile", metavar="PROFILE", nargs="?", help="its name, or the path of its file")
     parser.add_argument("-n", type=int, default=50, metavar="N", help="so many lines (default 50)")
@@ -57,6 +57,9 @@ def main(argv: Sequence[str]) -> int:
     seen = _which(args.profile)
     if args.profile is None:
         stdio.tell(f"kvtop: the log of {printable(seen.name, 80)}")
+    if seen.record is not None and seen.record.sidecar_log:
+        stdio.tell(f"kvtop: its start came no further than a sidecar, whose log is {seen.record.sidecar_log}")
+        seen = replace(seen, record=seen.record.at_sidecar())
     want = _Want(args.n, args.grep.casefold(), args.all or bool(args.grep))
     try:
         code = _from_tool(seen, want, args.follow)

@@ -41,8 +41,6 @@ class Helpers:
         self._env: Mapping[str, str] = order.base
         self._cwd = order.launch.cwd
         self._running: list[tuple[subprocess.Popen[bytes], Path, int]] = []
-        self._begins = 0
-        """Where in its log the last sidecar's start begins."""
 
     def before(self, env: Mapping[str, str], log: int | None, pause: Pause, timeout_s: float) -> None:
         """Run the pre-start commands, then start the sidecars. `env`: theirs, and that of what runs after the stop.
@@ -63,9 +61,11 @@ class Helpers:
             if done.code:
                 raise Failed(f"{which} {_failed(done)}")
         for sidecar in self._profile.sidecar:
-            self._does(f"sidecar {printable(sidecar.name, 40)}")
+            asked = f", asked at {shown(sidecar.ready_url, 120)}" if sidecar.ready_url else ""
+            self._does(f"sidecar {printable(sidecar.name, 40)}{asked}")
             self._start(sidecar)
             self._ready(sidecar, until, pause)
+        self._state.doing, self._state.sidecar_log = "", ""
 
     def _does(self, words: str) -> None:
         self._state.doing = words
@@ -92,7 +92,7 @@ class Helpers:
         name = printable(sidecar.name, 40)
         path = logs.default(self._name, sidecar.name)
         fd = logs.open_log(path, self._profile.log.max_bytes)
-        self._begins = os.fstat(fd).st_size
+        self._state.sidecar_log, self._state.sidecar_log_offset = str(path), os.fstat(fd).st_size
         try:
             child = spawn(
                 sidecar.command,
@@ -118,7 +118,9 @@ class Helpers:
         while True:
             if child.poll() is not None:
                 code = tools.code_of(child.returncode)
-                said = Done(code, logs.since(path, self._begins, LOG_BYTES).decode("utf-8", "replace"), "").why
+                said = Done(
+                    code, logs.since(path, self._state.sidecar_log_offset, LOG_BYTES).decode("utf-8", "replace"), ""
+                ).why
                 why = f": {said}" if said else ""
                 why += "" if code else " (one that goes into the background is not kept: it is to stay in front)"
                 raise Failed(f"the sidecar {name} ended with exit code {code}{why}; its log: {path}")

@@ -151,6 +151,9 @@ class Record(msgspec.Struct, kw_only=True):
     """Its `identity` when this start began: it may be moved away."""
     log_offset: int = 0
     """Where in it this start begins."""
+    sidecar_log: str = ""
+    """Of the sidecar that its start is at, or came no further than. Empty: it was at none, or is past them."""
+    sidecar_log_offset: int = 0
     stages: list[Stage] = []
     shards_done: int | None = None
     shards: int | None = None
@@ -171,6 +174,14 @@ class Record(msgspec.Struct, kw_only=True):
     def outputs(self) -> set[str]:
         """The `identity` of each file that the server's output may go into."""
         return {self.log_file, identity(self.log) or ""} - {""} if self.log else set()
+
+    def at_sidecar(self) -> Record:
+        """With the log of the sidecar that its start is at, or came no further than; else as it is."""
+        if not self.sidecar_log:
+            return self
+        return msgspec.structs.replace(
+            self, runner="venv", log=self.sidecar_log, log_file="", log_offset=self.sidecar_log_offset
+        )
 
     @property
     def loaded(self) -> tuple[int, int] | None:
@@ -314,7 +325,7 @@ def _record(path: Path) -> Record | None:
     found = _decode(path, Record)
     if found is None:
         return None
-    texts = (found.log, found.container, found.unit, found.service, found.host, *found.program)
+    texts = (found.log, found.sidecar_log, found.container, found.unit, found.service, found.host, *found.program)
     return None if any("\0" in text for text in texts) else found
 
 

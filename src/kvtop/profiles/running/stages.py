@@ -19,7 +19,7 @@ def stage_words(stage: Stage, state: Record) -> str:
     if stage.name == progress.WEIGHTS and state.shards:
         return f"weights, {state.shards_done} of {state.shards} shards"
     if stage.name == progress.BEFORE and stage.ended_at is None and state.doing:
-        return printable(state.doing, 60)
+        return printable(state.doing, 160)
     if stage.name == progress.PORT and stage.ended_at is None:
         return f"waits for port {state.port}"
     return _words(stage.name, state)

@@ -18,8 +18,11 @@ ABOUT_CELLS = 12
 """Of what a profile says about itself; in less room nothing of it is shown."""
 
 
-def rows(row: Standing | None, checked: Checked | None, w: int, h: int, more_key: str) -> list[Line]:
-    """Of the profile under the cursor: what would go wrong, and what there is for it."""
+def rows(
+    row: Standing | None, checked: Checked | None, w: int, h: int, more_key: str, *, why: list[Line] | None = None
+) -> list[Line]:
+    """Of the profile under the cursor: what would go wrong, and what there is for it. `why`: what its last start failed
+    at, where that stands nowhere else."""
     if h <= 0:
         return []
     if row is None:
@@ -49,6 +52,9 @@ def rows(row: Standing | None, checked: Checked | None, w: int, h: int, more_key
         title = f"{title}: {clip(safe(row.known.about), room)}"
     out: list[Line] = [rule(title, w, [(note, "d")])]
     tail = [memory_row(report.memory, w)] if h >= 6 else []
+    if why:
+        out += shortened(why, h - 1, w)
+        return [*out, *_in_room(report.findings, w, h - len(out), more_key)][:h]
     out += _in_room(report.findings, w, h - 1 - len(tail), more_key)
     if not report.findings:
         out.append([(" · ", "d"), ("nothing stands in the way" if report.ok else "", "d")])

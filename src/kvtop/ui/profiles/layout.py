@@ -34,6 +34,11 @@ def plan(h: int, profiles: int) -> Plan:
     return Plan(list_, check, start, max(0, h - list_ - check - start))
 
 
+def starts(rooms: Plan) -> Plan:
+    """While something starts: on a small page how that goes stands in place of what check says."""
+    return rooms if rooms.start else replace(rooms, check=0, start=rooms.check)
+
+
 def roomy(rooms: Plan, wanted: int, used: Callable[[int], int], *, logs: bool) -> Plan:
     """While nothing starts or stops: Check takes the rows that a start which is over, or never was, and a log that is
     not there (`logs`) leave empty. Why one failed is told in full, in `wanted` rows: what check says gives way to that,

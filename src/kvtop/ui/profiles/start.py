@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvtop.model.starting import Starting
 from kvtop.profiles.running.record import Record
-from kvtop.profiles.standing import Standing
+from kvtop.profiles.standing import KEEPER_GONE, Standing
 from kvtop.ui.draw import Line, cells, meter, pick, safe, shortened, width, wrap
 from kvtop.ui.numbers import ago, lasted, secs
 from kvtop.ui.profiles import words
@@ -30,11 +30,20 @@ def rows(row: Standing | None, now: float, w: int, h: int) -> list[Line]:
     told_ = shortened(_end_rows(row, one, w), h - 2, w)
     if h < 6:
         return [*out, *(told_ or [_stage_line(one, w)])][:h]
-    return [*out, *stage_rows(one, w)[: h - 2 - len(told_)], *told_][:h]
+    return [*out, *_in_room(one, w, h - 2 - len(told_)), *told_][:h]
+
+
+def _in_room(one: Starting, w: int, h: int) -> list[Line]:
+    """The stages; where not all have room, the one that runs is among those that are shown."""
+    heads, *stages = stage_rows(one, w)
+    at = next((i for i, stage in enumerate(one.stages) if stage.state == "now"), 0)
+    first = max(0, min(at, len(stages) - (h - 1)))
+    return [heads, *stages[first:]][: max(0, h)]
 
 
 def wanted(row: Standing | None, now: float, w: int) -> int:
-    """Rows that it takes to tell in full why it came to nothing, or failed later; 0: there is nothing to tell."""
+    """Rows that it takes to tell in full why it came to nothing, or failed later, and what its end has left; 0: there
+    is nothing to tell."""
     one = words.start_of(row, now) if row is not None else None
     told_ = len(_end_rows(row, one, w)) if row is not None and one is not None else 0
     return 2 + told_ if told_ else 0
@@ -46,10 +55,21 @@ def _end_rows(row: Standing, one: Starting, w: int) -> list[Line]:
     if state is None or not one.over:
         return []
     if words.ended_early(state):
-        return [[(" ", "t"), *line] for line in wrap([("! ", "warn"), (words.early_end(state), "t")], w - 2, 2)]
+        return _noted(words.early_end(state), w)
     if state.why and (state.ready_at is None or _failed_later(state)):
-        return fault_rows(state.why, w)
-    return []
+        return why_rows(row, w)
+    if row.unkept:
+        return _noted(f"{KEEPER_GONE}: its log is not rotated, and its after_stop will not run by itself", w)
+    return _noted("; ".join(safe(note) for note in state.notes), w) if state.state == "stopped" and state.notes else []
+
+
+def why_rows(row: Standing, w: int) -> list[Line]:
+    """Why its last start, or its server, has failed."""
+    return fault_rows(row.record.why, w) if row.record is not None and row.record.why else []
+
+
+def _noted(text: str, w: int) -> list[Line]:
+    return [[(" ", "t"), *line] for line in wrap([("! ", "warn"), (text, "t")], w - 2, 2)]
 
 
 def _failed_later(state: Record) -> bool:

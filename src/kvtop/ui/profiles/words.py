@@ -10,7 +10,7 @@ from kvtop.model.words import DASH, gib, lasted, secs
 from kvtop.profiles.check.report import Report
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.stages import starting
-from kvtop.profiles.standing import FILE_GONE, Standing
+from kvtop.profiles.standing import FILE_GONE, KEEPER_GONE, Standing
 from kvtop.ui.draw import safe
 from kvtop.ui.numbers import ago
 
@@ -100,7 +100,8 @@ def since(row: Standing, now: float, report: Report | None, one: Attached | None
             return [f"{where}, of no profile", where, "of no profile"]
         parts = [part for part in (up, who, whose) if part]
         wordings = [", ".join(parts) or DASH, ", ".join(parts[:2]), up]
-        return [*(f"{one}; {more}" for one in (wordings[0], up) for more in drift(row)), *wordings]
+        more = [KEEPER_GONE, "no keeper"] if row.unkept else drift(row)
+        return [*(f"{one}; {other}" for one in (wordings[0], up) for other in more), *wordings]
     if known.problem:
         said = safe(known.problem.removeprefix(f"{known.file.name}, ").removeprefix(f"{known.file.name}: "))
         parts = said.split(": ")

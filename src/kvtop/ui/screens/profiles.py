@@ -22,7 +22,7 @@ from kvtop.ui.keys import Keymap
 from kvtop.ui.profiles import findings, log, start, table, words
 from kvtop.ui.profiles.deeds import Deeds, Question
 from kvtop.ui.profiles.editor import edit, editor
-from kvtop.ui.profiles.layout import plan, roomy
+from kvtop.ui.profiles.layout import plan, roomy, starts
 from kvtop.ui.screens.page import Body, Page
 from kvtop.ui.widgets.foot import Foot
 from kvtop.ui.widgets.line_input import LineInput
@@ -392,12 +392,15 @@ class ProfilesScreen(Page):
         shown = table.Shown(view, self.profiles.reports, now, self.cursor, self.keymap.shown("import-profile"))
         key = self.keymap.shown("check-profile")
         subject = view.starting or row
-        if subject is None or subject.state not in ("starting", "stopping"):
+        why = start.why_rows(row, w) if row is not None and row is not subject and words.failed_unchanged(row) else []
+        if subject is not None and subject.state == "starting":
+            rooms = starts(rooms)
+        elif subject is None or subject.state != "stopping":
             wanted = start.wanted(subject, now, w)
             rooms = roomy(rooms, wanted, lambda n: len(start.rows(subject, now, w, n)), logs=bool(view.tail.of))
         parts = (
             (table.rows(shown, self.first, w, rooms.list), rooms.list),
-            (findings.rows(row, self.profiles.checked, w, rooms.check, key), rooms.check),
+            (findings.rows(row, self.profiles.checked, w, rooms.check, key, why=why), rooms.check),
             (start.rows(subject, now, w, rooms.start), rooms.start),
             (log.rows(view.tail, w, rooms.log, follows=subject is not None and subject.state == "starting"), rooms.log),
         )
