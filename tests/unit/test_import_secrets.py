@@ -83,6 +83,7 @@ PLACES: dict[str, tuple[str, Callable[[list[str]], str]]] = {
     "script: default in a command": ("a.sh", lambda words: f"export VLLM_API_KEY=$(echo {CANARY})\nvllm serve m"),
     "script: dollar": ("a.sh", lambda words: f"export VLLM_API_KEY=\"a${{{CANARY}\"\nvllm serve m"),
     "script: computed": ("a.sh", lambda words: f"export VLLM_API_KEY=\"${{A%{CANARY}}}\"\nvllm serve m"),
+    "script: arithmetic": ("a.sh", lambda words: f"export VLLM_API_KEY=$(( 7{CANARY} + {quoted(words)} ))\nvllm serve m"),
     "script: export": ("a.sh", lambda words: f"export HF_TOKEN:{CANARY}\nvllm serve m"),
     "compose: command": ("compose.yml", lambda words: compose(command=["--model", "m", *words])),
     "compose: text": ("compose.yml", lambda words: compose(command=f"--model m {quoted(words)}".replace("$", "$$"))),

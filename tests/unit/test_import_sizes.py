@@ -18,6 +18,13 @@ SOURCES = {
     "flags.sh": ("vllm serve m " + FLAGS, "more than 2000 words"),
     "others.sh": ("x " + "a " * (SIZE // 2 - 20), "more than 2000 words"),
     "added.sh": ("A_TOKEN=1\n" + "A_TOKEN+=xxxxxxxxxx\n" * (SIZE // 21) + "vllm serve m", "too long"),
+    "computed.sh": (
+        "".join(f"K{number}_KEY={10_000_000 + number}\n" for number in range(SIZE // 40))
+        + "B=99999999\n"
+        + f"A=$(({'B+' * 490}B))\n" * (SIZE // 2_000)
+        + "vllm serve m $((1/0))",
+        "divides by zero",
+    ),
     "commands.sh": ("foo b\n" * (SIZE // 7) + "vllm serve m", "more than 300 commands"),
     "services.yml": ("services:\n" + "".join(f" s{i}: {{image: x}}\n" for i in range(SIZE // 24)), "services may run"),
     "brackets.yml": ("services: " + "[" * (SIZE // 2), "nested too deeply"),

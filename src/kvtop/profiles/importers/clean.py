@@ -23,10 +23,18 @@ class Secrets:
 
     def __init__(self) -> None:
         self._known: set[str] = set()
+        self._found: dict[str, bool] = {}
 
     def add(self, value: str) -> None:
-        if len(value) >= _LEAST:
+        if len(value) >= _LEAST and value not in self._known:
             self._known.add(str(value))
+            self._found = {}
+
+    def stand_in(self, text: str) -> bool:
+        # a script may ask for one variable thousands of times, and have thousands of secrets
+        if text not in self._found:
+            self._found[text] = any(secret in text for secret in self._known)
+        return self._found[text]
 
     def told(self, text: str) -> str:
         """A text without them."""

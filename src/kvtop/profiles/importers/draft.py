@@ -172,6 +172,10 @@ class Draft:
         if names_secret(name):
             self._secrets.add(value)
 
+    def tells_secret(self, text: str) -> bool:
+        """Whether one that has come by its name stands in a text."""
+        return self._secrets.stand_in(text)
+
     def note(self, text: str) -> None:
         if text not in self.notes:
             if len(self.notes) >= _MOST_NOTES:

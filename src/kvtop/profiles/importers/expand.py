@@ -7,11 +7,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvtop.profiles.importers.arithmetic import MOST_CHARACTERS as MOST_COMPUTED
+from kvtop.profiles.importers.arithmetic import NoArithmetic, evaluate
 from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, Word, too_long, unknown
 from kvtop.profiles.importers.search_path import OUTER
-from kvtop.profiles.importers.shell import Part, Raw
+from kvtop.profiles.importers.shell import Part, Raw, parts_of_arithmetic
 from kvtop.profiles.launch import Secret
+from kvtop.sources.secret_names import names_secret
 
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _SIMPLE = re.compile(r"([A-Za-z_]\w*|[0-9@*#?$!-])(?:(:?[-=?+])(.*))?", re.DOTALL)
 _LISTED = re.compile(r"([A-Za-z_]\w*)\[[@*]\](?:(:?[-+]).*)?", re.DOTALL)
 _CAT = re.compile(r"""\s*(?:cat\s+|<\s*)(["']?)([^\s"'|;&]+)\1\s*""")
@@ -95,6 +99,8 @@ class Scope:
         return found[0] if found else Word("", line=raw.line)
 
     def _value(self, part: Part, line: int) -> Sequence[Word]:
+        if part.kind == "arithmetic":
+            return [self._computed(part.text, line)]
         return (
             self._command(part.text, line) if part.kind == "command" else self._variable(part.text, line, part.quoted)
         )
@@ -108,6 +114,38 @@ class Scope:
         if self._folder is not None and text.strip() == "pwd":
             return [Word(str(self._folder))]
         raise Refused(f"what $({_begin(text)}) prints is known only when it runs", line=line)
+
+    def _computed(self, text: str, line: int) -> Word:
+        """What $((…)) comes to, where nothing in it is a secret."""
+        text = text.replace("\\\n", "")
+        try:
+            if len(text) > MOST_COMPUTED:
+                raise NoArithmetic("it is too long")
+            if text.count("$(") > _MOST_DEEP:
+                raise NoArithmetic("nested too deeply")
+            if set(text) & set("\"'`\\"):
+                raise NoArithmetic("quotes in it are not read")
+            if any(map(names_secret, _NAME.findall(text))):
+                raise NoArithmetic("it is computed from a secret")
+            # a shell first puts in, as text, what begins with $: 2-$A may become 2--3
+            parts = parts_of_arithmetic(text, line)
+            filled = [one.text if one.kind == "text" else self._operand(self._value(one, line), line) for one in parts]
+            number = evaluate("".join(filled), lambda name: self._operand(self._variable(name, line, True), line))
+        except NoArithmetic as error:
+            raise Refused(f"$((…)): {error}", line=line) from None
+        return Word(str(number), line=line)
+
+    def _operand(self, found: Sequence[Word], line: int) -> str:
+        for word in found:
+            if word.secret:
+                why = unknown(word.secret, None, self._draft.has_outside)
+                raise Refused(f"$((…)): {why.what}", why.fix, line)
+        text = " ".join(found)
+        if len(text) > MOST_COMPUTED:
+            raise NoArithmetic("it is too long")
+        if self._draft.tells_secret(text):  # under a name that does not say so
+            raise NoArithmetic("it is computed from a secret")
+        return text
 
     def _whole(self, path: str, line: int) -> str:
         name = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")

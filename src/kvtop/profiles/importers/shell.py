@@ -45,7 +45,7 @@ class Part:
     """A piece of a word."""
 
     kind: str
-    """text, variable (what stands between the braces), command (what stands in $(…))."""
+    """text, variable (what stands between the braces), command (what stands in $(…)), arithmetic (in $((…)))."""
     text: str
     quoted: bool
 
@@ -125,6 +125,23 @@ def assignment(raw: Raw) -> tuple[str, bool, Raw] | None:
         return None
     rest = Part("text", first.text[found.end() :], False)
     return found[1], bool(found[2]), Raw(raw.line, [rest, *raw.parts[1:]])
+
+
+def parts_of_arithmetic(text: str, line: int) -> list[Part]:
+    """The parts of what stands in $((…)), where blanks and operators of a shell say nothing. Raises Refused."""
+    lexer = _Lexer(f'"{text}"')
+    lexer.line = line
+    return lexer.double()
+
+
+def _is_bracketed(text: str) -> bool:
+    """Whether its first bracket ends with it: of (a) (b) it does not."""
+    depth = 0
+    for at, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if depth < 1:
+            return at > 0 and at == len(text) - 1
+    return False
 
 
 class _Lexer:
@@ -222,7 +239,7 @@ class _Lexer:
                 raw.parts.append(Part("text", self._single(), True))
             elif char == '"':
                 keep()
-                raw.parts += self._double()
+                raw.parts += self.double()
             elif char in "$`":
                 if self._peek(1) == "'":
                     raise Refused("$'…' is not read", line=self.line)
@@ -243,7 +260,7 @@ class _Lexer:
         self._at = end + 1
         return inside
 
-    def _double(self) -> list[Part]:
+    def double(self) -> list[Part]:
         begun = self.line
         parts: list[Part] = []
         text = ""
@@ -273,6 +290,8 @@ class _Lexer:
         if self._peek(1) in _OPENING and self._peek(1):
             kind = "variable" if self._peek(1) == "{" else "command"
             inside = self._balanced(self._at + 1)
+            if kind == "command" and _is_bracketed(inside):
+                return Part("arithmetic", inside[1:-1], quoted)
             return Part(kind, inside, quoted)
         if found := _NAME.match(self._text, self._at + 1):
             self._at = found.end()
