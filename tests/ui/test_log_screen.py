@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,25 @@ async def test_it_is_searched_whatever_the_case(tmp_path: Path) -> None:
         assert any("WARN  line 000007" in row for row in rows)
 
 
+async def test_a_search_that_takes_its_time_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, go = tmp_path / "a.log", threading.Event()
+    file.write_text("".join(line(i) for i in range(10)))
+    really = LogBook.matches
+
+    def matches(book: LogBook, text: str) -> Sequence[int]:
+        go.wait(20)
+        return really(book, text)
+
+    monkeypatch.setattr(LogBook, "matches", matches)
+    app = page(file)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(app, pilot, "line 000009")
+        await pilot.press("slash", *"line", "enter")
+        await until(app, pilot, "looks for “line”")
+        go.set()
+        await until(app, pilot, "1 of 10 with “line”")
+
+
 async def test_a_line_that_is_found_by_what_is_left_out_of_it_is_shown_whole(tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_text(line(1) + line(2, "ERROR") + "(EngineCore pid=77) INFO 11-29 12:00:03 [core.py:9] begins\n")
@@ -170,6 +190,10 @@ async def test_a_long_line_is_read_sideways(tmp_path: Path) -> None:
     app = page(file)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(app, pilot, "xxx…")
+        await pilot.press("right", "right", "right")
+        await until(app, pilot, "the end")
+        await pilot.press("f", "f")
+        await until(app, pilot, "xxx…", "following")
         await pilot.press("right", "right", "right")
         await until(app, pilot, "the end")
         await pilot.press("left", "left", "left")

@@ -54,7 +54,7 @@ def test_the_headline_tells_the_last_failure_and_servers_of_others() -> None:
     assert first == "process 14952 on port 18401 runs, which kvtop did not start;"
     assert (tone, rest) == ("warn", "adopted failed 30 s ago, 1 can be started"), "not the one that failed"
     _, first, _ = words.sentence(view(running("tiny"), CHOSEN, foreign=other), NOW, {})
-    assert first == "tiny runs for 10 h 37 m, and 1 that kvtop did not start;"
+    assert first == "tiny runs for 10 h 37 m, beside 1 that kvtop did not start;"
     earlier = replace(failed("adopted"), record=Record(name="adopted", state="failed", started_at=NOW - 99_000))
     assert "failed" not in words.sentence(view(earlier, stopped()), NOW, {})[2], "another one was started since"
 

@@ -111,7 +111,10 @@ def test_what_is_wrong_is_said_with_line_key_and_what_was_expected(
     ("text", "start"),
     [
         ("model = 'x'", "p.toml, line 1: model is no key here: it belongs to [serve]: expected one of about, "),
-        ("[serve]\nmodle = 'x'", "p.toml, line 2: serve.modle is no key here: did you mean 'model'?: expected one of "),
+        (
+            "[serve]\nmodle = 'x'",
+            "p.toml, line 2: serve.modle is no key here (did you mean 'model'?): expected one of ",
+        ),
         ("[serve]\nextends = 'x'", "p.toml, line 2: serve.extends is no key here: it belongs to the top, before"),
         ("[env]\nA = '1'", "p.toml, line 2: env.A is no key here: expected one of set, unset, from_file, from_env"),
     ],

@@ -19,7 +19,7 @@ from pathlib import Path
 from kvtop.profiles.running import logs, record, tools
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.runners import runner_of
-from kvtop.profiles.running.text import Quiet, clean
+from kvtop.profiles.running.text import Quiet, clean, is_hidden
 
 KEPT = 64_000_000
 """Bytes of a log that are held: more than one that kvtop rotates ever has."""
@@ -82,16 +82,14 @@ class LogBook:
         """The lines that have this text, whatever the case of its letters from a to z, by number. What makes colours is
         no text."""
         found = array("Q")
-        data, want = bytes(self._data).lower(), text.encode().lower()
+        whole = bytes(self._data)
+        data, want = whole.lower(), text.encode().lower()
         at = data.find(want) if want else -1
         while at >= 0:
             line = bisect_right(self._begins, at) - 1
             last = line + 1 >= len(self._begins)
-            end = len(data) if last else self._begins[line + 1]
-            if (
-                data.find(b"\x1b", self._begins[line], end) < 0
-                or want in clean(data[self._begins[line] : end]).encode()
-            ):
+            begin, end = self._begins[line], len(data) if last else self._begins[line + 1]
+            if not is_hidden(whole, begin, at) or want in clean(whole[begin:end]).encode().lower():
                 found.append(line)
             if last:
                 break

@@ -29,7 +29,8 @@ def explain(down: SourceDown, url: str, host: HostReading | None, served: int | 
         if process.pid == served:
             return replace(down, cause=f"process {process.pid} served it and takes no more connections: it is ending")
         if wanted in process.ports:
-            return replace(down, cause=f"{down.cause}: process {process.pid} listens on this port at another address")
+            elsewhere = f"process {process.pid} listens on this port at another address"
+            return replace(down, cause=f"{down.cause}, but {elsewhere}")
         if not process.ports:
             return replace(down, state=State.LOADING, cause=_loading(process, host), loader=process)
     for process in mine:

@@ -126,7 +126,7 @@ def _meant(name: str, own: list[str], at: tuple[str, ...]) -> str:
     from difflib import get_close_matches
 
     if near := get_close_matches(name.lower().replace("-", "_"), own, 1, 0.6):
-        return f" here: did you mean '{near[0]}'?"
+        return f" here (did you mean '{near[0]}'?)"
     tables = {field.name: field.type for field in msgspec.structs.fields(Profile)}
     home = [
         table

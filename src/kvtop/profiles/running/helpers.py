@@ -54,7 +54,10 @@ class Helpers:
             left = max(0.1, until - time.monotonic())
             known = as_step(self._state, self._save)
             begins = 0 if log is None else os.fstat(log).st_size
-            done = tools.run(command, env=env, cwd=self._cwd, timeout_s=left, pause=pause, output=log, known=known)
+            try:
+                done = tools.run(command, env=env, cwd=self._cwd, timeout_s=left, pause=pause, output=log, known=known)
+            except Failed as error:
+                raise Failed(f"{which}: {error}") from None
             if done.code and log is not None:
                 said = logs.since(Path(self._state.log), begins, LOG_BYTES)
                 done = Done(done.code, said.decode("utf-8", "replace"), "")

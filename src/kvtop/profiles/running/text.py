@@ -13,6 +13,7 @@ MAX_LINE = 100_000
 """Bytes; what is longer is no line that a person wrote."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[@-Z\\-_])")
+_ANSI_BYTES = re.compile(_ANSI.pattern.encode())
 _PREFIX = re.compile(
     r"^(?:\((?P<process>[^)]{1,60})\) ?)?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):? +"
@@ -56,6 +57,13 @@ def whole_lines(data: bytes) -> bytes:
 def clean(line: bytes) -> str:
     """Without colours and cursor movements, as text. What else controls a terminal stays: see `errors.printable`."""
     return _ANSI.sub("", line.decode("utf-8", "replace")).rstrip()
+
+
+def is_hidden(data: bytes, begin: int, at: int) -> bool:
+    """Whether the byte `at` of a line that begins at `begin` is part of a colour or a movement of the cursor."""
+    escape = data.rfind(b"\x1b", begin, at + 1)
+    found = _ANSI_BYTES.match(data, escape) if escape >= 0 else None
+    return found is not None and found.end() > at
 
 
 def is_poll(line: str) -> bool:

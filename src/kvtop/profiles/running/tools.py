@@ -93,7 +93,7 @@ def run(
                 )
             while child.poll() is None:
                 if time.monotonic() > until:
-                    raise Failed(f"{name} did not end within {timeout_s:g} s")
+                    raise Failed(f"{name} did not end within {round(timeout_s, 1):g} s")
                 pause(POLL_S)
         except BaseException as error:
             if child is not None:

@@ -218,9 +218,10 @@ def sentence(view: ProfilesView, now: float, reports: Mapping[str, Report]) -> t
     if live:
         row = next((one for one in live if one.state == "starting"), live[0])
         tone, first = _live_words(row, now)
-        more = [f"{len(live) - 1} more"] if len(live) > 1 else []
+        others = len(live) - 1
+        more = [f"{others} other{'s' * (others > 1)}"] if others else []
         more += [f"{len(view.foreign)} that kvtop did not start"] if view.foreign else []
-        first = f"{first.rstrip(';')}, and {' and '.join(more)};" if more else first
+        first = f"{first.rstrip(';')}, beside {' and '.join(more)};" if more else first
     elif view.foreign:
         one = view.foreign[0]
         named = f"{safe(one.profile)}: " if one.profile else ""

@@ -65,6 +65,8 @@ class LogScreen(Screen[None]):
         self.words = ""
         """What is searched, or being typed."""
         self.matches: Sequence[int] = ()
+        self._searches = False
+        """For what it was asked last."""
         self.said = "is read"
         """In place of what is known of the log; empty: it is there."""
         self.polls = False
@@ -205,6 +207,7 @@ class LogScreen(Screen[None]):
         lines = self.log_lines
         lines.follows = not lines.follows
         if lines.follows:
+            lines.side = 0  # what comes is read from its beginning
             lines.go(lines.end)
         self._redraw()
 
@@ -242,6 +245,8 @@ class LogScreen(Screen[None]):
 
     async def _search(self, text: str, *, go: bool = True) -> None:
         """Find it, and `go` to where it stands."""
+        self._searches = self._searches or go
+        self._redraw()
         lines = self.log_lines
         searched: LogBook | None = None
         while searched is not lines.book:  # more of the log may come meanwhile
@@ -249,14 +254,14 @@ class LogScreen(Screen[None]):
             try:
                 found = await Beside("search").call(partial(searched.matches, text), READ_S)
             except TimeoutError:
-                self.words, self.matches = "", ()
+                self._searches, self.words, self.matches = False, "", ()
                 self._mark("")
                 self.app.notify(f"The search took longer than {READ_S:g} s.", severity="warning", markup=False)
                 self._redraw()
                 return
         if not go and text != lines.found:
             return  # something else is looked for by now
-        self.matches = found
+        self._searches, self.matches = False, found
         if go:
             self._mark(text)
         if found and go:
@@ -314,6 +319,8 @@ class LogScreen(Screen[None]):
         words = safe(clip(self.words, 24))
         if not self.words or self.typing:
             return ""
+        if self._searches:
+            return f"looks for “{words}”"
         if not self.matches:
             return f"nothing has “{words}”"
         at = self.log_lines.at

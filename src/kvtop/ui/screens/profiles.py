@@ -12,6 +12,7 @@ from textual.binding import BindingType
 from textual.widgets import Input
 
 from kvtop.live.profile_asks import logged
+from kvtop.live.profile_view import Tail
 from kvtop.live.profiles import Profiles
 from kvtop.model.view import Sentence
 from kvtop.profiles.standing import Standing
@@ -398,11 +399,13 @@ class ProfilesScreen(Page):
         elif subject is None or subject.state != "stopping":
             wanted = start.wanted(subject, now, w)
             rooms = roomy(rooms, wanted, lambda n: len(start.rows(subject, now, w, n)), logs=bool(view.tail.of))
+        # That of the one that was chosen before stands nowhere under the name of this one.
+        tail = view.tail if subject is not None and view.tail.of == subject.name else Tail()
         parts = (
             (table.rows(shown, self.first, w, rooms.list), rooms.list),
             (findings.rows(row, self.profiles.checked, w, rooms.check, key, why=why), rooms.check),
             (start.rows(subject, now, w, rooms.start), rooms.start),
-            (log.rows(view.tail, w, rooms.log, follows=subject is not None and subject.state == "starting"), rooms.log),
+            (log.rows(tail, w, rooms.log, follows=subject is not None and subject.state == "starting"), rooms.log),
         )
         out: list[Line] = []
         for rows, room in parts:
