@@ -330,6 +330,8 @@ CASES = [
     silent("shm_too_small", facts("m --kv-offloading-size 8", like=DOCKER, container=Container(16 * GIB))),
     fires("shm_stale_files", facts(offload_files=(tier_file(48, stale=True),)), "warning", "/dev/shm",
           "a left-over file holds 48.0 GiB: nobody maps it", "rm /dev/shm/vllm_offload_a.mmap"),
+    fires("shm_stale_files", facts(offload_files=(tier_file(48, stale=True, own=False),)), "note", "/dev/shm",
+          "a left-over file holds 48.0 GiB: nobody maps it", "let its owner remove /dev/shm/vllm_offload_a.mmap"),
     silent("shm_stale_files", facts(offload_files=(tier_file(48, 500),))),
     fires("memory_too_small", facts("m --kv-offloading-size 60", memory_available_bytes=50 * GIB), "error", S,
           "tier 60.0 GiB, this machine has 50.0 GiB available", f"{S} 21"),

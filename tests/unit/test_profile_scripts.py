@@ -61,6 +61,7 @@ def by_bash(text: str, check: bool = True) -> list[str]:
         "A=--x\nA+=' 1'\nvllm serve $A",
         'J=\'{"a": {"b": [1, 2]}}\'\nvllm serve --j "$J" --k "{\\"c\\": \\"$J\\"}"',
         "A=1; B=2 && vllm serve $A$B",
+        "A=0\nA=1 B=$A\nvllm serve $A$B",
         'export A=1 B=\'2 3\'; unset A\nvllm serve "${A:-gone}" "$B"',
         'vllm serve ~ ~/x a~ "~" ${HOME}',
         'vllm serve "a\nb" \'c\nd\' "e\\\nf" g\\\nh',

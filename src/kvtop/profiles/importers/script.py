@@ -92,7 +92,11 @@ class _Script:
     def _one(self, one: Statement) -> None:
         if one.words and one.words[0].bare in _LOGIC:
             raise Refused(f"`{one.words[0].bare}`: the script has logic", line=one.line)
-        is_export = bool(one.words) and one.words[0].bare == "export"  # its words are never split
+        if not one.words:  # one after the other: B=$A has the A before it
+            for name, added, raw in one.assigned:
+                self._assign(name, added, self._value(name, raw), export=self._all_exported)
+            return
+        is_export = one.words[0].bare == "export"  # its words are never split
         words = [Word("export")] if is_export else [word for raw in one.words for word in self._scope.words(raw)]
         values = [(name, added, self._value(name, value)) for name, added, value in one.assigned]
         short_enough(words, one.line)
