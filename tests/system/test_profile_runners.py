@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,9 +140,12 @@ def test_the_number_of_a_process_in_another_namespace_is_nobodys_here() -> None:
             its.kill()
 
 
-@pytest.mark.parametrize("ends", ["in time", "when it is killed"])
-def test_what_outlives_its_container_is_killed(ends: str) -> None:
-    with subprocess.Popen(["sleep", "600"], start_new_session=True) as its:
+@pytest.mark.parametrize("ends", ["in time", "when it is killed", "never"])
+def test_what_outlives_its_container_is_killed(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    """Only what is in it, whatever its record says."""
+    id = "0123456789ab" + 52 * "c"
+    env = {"HOSTNAME": id[:12]} if ends != "never" else None
+    with subprocess.Popen(["sleep", "600"], start_new_session=True, env=env) as its:
         who, waited = Who.of(its.pid), 0.0
         assert who is not None
 
@@ -152,10 +156,32 @@ def test_what_outlives_its_container_is_killed(ends: str) -> None:
                 its.kill()
             time.sleep(0.001)
 
-        state = record.Record(name="box", runner="docker", program=["docker"], family=[who])
-        done = runner_of(state).end(3.0, pause, lambda: waited)
-        assert its.poll() == -signal.SIGKILL
-    assert (done.killed, done.left, done.too_long) == (int(ends != "in time"), [], "")
+        program = [str(Path(sys.executable).with_name("no-docker"))]
+        state = record.Record(name="box", runner="docker", program=program, family=[who], container=id, ready_at=1.0)
+        runner = runner_of(state)
+        monkeypatch.setattr(runner, "inspect", lambda: None)
+        done = runner.end(3.0, pause, lambda: waited)
+        assert its.poll() == (None if ends == "never" else -signal.SIGKILL)
+        its.kill()
+    left = [its.pid] if ends == "never" else []
+    assert (done.killed, done.left, done.too_long) == (int(ends == "when it is killed"), left, "")
+
+
+def test_a_docker_that_knows_nothing_of_a_server_that_lives_ends_it_not(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "x")
+    seen = tools.ready(docker(tools))
+    assert seen.record is not None and seen.record.server is not None
+    other = tools.home / "other-docker"
+    (tools.home / "docker").rename(other)
+    (tools.home / "docker").mkdir()
+    calls = tools.home / "docker" / "calls"
+    wait(lambda: calls.exists() and calls.read_text().count("inspect") > 2, "it is not asked")
+    assert look.look("box").state == "running" and seen.record.server.lives
+    shutil.rmtree(tools.home / "docker")
+    other.rename(tools.home / "docker")
+    assert client.stop("box", "a test").state == "stopped"
 
 
 def test_a_docker_that_does_not_answer_keeps_no_stop_from_being_heard(

@@ -129,7 +129,10 @@ class Container(Runner):
                 found = self.inspect() if self.record.container else None
         except Failed:
             return True  # it cannot be asked now; that says nothing of the container
-        return found is not None and found.state.running
+        if found is not None and found.state.running:
+            return True
+        # Whoever asks another docker is told that there is no such container: its process knows better.
+        return self.record.server is not None and self.record.server.lives
 
     def code(self) -> int | None:
         found = self._found()
@@ -173,13 +176,13 @@ class Container(Runner):
         return End(f"within {wait} s of its stop signal" if too_long else "", clock() - began, killed, left)
 
     def _left_behind(self, pause: Pause, clock: Callable[[], float]) -> tuple[int, list[int]]:
-        """What lives on though docker says that it is over, is killed: (how many were, the numbers of those that
-        cannot be)."""
+        """What lives on in the container though docker says that it is over, is killed: (how many were, the numbers of
+        those that live still)."""
         killed, left = 0, [who for who in self.record.family if who.lives]
         for wait_s, kills in ((family.WORKERS_S, False), (family.KILL_S, True)):
             for who in left if kills else ():
                 with contextlib.suppress(PermissionError):
-                    killed += family.send(who, signal.SIGKILL)
+                    killed += _is_in(self.record.container, who.pid) and family.send(who, signal.SIGKILL)
             until = clock() + wait_s
             while left and clock() < until:
                 pause(family.POLL_S)
@@ -274,8 +277,10 @@ class Container(Runner):
 
 
 def _is_in(container: str, pid: int) -> bool:
-    """Whether the process is that container's, by the name of its control group; docker may run without those, and
-    gives every container its own host name."""
+    """Whether the process is that container's, by the name of its control group; where docker runs without those, by
+    the host name that it gives a container that has no other one."""
+    if not _ID.match(container):
+        return False
     try:
         if container in Path(f"/proc/{pid}/cgroup").read_text("utf-8", "replace"):
             return True
