@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from kvtop.live.errands import Done
 from kvtop.live.profile_asks import InTheWay
 from kvtop.live.profile_view import Foreign, ProfilesView
-from kvtop.profiles.check.report import Finding
+from kvtop.profiles.check.report import Finding, Report
 from kvtop.profiles.running.record import Ask, Record
 from kvtop.profiles.standing import Standing, stranger
 from kvtop.readings import VllmProcess
@@ -317,10 +318,27 @@ async def test_a_question_goes_when_what_it_speaks_of_is_not_so_any_more(key: st
     page = Page(held, "qwen27-dflash2" if key == "s" else runs.name)
     async with page.app.run_test(size=(120, 36)) as pilot:
         assert verb in (await page.press(pilot, key))[-1]
-        held.view = view(replace(runs, since=NOW), CHOSEN)
+        held.view = view(replace(runs, since=NOW, pid=None), CHOSEN)
         page.screen._look_again()
         assert page.screen.question is not None, "the same servers"
         held.view = view(stopped(), CHOSEN)
         rows = await page.press(pilot, "y")
         assert "what runs has changed meanwhile: press the key again" in rows[0]
         assert page.screen.question is None and held.done == []
+
+
+@pytest.mark.parametrize("key", ["s", "R"])
+async def test_what_came_while_check_was_at_work_is_not_asked_about(key: str) -> None:
+    runs = running()
+    held = Held(view(runs, CHOSEN))
+    really = held.report
+
+    async def report_late(*args: Any, **more: Any) -> Report:
+        held.view = view(stopped(), running("other"), CHOSEN)
+        return await really(*args, **more)
+
+    held.report = report_late  # type: ignore[method-assign]
+    page = Page(held, "qwen27-dflash2" if key == "s" else runs.name)
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        rows = await page.press(pilot, key)
+        assert "what runs has changed meanwhile: press the key again" in rows[0] and page.screen.question is None

@@ -65,11 +65,13 @@ class Deeds:
     async def start(self, row: Standing) -> None:
         if (why := self._cannot_start(row)) is not None:
             self._say(why, "warn")
-        elif (report := await self._checked(row, None, "start")) is not None:
-            if report.asks():
-                self._ask(Question(questions.start(row, report), lambda: self._start(row), stands=self._unchanged()))
-            else:
-                await self._start(row)
+            return
+        stands = self._unchanged()
+        report = await self._checked(row, None, "start")
+        if report is not None and report.asks():
+            self._ask(Question(questions.start(row, report), lambda: self._start(row), stands=stands))
+        elif report is not None:
+            await self._start(row)
 
     async def _start(self, row: Standing) -> None:
         self._begun(row)
@@ -103,7 +105,7 @@ class Deeds:
         if (why := self._cannot_start(row)) is not None:
             self._say(why, "warn")
             return
-        live = self._profiles.view.live
+        live, stands = self._profiles.view.live, self._unchanged()
         if len(live) > 1:
             self._say(
                 f"{len(live)} servers run: stop one of them first, {self._key('stop-profile')} on its row", "warn"
@@ -118,10 +120,11 @@ class Deeds:
         elif (report := await self._checked(row, live[0], "switch")) is not None:
             old = live[0]
             wordings = questions.switch(old, await self._count(old), row, report)
-            self._ask(Question(wordings, lambda: self._switch(row), stands=self._unchanged()))
+            self._ask(Question(wordings, lambda: self._switch(row), stands=stands))
 
     async def _switch_from_others(self, row: Standing) -> None:
         """No profile's server runs, but servers that kvtop did not start do: what is not in the way is left alone."""
+        stands = self._unchanged()
         found = await self._in_the_way(row)
         if found is None:
             return
@@ -133,7 +136,7 @@ class Deeds:
         if not found:
             if (report := await self._checked(row, None, "switch")) is not None:
                 wordings = questions.beside(self._profiles.view.foreign, row, report)
-                self._ask(Question(wordings, lambda: self._start(row), stands=self._unchanged()))
+                self._ask(Question(wordings, lambda: self._start(row), stands=stands))
             return
         one = found[0]
         here = next((other for other in self._profiles.view.listed if other.pid == one.server.pid), None)
@@ -142,7 +145,7 @@ class Deeds:
             self._say(f"{one.server.words} holds {safe(one.holds)}, and has just come: press the key again", "warn")
         elif (report := await self._checked(row, here, "switch")) is not None:
             wordings = questions.clear(one, await self._count(here), row, report)
-            self._ask(Question(wordings, lambda: self._clear(row, one), stands=self._unchanged()))
+            self._ask(Question(wordings, lambda: self._clear(row, one), stands=stands))
 
     async def _in_the_way(self, row: Standing) -> tuple[InTheWay, ...] | None:
         """None where that could not be told, which is said."""
@@ -170,14 +173,14 @@ class Deeds:
 
     def offer(self) -> None:
         """Where a switch has failed, to start again what it has ended: until that is answered."""
-        found = self._profiles.failures.offer(self._profiles.view)
-        if found is None or self._profiles.doing or self._cannot_start(found[1]) is not None:
+        found = self._offered()
+        if found is None or self._profiles.doing:
             return
         new, former = found
         question = f"{_name(new)} did not start: start {_name(former)} again"
 
         def stands() -> bool:
-            still = self._profiles.failures.offer(self._profiles.view)
+            still = self._offered()
             return still is not None and [one.name for one in still] == [new.name, former.name]
 
         self._ask(
@@ -190,6 +193,11 @@ class Deeds:
                 "",
             )
         )
+
+    def _offered(self) -> tuple[Standing, Standing] | None:
+        """See `Failures.offer`."""
+        found = self._profiles.failures.offer(self._profiles.view)
+        return found if found is not None and self._cannot_start(found[1]) is None else None
 
     async def _starts(self, words: Sequence[str], row: Standing, meanwhile: str) -> bool:
         """Whether its server is ready by now. One that its user has ended meanwhile has not failed."""
@@ -211,11 +219,12 @@ class Deeds:
 
     # ---- restart, stop
     async def restart(self, row: Standing) -> None:
+        stands = self._unchanged()
         if row.state != "running":
             self._say(self._no_restart(row), "warn")
         elif (report := await self._checked(row, row, "restart")) is not None:
             wordings = questions.restart(row, await self._count(row), report)
-            self._ask(Question(wordings, lambda: self._restart(row), stands=self._unchanged()))
+            self._ask(Question(wordings, lambda: self._restart(row), stands=stands))
 
     def _no_restart(self, row: Standing) -> str:
         name, start = safe(row.name), self._key("start-profile")
@@ -233,9 +242,7 @@ class Deeds:
         if row.state in LIVE or (row.state == "foreign" and row.pid is not None):
             which = str(row.pid) if row.state == "foreign" else row.name
             wordings = questions.stop(row, await self._count(row))
-            self._ask(
-                Question(wordings, lambda: self._stop(row, which), stands=lambda: (row.name, row.pid) in self._there())
-            )
+            self._ask(Question(wordings, lambda: self._stop(row, which), stands=lambda: _which(row) in self._there()))
         else:
             self._say(f"{safe(row.name)} does not run", "warn")
 
@@ -274,15 +281,14 @@ class Deeds:
         return name
 
     # ---- what they share
-    def _there(self) -> frozenset[tuple[str, int | None]]:
-        """The servers that there are, by name and process."""
-        rows = self._profiles.view.listed
-        return frozenset((row.name, row.pid) for row in rows if row.state in (*LIVE, "foreign"))
+    def _there(self) -> frozenset[tuple[str, float | None]]:
+        """The servers that there are."""
+        return frozenset(_which(row) for row in self._profiles.view.listed if row.state in (*LIVE, "foreign"))
 
     def _unchanged(self) -> Callable[[], bool]:
         """Until a server comes or goes: whoever is asked has read of those that are there now."""
-        names = {name for name, _ in self._there()}
-        return lambda: {name for name, _ in self._there()} == names
+        there = self._there()
+        return lambda: self._there() == there
 
     async def _checked(self, row: Standing, old: Standing | None, verb: str) -> Report | None:
         """What check says when `old` is gone; None where it refuses, which is said."""
@@ -336,6 +342,11 @@ def _options(typed: str) -> tuple[str, list[str]]:
     except ValueError:
         more = typed[found.start() :].split()
     return typed[: found.start()].strip(), more
+
+
+def _which(row: Standing) -> tuple[str, float | None]:
+    """One server, told from others under that name: its number comes to be known in the middle of its start."""
+    return row.name, row.record.started_at if row.record is not None and row.state in LIVE else row.pid
 
 
 def _name(row: Standing) -> str:

@@ -226,7 +226,7 @@ class ProfilesScreen(Page):
         state = logged(row) if row is not None else None
         if state is None and (row is None or row.state != "foreign"):
             row = self.profiles.view.starting
-            state = row.record if row is not None else None
+            state = logged(row) if row is not None else None
         if state is None:
             foreign = row is not None and row.state == "foreign"
             why = "its output goes to no file that can be read" if foreign else "there is no log"
@@ -297,6 +297,7 @@ class ProfilesScreen(Page):
             self._say(f"not asked, since another question stood here: {question.wordings[0]}", "warn")
             return
         self.question = question
+        self._withdraw()
         self.set_foot()
 
     def _withdraw(self) -> None:
