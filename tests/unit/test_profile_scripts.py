@@ -62,6 +62,8 @@ def by_bash(text: str, check: bool = True) -> list[str]:
         'J=\'{"a": {"b": [1, 2]}}\'\nvllm serve --j "$J" --k "{\\"c\\": \\"$J\\"}"',
         "A=1; B=2 && vllm serve $A$B",
         "A=0\nA=1 B=$A\nvllm serve $A$B",
+        "A=0\nexport A=1 B=$A\nvllm serve $A$B",
+        "A=0\nA=1 B=$A true\nvllm serve $A",
         'export A=1 B=\'2 3\'; unset A\nvllm serve "${A:-gone}" "$B"',
         'vllm serve ~ ~/x a~ "~" ${HOME}',
         'vllm serve "a\nb" \'c\nd\' "e\\\nf" g\\\nh',
@@ -268,3 +270,22 @@ def test_a_key_given_twice() -> None:
 
     made = read('export VLLM_API_KEY=$(cat /run/key)\nvllm serve m --api-key "$VLLM_API_KEY"')
     assert made.profile.env.from_file == {"VLLM_API_KEY": "/run/key"} and made.notes == ()
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    "text", ["A=0\nA=1 B=$A C=$((A+1))", "A=0\nB=x\nA=1 B+=$A C=$B", "export A=0\nA=1 B=$A C=${A}2"]
+)
+def test_what_is_assigned_in_front_of_a_command_has_what_stands_before_it(text: str) -> None:
+    assert BASH
+    told = "vllm() { echo $A $B $C; }\n"
+    by_it = subprocess.run(
+        [BASH, "-c", f"{told}{text} vllm serve m"], capture_output=True, text=True, check=True
+    ).stdout
+    env = read(f"{text} vllm serve m").profile.env.set
+    assert [env["A"], env["B"], env["C"]] == by_it.split()
+
+
+def test_a_secret_in_an_array_is_one() -> None:
+    made = read("API_KEY=(sk-12345678901)\nvllm serve m --foo $API_KEY --served-model-name x")
+    assert "12345678901" not in str(made)

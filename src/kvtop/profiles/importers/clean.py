@@ -23,14 +23,20 @@ class Secrets:
 
     def __init__(self) -> None:
         self._known: set[str] = set()
+        self._short: set[str] = set()
         self._found: dict[str, bool] = {}
 
     def add(self, value: str) -> None:
         if len(value) >= _LEAST and value not in self._known:
             self._known.add(str(value))
             self._found = {}
+        elif value:
+            self._short.add(str(value))
 
-    def stand_in(self, text: str) -> bool:
+    def holds_one(self, text: str) -> bool:
+        """Whether one of them stands in a text; a short one, whether it is all of it."""
+        if text.strip() in self._short:
+            return True
         # a script may ask for one variable thousands of times, and have thousands of secrets
         if text not in self._found:
             self._found[text] = any(secret in text for secret in self._known)

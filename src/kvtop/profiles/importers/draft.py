@@ -174,7 +174,7 @@ class Draft:
 
     def tells_secret(self, text: str) -> bool:
         """Whether one that has come by its name stands in a text."""
-        return self._secrets.stand_in(text)
+        return self._secrets.holds_one(text)
 
     def note(self, text: str) -> None:
         if text not in self.notes:

@@ -122,7 +122,7 @@ class Scope:
             if len(text) > MOST_COMPUTED:
                 raise NoArithmetic("it is too long")
             if text.count("$(") > _MOST_DEEP:
-                raise NoArithmetic("nested too deeply")
+                raise NoArithmetic("too many others stand in it")
             if set(text) & set("\"'`\\"):
                 raise NoArithmetic("quotes in it are not read")
             if any(map(names_secret, _NAME.findall(text))):
@@ -130,6 +130,8 @@ class Scope:
             # a shell first puts in, as text, what begins with $: 2-$A may become 2--3
             parts = parts_of_arithmetic(text, line)
             filled = [one.text if one.kind == "text" else self._operand(self._value(one, line), line) for one in parts]
+            if self._draft.tells_secret("".join(filled)):
+                raise NoArithmetic("it is computed from a secret")
             number = evaluate("".join(filled), lambda name: self._operand(self._variable(name, line, True), line))
         except NoArithmetic as error:
             raise Refused(f"$((…)): {error}", line=line) from None

@@ -98,7 +98,7 @@ class _Script:
             return
         is_export = one.words[0].bare == "export"  # its words are never split
         words = [Word("export")] if is_export else [word for raw in one.words for word in self._scope.words(raw)]
-        values = [(name, added, self._value(name, value)) for name, added, value in one.assigned]
+        values = self._in_front(one)
         short_enough(words, one.line)
         if not words:
             for name, added, value in values:
@@ -120,6 +120,17 @@ class _Script:
         else:
             self._other(one, words, values)
 
+    def _in_front(self, one: Statement) -> list[tuple[str, bool, Word | list[Word]]]:
+        """What is assigned in front of a command, for that alone: each has those before it, the words have none."""
+        if not one.assigned:
+            return []
+        kept, found = dict(self._scope.values), []
+        for name, added, raw in one.assigned:
+            value = self._scope.values[name] = self._whole(name, added, self._value(name, raw))
+            found.append((name, False, value))
+        self._scope.values = kept
+        return found
+
     def _value(self, name: str, value: Raw | list[Raw]) -> Word | list[Word]:
         if isinstance(value, list):
             return [word for raw in value for word in self._scope.words(raw)]
@@ -129,22 +140,23 @@ class _Script:
         finally:
             self._scope.of_path = False
 
-    def _assign(self, name: str, added: bool, value: Word | list[Word], export: bool = False) -> None:
-        before = self._scope.values.get(name)
-        if name == "PATH":
-            before = Word(self._path) if before is None else before
-            export = True  # it came exported
-        if added and before is not None:
-            if isinstance(before, list):
-                value = before + (value if isinstance(value, list) else [value])
-            elif isinstance(value, Word):
-                value = Word(before + value, before.secret or value.secret)
+    def _whole(self, name: str, added: bool, value: Word | list[Word]) -> Word | list[Word]:
+        """What a variable has then; `added`: the value comes behind what it has."""
+        before: Word | list[Word] | None
+        before = self._scope.values.get(name, Word(self._path) if name == "PATH" else None)
+        if added and isinstance(before, list):
+            value = before + (value if isinstance(value, list) else [value])
+        elif added and isinstance(before, Word) and isinstance(value, Word):
+            value = Word(before + value, before.secret or value.secret)
         if len(value) > (MOST_WORDS if isinstance(value, list) else MOST_CHARACTERS):
             raise too_long(self._line)
-        self._scope.values[name] = value
-        if isinstance(value, Word):
-            self._draft.hide(name, value)
-        if export or name in self._given:  # what came exported stays so
+        return value
+
+    def _assign(self, name: str, added: bool, value: Word | list[Word], export: bool = False) -> None:
+        value = self._scope.values[name] = self._whole(name, added, value)
+        for word in value if isinstance(value, list) else [value]:
+            self._draft.hide(name, word)
+        if export or name == "PATH" or name in self._given:  # what came exported stays so
             self._scope.exported[name] = True
         if name == "PATH":
             self._look_for_vllm()
@@ -196,15 +208,15 @@ class _Script:
         return True
 
     def _export(self, one: Statement) -> None:
-        for raw in one.words[1:]:
-            if found := assignment(raw):
-                name, added, value = found
-                self._assign(name, added, self._value(name, value))
-            else:
-                name = raw.bare
-                if not name.isidentifier():
-                    raise Refused("export of what is no name of a variable", line=one.line)
-            self._scope.exported[name] = True
+        found = [(raw.bare, assignment(raw)) for raw in one.words[1:]]
+        # its words are filled in before it assigns any
+        values = [(*said[:2], self._value(said[0], said[2])) if said else None for _, said in found]
+        for (bare, _), value in zip(found, values, strict=True):
+            if value is not None:
+                self._assign(*value)
+            elif not bare.isidentifier():
+                raise Refused("export of what is no name of a variable", line=one.line)
+            self._scope.exported[value[0] if value is not None else bare] = True
 
     def _cd(self, rest: Sequence[Word], one: Statement) -> None:
         self._draft.refuse_unknown(rest)
