@@ -202,6 +202,7 @@ def test_what_is_computed_for_a_secret_is_one() -> None:
         ("(" * 300 + "1" + ")" * 300, "nested too deeply"),
         ("1?" * 300 + "1" + ":1" * 300, "too long"),
         ("1?" * 200 + "1" + ":1" * 200, "nested too deeply"),
+        ("1 || 2**-1", "an exponent below zero"),
         ("2**" * 300 + "2", "nested too deeply"),
         ("1||1&&1|1^1&1==1<1<<1+1*1**(" * 30 + "1" + ")" * 30, "nested too deeply"),
         ("$((" * 30_000 + "1" + "))" * 30_000, "too long"),

@@ -126,7 +126,8 @@ class _Reader:
             self._skipped += skipped
             other = self._joined(level + (sign != "**"), depth + 1)
             self._skipped -= skipped
-            one = 0 if self._skipped else _computed(sign, one, other)
+            # a shell refuses an exponent below zero also where it does not count
+            one = _computed(sign, one, other) if not self._skipped or (sign == "**" and other < 0) else 0
         return one
 
     def _operand(self, depth: int) -> int:
