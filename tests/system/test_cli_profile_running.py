@@ -409,6 +409,28 @@ def test_before_it_stops_anything_a_switch_ends_with_its_terminal(home: Box) -> 
     assert look.look("old").state == "running" and look.look("new").record is None
 
 
+def test_a_log_that_is_followed_goes_on_from_the_sidecars_to_the_servers(home: Box) -> None:
+    go = home.home / "go"
+    asked, until = free_port(), f"until [ -e {go} ]; do sleep 0.05; done"
+    serves = f"echo warming up; {until}; exec {sys.executable} -m http.server --bind 127.0.0.1"
+    sidecar = f'[[sidecar]]\nname = "cache"\ncommand = "{serves} {asked}"\nready_url = "http://127.0.0.1:{asked}/"\n'
+    write(home, "one", log=GOOD)
+    file = home.home / "config" / "profiles" / "one.toml"
+    file.write_text(f"{file.read_text()}\n{sidecar}")
+    assert run("start", "one", "--detach") == 0
+    wait(lambda: (now := record.read("one")) is not None and bool(now.sidecar_log), "no sidecar")
+    with kvtop("logs", "-f", "one") as child:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline() == "warming up\n"
+        go.touch()
+        while "Application startup complete" not in (line := child.stdout.readline()):
+            assert line
+        child.send_signal(signal.SIGINT)
+        said = child.stderr.read()
+    assert said.startswith("kvtop: its start is at a sidecar, whose log is /")
+    assert said.endswith("kvtop: it is past its sidecars: the log of the server\n")
+
+
 def test_a_stop_says_at_a_terminal_what_it_waits_for(home: Box) -> None:
     port = write(home, "slow", deaf="1")
     assert run("start", "slow") == 0
@@ -546,6 +568,19 @@ def test_after_stop_that_is_run_leaves_one_document(home: Box, capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["state"] == "stopped"
     now = record.read("kept")
     assert now is not None and not now.after_owed
+    assert not any("offers it" in note for note in now.notes)
+
+
+def test_a_restart_runs_the_after_stop_that_the_new_start_would_forget(home: Box) -> None:
+    trace = home.home / "trace"
+    write(home, "kept", start=f"after_stop = ['echo after >> {trace}']")
+    assert run("start", "kept") == 0
+    state = record.read("kept")
+    assert state is not None and state.keeper is not None
+    os.kill(state.keeper.pid, signal.SIGKILL)
+    wait(lambda: not state.keeper.lives, "it lives")
+    assert run("switch", "kept", "--restart") == 0
+    assert trace.read_text() == "after\n" and look.look("kept").state == "running"
 
 
 @pytest.mark.parametrize("by_kvtop", [True, False])

@@ -340,7 +340,7 @@ def test_a_start_says_what_it_waits_for_before_its_server(home: Box, capsys: pyt
     home.start(home.chosen("beside", profile={"sidecar": [sidecar]}))
     doing = f"sidecar cache, asked at {url}"
     wait(lambda: (now := record.read("beside")) is not None and now.doing == doing, "not told")
-    wait(lambda: (now := record.read("beside")) is not None and bool(now.sidecar_log), "its log is not told")
+    wait(lambda: b"warming up" in logs.since(logs.default("beside", "cache"), 0, 100), "its log is not there")
     client.stop("beside", "a test")
     assert profile_command.main(["logs", "beside"]) == 0
     said = capsys.readouterr()
@@ -384,6 +384,26 @@ def test_a_flood_of_output_keeps_nobody_from_ending_it_and_no_disk_is_filled(hom
     wait(logs.older(path).exists, "it is not rotated while it starts")
     ended = client.stop("flood", "a test")
     assert (ended.state, ended.why) == ("stopped", "it was stopped before it answered, by a test")
+
+
+@pytest.mark.parametrize("who", ["before", "sidecar", "after"])
+def test_what_a_flood_says_last_is_told(home: Box, who: str) -> None:
+    """Also where the log was rotated meanwhile, or by its very last word."""
+    words = "head -c 3000000 /dev/zero | tr '\\0' x | fold -w 99; sleep 0.5; echo; echo 'Error: no such disk'; exit 7"
+    start = {"before": [words]} if who == "before" else {"after_stop": [words]} if who == "after" else {}
+    sidecar = [{"name": "cache", "command": words, "ready_url": "http://127.0.0.1:1/"}] if who == "sidecar" else []
+    chosen = home.chosen("flood", profile={"log": {"max_bytes": 1_000_000}, "start": start, "sidecar": sidecar})
+    if who == "after":
+        home.ready(chosen)
+        said = "; ".join(client.stop("flood", "a test").notes)
+    else:
+        home.start(chosen)
+        seen = home.until("flood", "failed")
+        assert seen.record is not None
+        said = seen.record.why
+    assert "exit code 7: Error: no such disk" in said
+    log = logs.default("flood", "cache" if who == "sidecar" else "")
+    assert logs.older(log).exists() and log.stat().st_size < 1_000_000
 
 
 @pytest.mark.parametrize("who", ["before", "sidecar"])

@@ -150,13 +150,17 @@ async def test_it_is_searched_whatever_the_case(tmp_path: Path) -> None:
         assert any("WARN  line 000007" in row for row in rows)
 
 
-async def test_a_search_that_takes_its_time_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, go = tmp_path / "a.log", threading.Event()
+@pytest.mark.parametrize("left", [False, True])
+async def test_a_search_that_takes_its_time_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    file, go, done = tmp_path / "a.log", threading.Event(), threading.Event()
     file.write_text("".join(line(i) for i in range(10)))
     really = LogBook.matches
 
     def matches(book: LogBook, text: str) -> Sequence[int]:
         go.wait(20)
+        done.set()
         return really(book, text)
 
     monkeypatch.setattr(LogBook, "matches", matches)
@@ -165,8 +169,16 @@ async def test_a_search_that_takes_its_time_says_so(tmp_path: Path, monkeypatch:
         await until(app, pilot, "line 000009")
         await pilot.press("slash", *"line", "enter")
         await until(app, pilot, "looks for “line”")
+        if not left:
+            go.set()
+            await until(app, pilot, "1 of 10 with “line”")
+            return
+        await pilot.press("slash", "escape")
+        await until(app, pilot, "lines 1–10 of 10, following")
         go.set()
-        await until(app, pilot, "1 of 10 with “line”")
+        done.wait(20)
+        await pilot.pause()
+        assert "following" in shown(app)[0] and not any(row.startswith("▸") for row in shown(app))
 
 
 async def test_a_line_that_is_found_by_what_is_left_out_of_it_is_shown_whole(tmp_path: Path) -> None:

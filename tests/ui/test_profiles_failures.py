@@ -166,15 +166,19 @@ async def test_at_60x15_a_start_tells_the_stage_that_it_is_at(many: int) -> None
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_a_server_without_its_keeper_says_so(size: tuple[int, int]) -> None:
-    held = Held(view(replace(running(), unkept=True), CHOSEN))
+@pytest.mark.parametrize("after", [0, 1])
+async def test_a_server_without_its_keeper_says_so(size: tuple[int, int], after: int) -> None:
+    runs = running()
+    assert runs.record is not None
+    state = msgspec.structs.replace(runs.record, after_stop=after)
+    held = Held(view(replace(runs, unkept=True, record=state), CHOSEN))
     page = Page(held, "qwen27-2x3090")
     async with page.app.run_test(size=size) as pilot:
         rows = await page.press(pilot)
         (row,) = (one for one in rows if "qwen27-2x3090" in one and "runs" in one and "●" in one)
         assert "its keeper is gone" in row or "no keeper" in row
-        said = "! its keeper is gone: its log is not rotated, and its after_stop will not run by itself"
-        assert said in words(rows)
+        said = "! its keeper is gone: its log is not rotated" + ", its after_stop will not run by itself" * after
+        assert said in words(rows) and (after or "after_stop" not in words(rows))
 
 
 @pytest.mark.parametrize("size", SIZES)

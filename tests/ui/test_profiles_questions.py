@@ -342,3 +342,22 @@ async def test_what_came_while_check_was_at_work_is_not_asked_about(key: str) ->
     async with page.app.run_test(size=(120, 36)) as pilot:
         rows = await page.press(pilot, key)
         assert "what runs has changed meanwhile: press the key again" in rows[0] and page.screen.question is None
+
+
+@pytest.mark.parametrize(
+    ("left", "owed", "asked"),
+    [
+        (2, False, "end 2 processes of qwen27-2x3090?"),
+        (0, True, "run the after_stop of qwen27-2x3090?"),
+        (1, True, "end 1 process of qwen27-2x3090 and run its after_stop?"),
+    ],
+)
+async def test_what_a_server_has_left_is_ended_by_the_key_that_stops(left: int, owed: bool, asked: str) -> None:
+    ended = stopped()
+    assert ended.record is not None
+    held = Held(view(replace(ended, left=left, record=msgspec.structs.replace(ended.record, after_owed=owed)), CHOSEN))
+    page = Page(held, ended.name)
+    async with page.app.run_test(size=(80, 24)) as pilot:
+        assert (await page.press(pilot, "x"))[-1].startswith(asked)
+        await page.press(pilot, "y")
+    assert held.done == [["profile", "stop", ended.name, "--yes"]]

@@ -64,9 +64,9 @@ def listener(pid: int | None = 500) -> Listener:
     return Listener(pid, f"process {pid} (python3)") if pid is not None else Listener()
 
 
-def tier_file(size: float, *pids: int, stale: bool = False, own: bool = True) -> OffloadFile:
+def tier_file(size: float, *pids: int, stale: bool = False) -> OffloadFile:
     name = "/dev/shm/vllm_offload_a.mmap"
-    return OffloadFile(name, int(size * GIB), pids, stale=stale, shell_path=name if stale and own else "")
+    return OffloadFile(name, int(size * GIB), pids, stale=stale, shell_path=name if stale else "")
 
 
 def offloading(gib: float = 32, **extra: Any) -> str:

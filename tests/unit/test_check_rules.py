@@ -330,8 +330,6 @@ CASES = [
     silent("shm_too_small", facts("m --kv-offloading-size 8", like=DOCKER, container=Container(16 * GIB))),
     fires("shm_stale_files", facts(offload_files=(tier_file(48, stale=True),)), "warning", "/dev/shm",
           "a left-over file holds 48.0 GiB: nobody maps it", "rm /dev/shm/vllm_offload_a.mmap"),
-    fires("shm_stale_files", facts(offload_files=(tier_file(48, stale=True, own=False),)), "note", "/dev/shm",
-          "a left-over file holds 48.0 GiB: nobody maps it", "let its owner remove /dev/shm/vllm_offload_a.mmap"),
     silent("shm_stale_files", facts(offload_files=(tier_file(48, 500),))),
     fires("memory_too_small", facts("m --kv-offloading-size 60", memory_available_bytes=50 * GIB), "error", S,
           "tier 60.0 GiB, this machine has 50.0 GiB available", f"{S} 21"),
@@ -483,7 +481,7 @@ CASES = [
     fires("port_taken", facts(listeners={8000: listener()}, servers=(server(),), replacing=GONE), "note", "--port",
           "port 8000: coder (process 500 (python3)) listens there", STOPS),
     fires("port_taken", facts(servers=(server(),)), "error", "--port",
-          "port 8000: coder starts, and will listen there", "--port 8001, or stop what is there"),
+          "port 8000: coder is there, and starts or ends", "--port 8001, or stop what is there"),
     fires("port_taken", facts(listeners={8045: listener()}, like=profile(runner="docker", docker={"options": OPEN})),
           "error", "-p", "port 8045: process 500 (python3) listens there", "-p 8046:8000, or stop what is there"),
     fires("port_taken", facts(listeners={8060: listener()}, like=profile(

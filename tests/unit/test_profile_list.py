@@ -140,7 +140,7 @@ def test_a_pipe_has_names_whole_and_what_stands_in_the_way_in_one_line(
     assert len(rows["noise"]) == 1000 and rows[name] is not None
 
 
-def test_what_knows_of_wide_characters_is_loaded_for_those_alone(own_home: Path) -> None:
+def test_what_knows_of_wide_characters_is_not_loaded_where_all_has_room(own_home: Path) -> None:
     where = own_home / "config" / "profiles"
     where.mkdir(parents=True)
     profile(where, "coder")

@@ -12,6 +12,7 @@ from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.running import record
 from kvtop.profiles.running.record import Record
+from kvtop.profiles.running.unkept import KEEPER_GONE, missed, offer
 from kvtop.profiles.shell import quoted
 from kvtop.readings import HostReading
 
@@ -96,7 +97,7 @@ def _of_record(state: Record, names: set[str]) -> Iterator[Row]:
     lives = state.server is not None and state.server.lives
     if state.state in ("starting", "running", "stopping") and not kept:
         if lives:
-            because = f"{name} is {state.state} and its keeper is gone: its log is not rotated, after_stop does not run"
+            because = f"{name} is {state.state} and {KEEPER_GONE}{missed(state)}"
             yield Row("profile's keeper", False, because, f"kvtop profile stop {name} ends it; start it then")
         elif state.server is not None and not state.container and not state.unit:
             because = f"{name} is {state.state} by its record, and neither keeper nor server is there"
@@ -107,7 +108,7 @@ def _of_record(state: Record, names: set[str]) -> Iterator[Row]:
         yield Row("profile's processes", False, because, f"kvtop profile stop {name} ends them")
     elif state.after_owed:
         because = f"after_stop of {name} was not run to its end: its keeper was gone"
-        yield Row("profile's after_stop", False, because, f"kvtop profile stop {name} offers it")
+        yield Row("profile's after_stop", False, because, offer(name))
     if not lives and not kept and name not in names and not _there(state.file):
         because = f"of {name}, whose profile is not there any more"
         yield Row("profile's record", False, because, f"rm {quoted(str(record.path_of(state.name)))}")

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
+from kvtop.cli.table import cut
 from kvtop.errors import UsageError
 
 PIPE_STATUS = 128 + signal.SIGPIPE
@@ -38,8 +39,7 @@ def tell(text: str, end: str = "\n") -> None:
 
 def draw(text: str) -> None:
     """In place of what was drawn before, on a terminal, as far as one line holds it. Empty: take it away."""
-    width = shutil.get_terminal_size().columns - 1
-    tell(f"\r\x1b[K{text[:width]}", end="")
+    tell(f"\r\x1b[K{cut(text, shutil.get_terminal_size().columns - 1)}", end="")
 
 
 @contextlib.contextmanager

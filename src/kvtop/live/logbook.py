@@ -12,14 +12,14 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
 from kvtop.profiles.running import logs, record, tools
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.runners import runner_of
-from kvtop.profiles.running.text import Quiet, clean, is_hidden
+from kvtop.profiles.running.text import Quiet, clean, colourless
 
 KEPT = 64_000_000
 """Bytes of a log that are held: more than one that kvtop rotates ever has."""
@@ -65,10 +65,7 @@ class LogBook:
             self._begins.pop()  # the two are one end
             at -= 1
         self._data += data
-        # Split where a line ends, whichever end it has, each as long as it was: ten times as fast as looking for each.
-        pieces = bytes(self._data[at:]).replace(b"\r\n", b" \n").replace(b"\r", b"\n").split(b"\n")
-        pieces.pop()
-        begins = accumulate((len(piece) + 1 for piece in pieces), initial=at)
+        begins = _begins(_ends_alike(bytes(self._data[at:])), at)
         next(begins)
         self._begins.extend(begins)
 
@@ -79,22 +76,33 @@ class LogBook:
         return clean(bytes(self._data[begin : min(end, begin + LONGEST)]).rstrip(b"\r\n"))
 
     def matches(self, text: str) -> Sequence[int]:
-        """The lines that have this text, whatever the case of its letters from a to z, by number. What makes colours is
-        no text."""
+        """The lines that have this text as they are shown, whatever the case of its letters from a to z, by number."""
         found = array("Q")
-        whole = bytes(self._data)
-        data, want = whole.lower(), text.encode().lower()
+        data, starts, want = _ends_alike(bytes(self._data)), self._begins, text.encode().lower()
+        if b"\x1b" in data:
+            data = colourless(data)
+            starts = array("Q", _begins(data, 0))
+        data = data.lower()
         at = data.find(want) if want else -1
         while at >= 0:
-            line = bisect_right(self._begins, at) - 1
-            last = line + 1 >= len(self._begins)
-            begin, end = self._begins[line], len(data) if last else self._begins[line + 1]
-            if not is_hidden(whole, begin, at) or want in clean(whole[begin:end]).encode().lower():
-                found.append(line)
-            if last:
+            line = bisect_right(starts, at) - 1
+            found.append(line)
+            if line + 1 >= len(starts):
                 break
-            at = data.find(want, end)
+            at = data.find(want, starts[line + 1])
         return found
+
+
+def _ends_alike(data: bytes) -> bytes:
+    """As long as it was, each end of a line \\n: ten times as fast as looking for each."""
+    return data.replace(b"\r\n", b" \n").replace(b"\r", b"\n")
+
+
+def _begins(data: bytes, at: int) -> Iterator[int]:
+    """Where each of its lines begins; it stands at `at`. The last one has not ended, and may be empty."""
+    pieces = data.split(b"\n")
+    pieces.pop()
+    return accumulate((len(piece) + 1 for piece in pieces), initial=at)
 
 
 class LogReader:

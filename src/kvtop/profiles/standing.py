@@ -21,12 +21,6 @@ from kvtop.readings import VllmProcess
 from kvtop.sources.url import authority
 
 FILE_GONE = "its file is gone"
-KEEPER_GONE = "its keeper is gone"
-
-
-def offer(name: str) -> str:
-    """Of an after_stop that is owed: who runs it. `name`: fit for a screen."""
-    return f"kvtop profile stop {name} offers it"
 
 
 def word_of(state: str) -> str:
@@ -82,6 +76,8 @@ class Standing:
     """The last good ones, oldest first."""
     unkept: bool = False
     """kvtop started what runs, and the keeper beside it is gone: nobody rotates its log or runs its after_stop."""
+    left: int = 0
+    """Processes of one that has ended, which live on."""
 
     @property
     def name(self) -> str:
@@ -205,8 +201,12 @@ def _of(profile: Known, every: Mapping[str, Seen], servers: Sequence[VllmProcess
     seen = every.get(profile.name)
     state = seen.record if seen is not None else None
     starts = tuple(record.starts(profile.name)) if state is not None else ()
-    if seen is not None and state is not None and seen.state in LIVE:
-        unkept = state.keeper is None or not state.keeper.lives
+    unkept = seen is not None and seen.state in LIVE and not _is_kept(state)
+    if unkept:  # it may have ended in good order since
+        seen = look.look(profile.name)
+        state = seen.record
+        unkept = not _is_kept(state)
+    if seen is not None and seen.state in LIVE:
         return Standing(profile, seen.state, seen.pid, seen.since, state, starts, unkept)
     run = profile.launch
     server = next((one for one in servers if run is not None and is_of(run, one)), None)
@@ -215,4 +215,9 @@ def _of(profile: Known, every: Mapping[str, Seen], servers: Sequence[VllmProcess
     if not profile.runner:
         return Standing(profile, "unreadable", None, None, state, starts)
     ended = "stopped" if seen is None else seen.state
-    return Standing(profile, ended, None, seen.since if seen is not None else None, state, starts)
+    left = len(state.left()) if state is not None else 0
+    return Standing(profile, ended, None, seen.since if seen is not None else None, state, starts, left=left)
+
+
+def _is_kept(state: Record | None) -> bool:
+    return state is not None and state.keeper is not None and state.keeper.lives

@@ -58,7 +58,7 @@ class _Visible:
     judged: bool
     """Whether this user may see who holds it."""
     shell_path: str
-    """As a shell takes it; empty where the file is another user's."""
+    """As a shell takes it; empty where it may not be removed: another user's."""
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class HostSource:
                             path=printable(entry.path, 300),
                             bytes=status.st_size,
                             judged=me in (0, status.st_uid),
-                            shell_path=quoted(entry.path) if me == status.st_uid else "",
+                            shell_path=quoted(entry.path) if me in (0, status.st_uid) else "",
                         )
         except OSError:
             return found

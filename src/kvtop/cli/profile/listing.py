@@ -17,8 +17,9 @@ from kvtop.model.starting import LIVE
 from kvtop.model.words import gib, lasted
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
+from kvtop.profiles.running.unkept import KEEPER_GONE, offer
 from kvtop.profiles.secret import shown
-from kvtop.profiles.standing import KEEPER_GONE, Standing, known, offer, standing, word_of
+from kvtop.profiles.standing import Standing, known, standing, word_of
 
 if TYPE_CHECKING:
     from kvtop.profiles.running.attached import Answering

@@ -16,7 +16,7 @@ from kvtop.interrupt import CODE
 from kvtop.model.starting import LIVE
 from kvtop.model.words import exact
 from kvtop.profiles import folder
-from kvtop.profiles.running import adopt, client, look, tools
+from kvtop.profiles.running import adopt, client, look, record, tools
 from kvtop.profiles.running import logs as files
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Record
@@ -57,13 +57,20 @@ def main(argv: Sequence[str]) -> int:
     seen = _which(args.profile)
     if args.profile is None:
         stdio.tell(f"kvtop: the log of {printable(seen.name, 80)}")
-    if seen.record is not None and seen.record.sidecar_log:
-        stdio.tell(f"kvtop: its start came no further than a sidecar, whose log is {seen.record.sidecar_log}")
-        seen = replace(seen, record=seen.record.at_sidecar())
     want = _Want(args.n, args.grep.casefold(), args.all or bool(args.grep))
+    past = False
     try:
+        if seen.record is not None and seen.record.sidecar_log:
+            place = printable(seen.record.sidecar_log, 400)
+            at = "is at" if seen.state == "starting" else "came no further than"
+            stdio.tell(f"kvtop: its start {at} a sidecar, whose log is {place}")
+            _from_file(replace(seen, record=seen.record.at_sidecar()), want, args.follow)
+            if not args.follow:
+                return 0
+            seen, past = look.look(seen.name), True
+            stdio.tell("kvtop: it is past its sidecars: the log of the server")
         code = _from_tool(seen, want, args.follow)
-        return code if code is not None else _from_file(seen, want, args.follow)
+        return code if code is not None else _from_file(seen, want, args.follow, past)
     except KeyboardInterrupt:
         return CODE
 
@@ -176,14 +183,17 @@ def _show_last(want: _Want, lines: Sequence[str]) -> None:
     _show(found)
 
 
-def _from_file(seen: Seen, want: _Want, follow: bool) -> int:
+def _from_file(seen: Seen, want: _Want, follow: bool, from_start: bool = False) -> int:
+    """`from_start`: all of its last start, instead of the last lines."""
     assert seen.record is not None
     if not seen.record.log:
         raise KvtopError(f"where the log of {printable(seen.name, 80)} is, is not known", "its next start has one")
     path = Path(seen.record.log)
     try:
         size = path.stat().st_size
-        if want.every:
+        if from_start:
+            size = seen.record.log_offset
+        elif want.every:
             _show(files.last_lines(path, want.count, want.text, size))
         else:
             found, polls = files.last_told(path, want.count, size)
@@ -198,10 +208,19 @@ def _from_file(seen: Seen, want: _Want, follow: bool) -> int:
             stdio.tell(f"kvtop: the last start of {printable(seen.name, 80)} failed, and wrote nothing{_why(seen)}")
         return 0
     tail, lines = files.FileTail(path, size), Lines()
-    while True:
+    while not _is_past(seen.record):
         while data := tail.read():
             _show(want.of(lines.feed(data))[0])
         time.sleep(_POLL_S)
+    return 0
+
+
+def _is_past(state: Record) -> bool:
+    """Of a log of a sidecar that is followed: the start has come further."""
+    if not state.sidecar_log:
+        return False
+    now = record.read(state.name)
+    return now is not None and not now.sidecar_log and now.started_at == state.started_at
 
 
 def _why(seen: Seen) -> str:

@@ -154,7 +154,10 @@ class _Switch:
             self._former = None if self._itself else _former(self._old)
             held = list(self._old.record.family) if self._old.record is not None else []
             stdio.tell(f"stops {old}")
-            told(client.stop(self._old.name, self._why, locked=True).notes)
+            ended = client.stop(self._old.name, self._why, locked=True)
+            told(ended.notes)
+            if self._itself and ended.after_owed:  # the new start would forget it
+                told(client.run_after_stop(self._new, locked=True))
         else:
             self._former = _former(self._old)
             stdio.tell(f"stops {self._old.words}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvtop.model.words import gib
-from kvtop.profiles.running import family
+from kvtop.profiles.running import family, record
 from kvtop.profiles.running.family import FREE_S, End, Pause
 from kvtop.profiles.running.record import Record, TierFile
 from kvtop.readings import OffloadFile
@@ -68,10 +68,17 @@ def left_over(state: Record, pause: Pause = time.sleep) -> list[str]:
 
 
 def strays(state: Record) -> list[str]:
-    """Who writes into its log still, in words: where its keeper is gone, nobody knows of all that the server began."""
+    """Who writes into its log still, in words: where its keeper is gone, nobody knows of all that the server began. Not
+    what any record knows, and so may be of another server with that log."""
+    known = {
+        who.pid
+        for one in (state, *record.every())
+        for who in (*one.family, *one.sidecars, *filter(None, (one.server, one.keeper, one.step)))
+    }
     return [
-        f"process {pid} writes into its log still, and is not known to be this server's: kill {pid}"
+        f"process {pid} writes into its log still, and is not known to be this server's"
         for pid in family.writers(state.outputs())
+        if pid not in known
     ]
 
 

@@ -18,17 +18,18 @@ from kvtop.errors import KvtopError, printable
 from kvtop.files import opened
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.profile import Profile
-from kvtop.profiles.running import aftermath, family, look, progress, record
+from kvtop.profiles.running import aftermath, family, look, progress, record, tools
 from kvtop.profiles.running.helpers import AFTER_S, SIDECAR_STOP_S, after_stop, end_sidecars, end_step
 from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.order import Order, Told, environment, packed
 from kvtop.profiles.running.progress import Left
-from kvtop.profiles.running.record import Ask, Record, Who
+from kvtop.profiles.running.record import Ask, Record
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.setup import setup
 from kvtop.profiles.running.spare import Spare
 from kvtop.profiles.running.tools import Failed
+from kvtop.profiles.running.unkept import OWED
 
 BEGIN_S = 20.0
 """For the keeper to write its first word."""
@@ -106,7 +107,7 @@ def startable(chosen: Chosen) -> None:
     if seen.record is None:
         return
     # Sidecars that live on are ended by the new start itself.
-    if left := [who.pid for who in left_of(seen.record) if who not in seen.record.sidecars]:
+    if left := [who.pid for who in seen.record.left() if who not in seen.record.sidecars]:
         what = f"{len(left)} process{'es' if len(left) > 1 else ''} of {name}'s last start live still"
         raise KvtopError(f"{what}: {', '.join(map(str, left[:5]))}", f"kvtop profile stop {name} ends them")
 
@@ -187,7 +188,6 @@ def stop(name: str, by: str, pause: family.Pause = time.sleep, *, locked: bool =
     state = seen.record
     if state is None or not stoppable(seen):
         raise KvtopError(f"{printable(name, 80)} does not run", "kvtop profile list shows what runs")
-    record.tidy()
     if state.keeper is not None and state.keeper.lives:
         return _by_keeper(state, by, pause, locked)
     return _alone(state, by, pause, locked)
@@ -197,13 +197,7 @@ def stoppable(seen: Seen) -> bool:
     """Whether anything of it runs: its server, or workers and sidecars that outlived keeper and server."""
     if seen.record is None or seen.state in ("starting", "running", "stopping"):
         return seen.record is not None
-    return bool(left_of(seen.record))
-
-
-def left_of(state: Record) -> list[Who]:
-    """What lives on of a start that is over."""
-    known = (*state.family, *state.sidecars, *filter(None, (state.step,)))
-    return [who for who in dict.fromkeys(known) if who.lives]
+    return bool(seen.record.left())
 
 
 def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
@@ -292,14 +286,21 @@ def _written(state: Record) -> str:
     return ""
 
 
-def run_after_stop(chosen: Chosen, env: Mapping[str, str] | None = None, pause: family.Pause = time.sleep) -> list[str]:
-    """Run what is owed (`Record.after_owed`), as the profile has it now; what went wrong with it, in words.
+def run_after_stop(
+    chosen: Chosen,
+    env: Mapping[str, str] | None = None,
+    pause: family.Pause = time.sleep,
+    *,
+    locked: bool = False,
+) -> list[str]:
+    """Run what is owed (`Record.after_owed`), as the profile has it now; what went wrong with it, in words. `locked`:
+    as for `stop`.
 
     Raises KvtopError where its environment cannot be made, it is owed still then; and where it is not owed: another
     kvtop ran it, or started the profile anew.
     """
     base = dict(os.environ if env is None else env)
-    with Lock(f"runs after_stop of {chosen.name}"):
+    with contextlib.nullcontext() if locked else Lock(f"runs after_stop of {chosen.name}"):
         state = record.read(chosen.name)
         if state is None or not state.after_owed:
             raise KvtopError(f"after_stop of {printable(chosen.name, 80)} is not owed any more")
@@ -308,10 +309,13 @@ def run_after_stop(chosen: Chosen, env: Mapping[str, str] | None = None, pause: 
         except Failed as error:
             raise KvtopError(f"after_stop of {printable(chosen.name, 80)}: {error}") from None
         told = Told(chosen.launch, made)
-        said = after_stop(chosen.profile.start.after_stop, made, chosen.launch.cwd, None, pause)
+        said = after_stop(
+            chosen.profile.start.after_stop,
+            lambda command: tools.run(command, env=made, cwd=chosen.launch.cwd, timeout_s=AFTER_S, pause=pause),
+        )
         said = [told.masked(one) for one in said]
         state.after_stop, state.after_owed = 0, False
-        state.notes = [*state.notes, *said]
+        state.notes = [*(note for note in state.notes if not note.startswith(OWED)), *said]
         record.write(state)
     return said
 

@@ -16,7 +16,7 @@ from kvtop.profiles.running.asking import get
 from kvtop.profiles.running.family import Pause
 from kvtop.profiles.running.order import Order
 from kvtop.profiles.running.record import Record, Who
-from kvtop.profiles.running.spawn import Known, as_step, spawn
+from kvtop.profiles.running.spawn import as_step, spawn
 from kvtop.profiles.running.tools import Done, Failed
 from kvtop.profiles.secret import shown
 
@@ -26,6 +26,25 @@ SIDECAR_STOP_S = 10.0
 LOG_BYTES = 100_000
 """Of what a command said into the log, from its end."""
 _POLL_S = 0.25
+
+
+class _Said:
+    """What is written into a log from now on, also where that is rotated meanwhile."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._at = os.fstat(fd).st_size
+        self._older: int | None = None
+        """Where it begins in the older file; None: it was not rotated."""
+
+    def rotated(self) -> None:
+        self._older, self._at = self._at, 0
+
+    def __str__(self) -> str:
+        said = logs.since(self.path, self._at, LOG_BYTES)
+        if self._older is not None and len(said) < LOG_BYTES:
+            said = logs.since(logs.older(self.path), self._older, LOG_BYTES - len(said)) + said
+        return said.decode("utf-8", "replace")
 
 
 class Helpers:
@@ -41,6 +60,8 @@ class Helpers:
         self._env: Mapping[str, str] = order.base
         self._cwd = order.launch.cwd
         self._running: list[tuple[subprocess.Popen[bytes], Path, int]] = []
+        self._said: _Said | None = None
+        """Of the command or the sidecar that it is at; None: it is at none, or that writes into no log."""
 
     def before(self, env: Mapping[str, str], log: int | None, pause: Pause, timeout_s: float) -> None:
         """Run the pre-start commands, then start the sidecars. `env`: theirs, and that of what runs after the stop.
@@ -52,15 +73,10 @@ class Helpers:
             which = f"pre-start command {number} of {len(commands)}"
             self._does(which)
             left = max(0.1, until - time.monotonic())
-            known = as_step(self._state, self._save)
-            begins = 0 if log is None else os.fstat(log).st_size
             try:
-                done = tools.run(command, env=env, cwd=self._cwd, timeout_s=left, pause=pause, output=log, known=known)
+                done = self._run(command, log, pause, left)
             except Failed as error:
                 raise Failed(f"{which}: {error}") from None
-            if done.code and log is not None:
-                said = logs.since(Path(self._state.log), begins, LOG_BYTES)
-                done = Done(done.code, said.decode("utf-8", "replace"), "")
             if done.code:
                 raise Failed(f"{which} {_failed(done)}")
         for sidecar in self._profile.sidecar:
@@ -68,7 +84,21 @@ class Helpers:
             self._does(f"sidecar {printable(sidecar.name, 40)}{asked}")
             self._start(sidecar)
             self._ready(sidecar, until, pause)
-        self._state.doing, self._state.sidecar_log = "", ""
+        self._state.doing, self._state.sidecar_log, self._said = "", "", None
+
+    def _run(self, command: list[str] | str, log: int | None, pause: Pause, timeout_s: float) -> Done:
+        """As `tools.run`; into the log, where there is one."""
+        known = as_step(self._state, self._save)
+        self._said = None if log is None else _Said(Path(self._state.log), log)
+        done = tools.run(
+            command, env=self._env, cwd=self._cwd, timeout_s=timeout_s, pause=pause, output=log, known=known
+        )
+        return done if self._said is None else Done(done.code, str(self._said), "")
+
+    def rotated(self, log: Path) -> None:
+        """That log was."""
+        if self._said is not None and self._said.path == log:
+            self._said.rotated()
 
     def _does(self, words: str) -> None:
         self._state.doing = words
@@ -81,21 +111,25 @@ class Helpers:
             child.poll()
             os.close(fd)
         self._running = []
-        known = as_step(self._state, self._save)
-        self._state.notes += after_stop(self._profile.start.after_stop, self._env, self._cwd, log, pause, known=known)
+        commands = self._profile.start.after_stop
+        self._state.notes += after_stop(commands, lambda command: self._run(command, log, pause, AFTER_S))
         self._state.after_stop = 0
 
     def rotate(self) -> None:
         """Keep the sidecars' logs small."""
         for _, path, fd in self._running:
             with contextlib.suppress(OSError):
-                logs.rotate(path, fd, self._profile.log.max_bytes)
+                if logs.rotate(path, fd, self._profile.log.max_bytes):
+                    self.rotated(path)
+                    if str(path) == self._state.sidecar_log:
+                        self._state.sidecar_log_offset = 0
 
     def _start(self, sidecar: Sidecar) -> None:
         name = printable(sidecar.name, 40)
         path = logs.default(self._name, sidecar.name)
         fd = logs.open_log(path, self._profile.log.max_bytes)
         self._state.sidecar_log, self._state.sidecar_log_offset = str(path), os.fstat(fd).st_size
+        self._said = _Said(path, fd)
         try:
             child = spawn(
                 sidecar.command,
@@ -121,9 +155,7 @@ class Helpers:
         while True:
             if child.poll() is not None:
                 code = tools.code_of(child.returncode)
-                said = Done(
-                    code, logs.since(path, self._state.sidecar_log_offset, LOG_BYTES).decode("utf-8", "replace"), ""
-                ).why
+                said = Done(code, str(self._said or ""), "").why
                 why = f": {said}" if said else ""
                 why += "" if code else " (one that goes into the background is not kept: it is to stay in front)"
                 raise Failed(f"the sidecar {name} ended with exit code {code}{why}; its log: {path}")
@@ -165,22 +197,14 @@ def end_sidecars(state: Record, pause: Pause) -> None:
     state.sidecars = [who for who in state.sidecars if who.lives]
 
 
-def after_stop(
-    commands: Sequence[list[str] | str],
-    env: Mapping[str, str] | None,
-    cwd: str | None,
-    log: int | None,
-    pause: Pause,
-    *,
-    known: Known | None = None,
-) -> list[str]:
+def after_stop(commands: Sequence[list[str] | str], run: Callable[[list[str] | str], Done]) -> list[str]:
     """Run them one after the other; in words what went wrong. One that fails does not keep the next from running.
-    `known`: as for `spawn`."""
+    `run`: runs one of them, to its end; raises Failed where it cannot."""
     said: list[str] = []
     for number, command in enumerate(commands, 1):
         which = f"after_stop command {number} of {len(commands)}"
         try:
-            done = tools.run(command, env=env, cwd=cwd, timeout_s=AFTER_S, pause=pause, output=log, known=known)
+            done = run(command)
         except Failed as error:
             said.append(f"{which}: {error}")
             continue

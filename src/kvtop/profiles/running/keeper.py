@@ -184,7 +184,7 @@ class Keeper:
         self._progress.begin(progress.PROCESS, time.time())
         if state.runner == "venv":
             orphans.take()  # of pre-start commands they went their own ways
-        self._runner.start(order, env, log=self._log, pause=self.pause, timeout_s=self._left())
+        self._runner.start(order, env, log=self._log, pause=self._pause_and_rotate, timeout_s=self._left())
         self.save()
 
     def _tell_started(self, why_not: str = "") -> None:
@@ -296,6 +296,7 @@ class Keeper:
             with contextlib.suppress(OSError):
                 if logs.rotate(Path(self._record.log), self._log, self._profile.log.max_bytes):
                     self._record.log_offset = 0
+                    self._helpers.rotated(Path(self._record.log))
                     self.save()
         self._helpers.rotate()
 
@@ -319,7 +320,7 @@ class Keeper:
         try:
             # One that failed is not asked: it had its time, or is dying already.
             gently = asked is not None or state.ready_at is None
-            done = self._runner.end(state.stop_wait_s, self.pause, time.monotonic, gently=gently)
+            done = self._runner.end(state.stop_wait_s, self._pause_and_rotate, time.monotonic, gently=gently)
             state.notes += aftermath.told(done)
         except (Failed, OSError) as error:
             said = self._told_secrets.masked(str(error))

@@ -44,11 +44,11 @@ class Lock:
         """`what`: for others, `starts qwen27`; `fix`: what they can do about it. Raises Busy, OSError."""
         file = paths.make_private(record.folder()) / "lock"
         try:
-            self.fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.ENOSPC):
                 raise
-            self.fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)  # a server can be ended all the same
+            self.fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)  # a server can be ended all the same
         try:
             files.lock(self.fd, file, _PATIENCE_S)
         except OSError as error:

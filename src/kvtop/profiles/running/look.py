@@ -12,6 +12,7 @@ from kvtop.profiles.running import failure, lock, record
 from kvtop.profiles.running.helpers import left_of_sidecars
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.runners import runner_of
+from kvtop.profiles.running.unkept import OWED, offer
 
 _LOG_BYTES = 4_000_000
 _STARTED = b"Application startup complete"
@@ -127,9 +128,7 @@ def owe(state: Record) -> None:
     """Server and keeper are gone: what the keeper would have run is left to a person."""
     if state.after_stop and not state.after_owed:
         state.after_owed = True
-        name = printable(state.name, 80)
-        said = "its keeper was gone before it told that after_stop had run"
-        state.notes.append(f"{said}; kvtop profile stop {name} offers it")
+        state.notes.append(f"{OWED}; {offer(printable(state.name, 80))}")
 
 
 def _saved(before: Record, state: Record) -> bool:

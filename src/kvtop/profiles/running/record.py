@@ -175,6 +175,11 @@ class Record(msgspec.Struct, kw_only=True):
         """The `identity` of each file that the server's output may go into."""
         return {self.log_file, identity(self.log) or ""} - {""} if self.log else set()
 
+    def left(self) -> list[Who]:
+        """What lives on of a start that is over."""
+        known = (*self.family, *self.sidecars, *filter(None, (self.step,)))
+        return [who for who in dict.fromkeys(known) if who.lives]
+
     def at_sidecar(self) -> Record:
         """With the log of the sidecar that its start is at, or came no further than; else as it is."""
         if not self.sidecar_log:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 MAX_LINE = 100_000
 """Bytes; what is longer is no line that a person wrote."""
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[@-Z\\-_])")
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[@-Z\\-_])")
 _ANSI_BYTES = re.compile(_ANSI.pattern.encode())
 _PREFIX = re.compile(
     r"^(?:\((?P<process>[^)]{1,60})\) ?)?"
@@ -59,11 +59,9 @@ def clean(line: bytes) -> str:
     return _ANSI.sub("", line.decode("utf-8", "replace")).rstrip()
 
 
-def is_hidden(data: bytes, begin: int, at: int) -> bool:
-    """Whether the byte `at` of a line that begins at `begin` is part of a colour or a movement of the cursor."""
-    escape = data.rfind(b"\x1b", begin, at + 1)
-    found = _ANSI_BYTES.match(data, escape) if escape >= 0 else None
-    return found is not None and found.end() > at
+def colourless(lines: bytes) -> bytes:
+    """The same lines, without colours and cursor movements."""
+    return _ANSI_BYTES.sub(b"", lines)
 
 
 def is_poll(line: str) -> bool:

@@ -243,6 +243,8 @@ class Deeds:
             which = str(row.pid) if row.state == "foreign" else row.name
             wordings = questions.stop(row, await self._count(row))
             self._ask(Question(wordings, lambda: self._stop(row, which), stands=lambda: _which(row) in self._there()))
+        elif row.left or row.owed:
+            self._ask(Question(questions.left(row), lambda: self._stop(row, row.name), stands=self._unchanged()))
         else:
             self._say(f"{safe(row.name)} does not run", "warn")
 

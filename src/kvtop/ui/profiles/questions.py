@@ -30,6 +30,13 @@ def stop(row: Standing, requests: int | None) -> list[str]:
     ]
 
 
+def left(row: Standing) -> list[str]:
+    """Of one that has ended, and not to the end."""
+    parts = [f"end {row.left} process{'es' * (row.left > 1)} of {{}}"] if row.left else []
+    parts += ["run the after_stop of {}" if not row.left else "run its after_stop"] if row.owed else []
+    return [" and ".join(parts).format(_name(row.name, n)) for n in _NAME_CELLS]
+
+
 def restart(row: Standing, requests: int | None, report: Report) -> list[str]:
     def text(n: int) -> str:
         return f"restart {_server(row, requests, n, short=True)}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kvtop.model.starting import Starting
 from kvtop.profiles.running.record import Record
-from kvtop.profiles.standing import KEEPER_GONE, Standing
+from kvtop.profiles.running.unkept import KEEPER_GONE, missed
+from kvtop.profiles.standing import Standing
 from kvtop.ui.draw import Line, cells, meter, pick, safe, shortened, width, wrap
 from kvtop.ui.numbers import ago, lasted, secs
 from kvtop.ui.profiles import words
@@ -52,15 +53,19 @@ def wanted(row: Standing | None, now: float, w: int) -> int:
 def _end_rows(row: Standing, one: Starting, w: int) -> list[Line]:
     """Why it did not come to an answering server, or why that server has failed."""
     state = row.record
-    if state is None or not one.over:
+    if state is None:
         return []
+    if not one.over:
+        lost = row.unkept and state.server is None and not state.container
+        return _noted(f"{KEEPER_GONE}: nobody goes on with this start, a stop ends what runs", w) if lost else []
     if words.ended_early(state):
         return _noted(words.early_end(state), w)
-    if state.why and (state.ready_at is None or _failed_later(state)):
-        return why_rows(row, w)
     if row.unkept:
-        return _noted(f"{KEEPER_GONE}: its log is not rotated, and its after_stop will not run by itself", w)
-    return _noted("; ".join(safe(note) for note in state.notes), w) if state.state == "stopped" and state.notes else []
+        return _noted(f"{KEEPER_GONE}{missed(state)}", w)
+    failed = state.why and (state.ready_at is None or _failed_later(state))
+    ended = state.state in ("stopped", "failed")
+    notes = _noted("; ".join(safe(note) for note in state.notes), w) if state.notes and ended else []
+    return [*(why_rows(row, w) if failed else []), *notes]
 
 
 def why_rows(row: Standing, w: int) -> list[Line]:

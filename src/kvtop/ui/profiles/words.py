@@ -10,7 +10,8 @@ from kvtop.model.words import DASH, gib, lasted, secs
 from kvtop.profiles.check.report import Report
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.stages import starting
-from kvtop.profiles.standing import FILE_GONE, KEEPER_GONE, Standing
+from kvtop.profiles.running.unkept import KEEPER_GONE
+from kvtop.profiles.standing import FILE_GONE, Standing
 from kvtop.ui.draw import safe
 from kvtop.ui.numbers import ago
 
@@ -86,7 +87,8 @@ def since(row: Standing, now: float, report: Report | None, one: Attached | None
         age = f"{ago(now - one.at)} ago"
         return [f"{safe(one.says)} {age}", safe(one.says)]
     if row.state == "starting":
-        return _starts(start_of(row, now))
+        wordings = _starts(start_of(row, now))
+        return [*(f"{one}; no keeper" for one in wordings if row.unkept), *wordings]
     if row.state == "stopping":
         by = by_whom(row)
         so_far = lasted(now - row.since) if row.since is not None else ""

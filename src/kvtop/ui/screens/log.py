@@ -65,8 +65,8 @@ class LogScreen(Screen[None]):
         self.words = ""
         """What is searched, or being typed."""
         self.matches: Sequence[int] = ()
-        self._searches = False
-        """For what it was asked last."""
+        self._wanted = ""
+        """What is looked for just now, and gone to; empty: nothing."""
         self.said = "is read"
         """In place of what is known of the log; empty: it is there."""
         self.polls = False
@@ -231,8 +231,10 @@ class LogScreen(Screen[None]):
             search = self._search(self.words)
             self.run_worker(search, name="search", group="search", exclusive=True, exit_on_error=False)
         elif event.key == "escape":
-            self.typing, self.words, self.matches = False, "", ()
+            self.workers.cancel_group(self, "search")
+            self.typing, self.words, self.matches, self._wanted = False, "", (), ""
             self._mark("")
+            self._redraw()
         else:
             self.words = edited(self.words, event)
         self._show_foot()
@@ -245,8 +247,9 @@ class LogScreen(Screen[None]):
 
     async def _search(self, text: str, *, go: bool = True) -> None:
         """Find it, and `go` to where it stands."""
-        self._searches = self._searches or go
-        self._redraw()
+        if go:
+            self._wanted = text
+            self._redraw()
         lines = self.log_lines
         searched: LogBook | None = None
         while searched is not lines.book:  # more of the log may come meanwhile
@@ -254,14 +257,15 @@ class LogScreen(Screen[None]):
             try:
                 found = await Beside("search").call(partial(searched.matches, text), READ_S)
             except TimeoutError:
-                self._searches, self.words, self.matches = False, "", ()
-                self._mark("")
-                self.app.notify(f"The search took longer than {READ_S:g} s.", severity="warning", markup=False)
-                self._redraw()
+                if go:
+                    self._wanted, self.words, self.matches = "", "", ()
+                    self._mark("")
+                    self.app.notify(f"The search took longer than {READ_S:g} s.", severity="warning", markup=False)
+                    self._redraw()
                 return
-        if not go and text != lines.found:
+        if not go and (self._wanted or text != lines.found):
             return  # something else is looked for by now
-        self._searches, self.matches = False, found
+        self._wanted, self.matches = "", found
         if go:
             self._mark(text)
         if found and go:
@@ -319,7 +323,7 @@ class LogScreen(Screen[None]):
         words = safe(clip(self.words, 24))
         if not self.words or self.typing:
             return ""
-        if self._searches:
+        if self._wanted:
             return f"looks for “{words}”"
         if not self.matches:
             return f"nothing has “{words}”"

@@ -79,13 +79,7 @@ def shm_stale_files(facts: Facts) -> Saying:
         many = f"{len(stale)} left-over files hold" if len(stale) > 1 else "a left-over file holds"
         mine = " ".join(file.shell_path for file in stale if file.shell_path)
         fix = f"rm {mine}" if mine else f"let its owner remove {stale[0].path}"
-        # what is another user's to remove is no question before each start
-        yield Says(
-            "warning" if mine else "note",
-            "/dev/shm",
-            f"{many} {size}: nobody maps {'them' if len(stale) > 1 else 'it'}",
-            fix,
-        )
+        yield Says("warning", "/dev/shm", f"{many} {size}: nobody maps {'them' if len(stale) > 1 else 'it'}", fix)
 
 
 def memory_too_small(facts: Facts) -> Saying:

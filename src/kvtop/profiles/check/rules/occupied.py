@@ -111,7 +111,7 @@ def port_taken(facts: Facts) -> Saying:
         who = f"{server.name} ({found.words})" if server is not None and server.profile else found.words
         says = f"port {facts.port}: {who} listens there"
     elif server is not None:
-        says = f"port {facts.port}: {server.name} starts, and will listen there"
+        says = f"port {facts.port}: {server.name} is there, and starts or ends"
     else:
         return
     if facts.goes(pid) or (server is not None and facts.goes(server.pid)):

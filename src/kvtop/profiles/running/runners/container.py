@@ -235,7 +235,7 @@ class Container(Runner):
         """The container of the last start, where it is over: its name would be taken."""
         found = self._found() if self.record.runner == "docker" else None
         if found is not None and not found.state.running:
-            self._ask("rm", self.record.container)
+            tools.run([*self._docker, "rm", self.record.container], pause=self.pause)
         self.record.container = ""
         self.record.server = None
         self.record.family = []
