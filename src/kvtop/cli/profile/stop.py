@@ -18,7 +18,7 @@ from kvtop.profiles.running.adopt import Foreign
 from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Record
-from kvtop.profiles.running.unkept import OWED
+from kvtop.profiles.running.unkept import less_owed
 
 FOREIGN_WAIT_S = 15.0
 _KILLED = 137
@@ -66,8 +66,7 @@ def main(argv: Sequence[str]) -> int:
         return 0 if not state.family else 1
     took = "" if state.ask is None or state.ended_at is None else f" after {secs(state.ended_at - state.ask.at)}"
     print(f"{name} {'was killed' if state.exit_code == _KILLED else 'stopped'}{took}")
-    # what is owed is asked about
-    told([note for note in state.notes if not (state.after_owed and note.startswith(OWED))])
+    told(less_owed(state.notes) if state.after_owed else state.notes)
     if state.after_owed and (run := _owed(state, args.yes)):
         print(f"{name}: {run}")
     return 0 if not state.family else 1

@@ -27,6 +27,7 @@ from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Who
 from kvtop.profiles.running.switch import freed, leaves
+from kvtop.profiles.running.unkept import less_owed
 
 
 def main(argv: Sequence[str]) -> int:
@@ -155,8 +156,9 @@ class _Switch:
             held = list(self._old.record.family) if self._old.record is not None else []
             stdio.tell(f"stops {old}")
             ended = client.stop(self._old.name, self._why, locked=True)
-            told(ended.notes)
-            if self._itself and ended.after_owed:  # the new start would forget it
+            forgets = self._itself and ended.after_owed  # the new start would
+            told(less_owed(ended.notes) if forgets else ended.notes)
+            if forgets:
                 told(client.run_after_stop(self._new, locked=True))
         else:
             self._former = _former(self._old)

@@ -29,7 +29,7 @@ from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.setup import setup
 from kvtop.profiles.running.spare import Spare
 from kvtop.profiles.running.tools import Failed
-from kvtop.profiles.running.unkept import OWED
+from kvtop.profiles.running.unkept import less_owed
 
 BEGIN_S = 20.0
 """For the keeper to write its first word."""
@@ -315,7 +315,7 @@ def run_after_stop(
         )
         said = [told.masked(one) for one in said]
         state.after_stop, state.after_owed = 0, False
-        state.notes = [*(note for note in state.notes if not note.startswith(OWED)), *said]
+        state.notes = [*less_owed(state.notes), *said]
         record.write(state)
     return said
 

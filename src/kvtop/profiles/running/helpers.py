@@ -93,7 +93,7 @@ class Helpers:
         done = tools.run(
             command, env=self._env, cwd=self._cwd, timeout_s=timeout_s, pause=pause, output=log, known=known
         )
-        return done if self._said is None else Done(done.code, str(self._said), "")
+        return Done(done.code, str(self._said), "") if done.code and self._said is not None else done
 
     def rotated(self, log: Path) -> None:
         """That log was."""

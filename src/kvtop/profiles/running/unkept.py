@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvtop.profiles.running.record import Record
 
 KEEPER_GONE = "its keeper is gone"
@@ -13,6 +15,11 @@ def missed(state: Record) -> str:
     said = ["its log is not rotated"] if state.log else []
     said += ["its after_stop will not run by itself"] if state.after_stop else []
     return f": {', '.join(said)}" if said else ""
+
+
+def less_owed(notes: Sequence[str]) -> list[str]:
+    """Where what is owed is run, or asked about."""
+    return [note for note in notes if not note.startswith(OWED)]
 
 
 def offer(name: str) -> str:

@@ -77,9 +77,8 @@ def shm_stale_files(facts: Facts) -> Saying:
     if stale:
         size = gib(sum(file.bytes for file in stale))
         many = f"{len(stale)} left-over files hold" if len(stale) > 1 else "a left-over file holds"
-        mine = " ".join(file.shell_path for file in stale if file.shell_path)
-        fix = f"rm {mine}" if mine else f"let its owner remove {stale[0].path}"
-        yield Says("warning", "/dev/shm", f"{many} {size}: nobody maps {'them' if len(stale) > 1 else 'it'}", fix)
+        says = f"{many} {size}: nobody maps {'them' if len(stale) > 1 else 'it'}"
+        yield Says("warning", "/dev/shm", says, f"rm {' '.join(file.shell_path for file in stale)}")
 
 
 def memory_too_small(facts: Facts) -> Saying:
