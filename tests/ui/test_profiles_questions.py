@@ -318,7 +318,7 @@ async def test_a_question_goes_when_what_it_speaks_of_is_not_so_any_more(key: st
     page = Page(held, "qwen27-dflash2" if key == "s" else runs.name)
     async with page.app.run_test(size=(120, 36)) as pilot:
         assert verb in (await page.press(pilot, key))[-1]
-        held.view = view(replace(runs, since=NOW, pid=None), CHOSEN)
+        held.view = beside(replace(runs, since=NOW, pid=None), CHOSEN)  # a server that is nobody's business here
         page.screen._look_again()
         assert page.screen.question is not None, "the same servers"
         held.view = view(stopped(), CHOSEN)

@@ -288,9 +288,10 @@ class Deeds:
         return frozenset(_which(row) for row in self._profiles.view.listed if row.state in (*LIVE, "foreign"))
 
     def _unchanged(self) -> Callable[[], bool]:
-        """Until a server comes or goes: whoever is asked has read of those that are there now."""
-        there = self._there()
-        return lambda: self._there() == there
+        """Until a server of kvtop's comes or goes: whoever is asked has read of those that are there now. Others come
+        and go as they like: what the answer ends of them is looked at once more then."""
+        live = {*map(_which, self._profiles.view.live)}
+        return lambda: {*map(_which, self._profiles.view.live)} == live
 
     async def _checked(self, row: Standing, old: Standing | None, verb: str) -> Report | None:
         """What check says when `old` is gone; None where it refuses, which is said."""
