@@ -360,4 +360,15 @@ async def test_what_a_server_has_left_is_ended_by_the_key_that_stops(left: int, 
     async with page.app.run_test(size=(80, 24)) as pilot:
         assert (await page.press(pilot, "x"))[-1].startswith(asked)
         await page.press(pilot, "y")
-    assert held.done == [["profile", "stop", ended.name, "--yes"]]
+    assert held.done == [["profile", "stop", ended.name, *(["--yes"] if owed else [])]]
+
+
+async def test_what_a_server_has_left_is_not_asked_about_once_another_one_has_its_name() -> None:
+    ended = replace(stopped(), left=1)
+    held = Held(view(ended, CHOSEN))
+    page = Page(held, ended.name)
+    async with page.app.run_test(size=(80, 24)) as pilot:
+        await page.press(pilot, "x")
+        held.view = view(replace(ended, state="foreign", pid=14952, left=0), CHOSEN)
+        await page.press(pilot, "y")
+    assert held.done == []

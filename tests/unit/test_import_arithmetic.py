@@ -189,6 +189,28 @@ def test_nothing_is_computed_from_a_secret(text: str) -> None:
         read(f"{text}\nvllm serve m --seed $A")
 
 
+@pytest.mark.parametrize(
+    "text", ["API_KEY=abc123 X=$API_KEY", "HF_TOKEN=12345678 X=1$HF_TOKEN", "API_KEY=123 X=$API_KEY"]
+)
+def test_a_secret_in_front_of_the_command_is_one_for_what_stands_behind_it(text: str) -> None:
+    secret = text.partition("=")[2].split()[0]
+    try:
+        made = read(f"{text} vllm serve m").profile
+    except Refused:
+        return
+    assert made.env.set == {} and secret not in str(made)
+
+
+def test_nothing_is_computed_from_a_secret_in_front_of_the_command() -> None:
+    with pytest.raises(Refused, match=r"\$\(\(…\)\): "):
+        read("API_KEY=12345 X=$API_KEY Y=$((X+1)) vllm serve m")
+
+
+def test_what_is_no_secret_though_one_has_the_same_value_is_computed_with() -> None:
+    made = read("AUTH=1\nvllm serve m --seed $((1 + 1))")
+    assert "2" in made.profile.serve.args
+
+
 def test_what_is_computed_for_a_secret_is_one() -> None:
     made = read("export VLLM_API_KEY=$((12345677 + 1))\nvllm serve m --seed 12345678")
     assert made.profile.env.from_env == {"VLLM_API_KEY": "VLLM_API_KEY"}

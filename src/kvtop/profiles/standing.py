@@ -202,20 +202,20 @@ def _of(profile: Known, every: Mapping[str, Seen], servers: Sequence[VllmProcess
     state = seen.record if seen is not None else None
     starts = tuple(record.starts(profile.name)) if state is not None else ()
     unkept = seen is not None and seen.state in LIVE and not _is_kept(state)
-    if unkept:  # it may have ended in good order since
-        seen = look.look(profile.name)
-        state = seen.record
-        unkept = not _is_kept(state)
+    now = record.read(profile.name) if unkept else None
+    if now is not None and state is not None and (now.state, now.keeper) != (state.state, state.keeper):
+        seen = look.look(profile.name)  # its keeper has ended in good order since
+        state, unkept = seen.record, not _is_kept(seen.record)
     if seen is not None and seen.state in LIVE:
         return Standing(profile, seen.state, seen.pid, seen.since, state, starts, unkept)
     run = profile.launch
     server = next((one for one in servers if run is not None and is_of(run, one)), None)
     if server is not None:
         return Standing(profile, "foreign", server.pid, server.started_at, state, starts)
-    if not profile.runner:
-        return Standing(profile, "unreadable", None, None, state, starts)
-    ended = "stopped" if seen is None else seen.state
     left = len(state.left()) if state is not None else 0
+    if not profile.runner:
+        return Standing(profile, "unreadable", None, None, state, starts, left=left)
+    ended = "stopped" if seen is None else seen.state
     return Standing(profile, ended, None, seen.since if seen is not None else None, state, starts, left=left)
 
 

@@ -60,14 +60,15 @@ def main(argv: Sequence[str]) -> int:
     want = _Want(args.n, args.grep.casefold(), args.all or bool(args.grep))
     past = False
     try:
-        if seen.record is not None and seen.record.sidecar_log:
+        while seen.record is not None and seen.record.sidecar_log:
             place = printable(seen.record.sidecar_log, 400)
             at = "is at" if seen.state == "starting" else "came no further than"
             stdio.tell(f"kvtop: its start {at} a sidecar, whose log is {place}")
-            _from_file(replace(seen, record=seen.record.at_sidecar()), want, args.follow)
+            _from_file(replace(seen, record=seen.record.at_sidecar()), want, args.follow, past)
             if not args.follow:
                 return 0
             seen, past = look.look(seen.name), True
+        if past:
             stdio.tell("kvtop: it is past its sidecars: the log of the server")
         code = _from_tool(seen, want, args.follow)
         return code if code is not None else _from_file(seen, want, args.follow, past)
@@ -216,11 +217,12 @@ def _from_file(seen: Seen, want: _Want, follow: bool, from_start: bool = False) 
 
 
 def _is_past(state: Record) -> bool:
-    """Of a log of a sidecar that is followed: the start has come further."""
-    if not state.sidecar_log:
+    """Of a log of a sidecar that is followed: the start is at the next one, or has begun its server."""
+    now = record.read(state.name) if state.sidecar_log else None
+    if now is None or now.started_at != state.started_at or now.sidecar_log == state.sidecar_log:
         return False
-    now = record.read(state.name)
-    return now is not None and not now.sidecar_log and now.started_at == state.started_at
+    begun = now.server is not None or now.container or now.unit or now.state != "starting"
+    return bool(now.sidecar_log or begun)
 
 
 def _why(seen: Seen) -> str:

@@ -159,7 +159,10 @@ class _Switch:
             forgets = self._itself and ended.after_owed  # the new start would
             told(less_owed(ended.notes) if forgets else ended.notes)
             if forgets:
-                told(client.run_after_stop(self._new, locked=True))
+                try:
+                    told(client.run_after_stop(self._new, locked=True))
+                except KvtopError as error:  # the new start has the same environment, and says so too
+                    told([str(error)])
         else:
             self._former = _former(self._old)
             stdio.tell(f"stops {self._old.words}")

@@ -10,6 +10,8 @@ from kvtop.sources.masking import MASK
 
 _LEAST = 8
 """Characters of a secret that is looked for in other places: shorter ones are parts of words."""
+_LEAST_WHOLE = 4
+"""Of one that is known where it is all of a value."""
 NEEDED = ("venv.wrap", "venv.command", "docker.entrypoint", "docker.command")
 """Without them another server would run."""
 _LISTS = ("start.before", "start.after_stop", "sidecar", "docker.options")
@@ -30,7 +32,7 @@ class Secrets:
         if len(value) >= _LEAST and value not in self._known:
             self._known.add(str(value))
             self._found = {}
-        elif value:
+        elif len(value) >= _LEAST_WHOLE:
             self._short.add(str(value))
 
     def holds_one(self, text: str) -> bool:

@@ -25,8 +25,10 @@ from kvtop.profiles.importers.search_path import OUTER
 from kvtop.profiles.importers.shell import Raw, Statement, assignment, statements
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.words import CONTAINERS, command
+from kvtop.profiles.launch import Secret
 from kvtop.profiles.secret import holds_secret, is_secret
 from kvtop.sources.processes import role
+from kvtop.sources.secret_names import names_secret
 
 _LOGIC = {
     "if",
@@ -125,10 +127,16 @@ class _Script:
         if not one.assigned:
             return []
         kept, found = dict(self._scope.values), []
-        for name, added, raw in one.assigned:
-            value = self._scope.values[name] = self._whole(name, added, self._value(name, raw))
-            found.append((name, False, value))
-        self._scope.values = kept
+        try:
+            for name, added, raw in one.assigned:
+                value = self._whole(name, added, self._value(name, raw))
+                found.append((name, False, value))
+                if isinstance(value, Word) and value.secret is None and names_secret(name):
+                    self._draft.hide(name, value)
+                    value = Word(value, Secret("env", name))
+                self._scope.values[name] = value
+        finally:
+            self._scope.values = kept
         return found
 
     def _value(self, name: str, value: Raw | list[Raw]) -> Word | list[Word]:

@@ -244,12 +244,18 @@ class Deeds:
             wordings = questions.stop(row, await self._count(row))
             self._ask(Question(wordings, lambda: self._stop(row, which), stands=lambda: _which(row) in self._there()))
         elif row.left or row.owed:
-            self._ask(Question(questions.left(row), lambda: self._stop(row, row.name), stands=self._unchanged()))
+
+            def stands() -> bool:
+                now = self._profiles.view.row(row.name)
+                return now is not None and (now.state, now.left, now.owed) == (row.state, row.left, row.owed)
+
+            self._ask(Question(questions.left(row), lambda: self._stop(row, row.name, yes=row.owed), stands=stands))
         else:
             self._say(f"{safe(row.name)} does not run", "warn")
 
-    async def _stop(self, row: Standing, which: str) -> None:
-        words = ["profile", "stop", which, "--yes"]
+    async def _stop(self, row: Standing, which: str, *, yes: bool = True) -> None:
+        """`yes`: also to end what kvtop did not start, and to run what is owed."""
+        words = ["profile", "stop", which, *(["--yes"] if yes else [])]
         done = await self._do(words, f"stops {row.name}", beside=True)
         if done is not None:
             first = done.out.strip().splitlines()

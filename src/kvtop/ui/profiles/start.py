@@ -56,7 +56,7 @@ def _end_rows(row: Standing, one: Starting, w: int) -> list[Line]:
     if state is None:
         return []
     if not one.over:
-        lost = row.unkept and state.server is None and not state.container
+        lost = row.unkept and state.server is None and state.runner == "venv"  # other tools go on by themselves
         return _noted(f"{KEEPER_GONE}: nobody goes on with this start, a stop ends what runs", w) if lost else []
     if words.ended_early(state):
         return _noted(words.early_end(state), w)

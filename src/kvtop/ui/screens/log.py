@@ -258,10 +258,11 @@ class LogScreen(Screen[None]):
                 found = await Beside("search").call(partial(searched.matches, text), READ_S)
             except TimeoutError:
                 if go:
-                    self._wanted, self.words, self.matches = "", "", ()
+                    self._wanted, self.words = "", ""
                     self._mark("")
                     self.app.notify(f"The search took longer than {READ_S:g} s.", severity="warning", markup=False)
-                    self._redraw()
+                self.matches = ()  # those of before have other numbers by now
+                self._redraw()
                 return
         if not go and (self._wanted or text != lines.found):
             return  # something else is looked for by now
