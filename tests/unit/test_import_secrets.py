@@ -85,6 +85,11 @@ PLACES: dict[str, tuple[str, Callable[[list[str]], str]]] = {
     "script: computed": ("a.sh", lambda words: f"export VLLM_API_KEY=\"${{A%{CANARY}}}\"\nvllm serve m"),
     "script: arithmetic": ("a.sh", lambda words: f"export VLLM_API_KEY=$(( 7{CANARY} + {quoted(words)} ))\nvllm serve m"),
     "script: export": ("a.sh", lambda words: f"export HF_TOKEN:{CANARY}\nvllm serve m"),
+    "script: default of a secret": ("a.sh", lambda words: f"export X=${{API_KEY:-{CANARY}}}\nexport Y={CANARY}\nZ=${{A_TOKEN:={CANARY}}} vllm serve m --x ${{HF_TOKEN:-{CANARY}}} {quoted(words)}"),
+    "script: handed on": ("a.sh", lambda words: f"API_KEY={CANARY}\nB=$API_KEY\nC=x$B\nexport D=$B$C\nE=$C prepare $B > /x/$B\nPATH=/$B:$PATH E=a$C proxy &\nvllm serve m --x a$B {quoted(words)}"),
+    "script: a shell in it": ("a.sh", lambda words: f"API_KEY={CANARY}\nbash -c \"X=$API_KEY vllm serve m\""),
+    "script: a shell finds it": ("a.sh", lambda words: f"API_KEY={CANARY} bash -c 'export X=$API_KEY; vllm serve m --x $API_KEY'"),
+    "script: docker, handed on": ("a.sh", lambda words: f"PW=1\nPASSWORD={CANARY}\ndocker run -e A=$PASSWORD -e=B=x$PASSWORD --env=C=$PASSWORD -l a=$PASSWORD --tmpfs $PASSWORD vllm/vllm-openai --model m --x $PASSWORD"),
     "compose: command": ("compose.yml", lambda words: compose(command=["--model", "m", *words])),
     "compose: text": ("compose.yml", lambda words: compose(command=f"--model m {quoted(words)}".replace("$", "$$"))),
     "compose: entrypoint": ("compose.yml", lambda words: compose(entrypoint=["run", *words], command=["--model", "m"])),
@@ -95,6 +100,8 @@ PLACES: dict[str, tuple[str, Callable[[list[str]], str]]] = {
     "compose: options": ("compose.yml", lambda words: compose(command="--model m", volumes=[alone(words)], tmpfs=[alone(words)], ports=[alone(words)])),
     "compose: dollar": ("compose.yml", lambda words: compose(command=f"--model m --api-key a$!{CANARY}")),
     "compose: braces": ("compose.yml", lambda words: compose(command=f"--model m --api-key ${{X!{CANARY}}}")),
+    "compose: default of a secret": ("compose.yml", lambda words: compose(command=f"--model m --x ${{API_KEY:-{CANARY}}}", environment={"X": f"${{HF_TOKEN-{CANARY}}}", "Y": f"a${{B_TOKEN:-{CANARY}}}", "Z": CANARY})),
+    "compose: rows with a default": ("compose.yml", lambda words: compose(command=["--model", "m", "--x", f"${{API_KEY:-{CANARY}}}"], environment=[f"X=b${{HF_TOKEN-{CANARY}}}"])),
     "compose: alias": ("compose.yml", lambda words: f"services: {{v: {{image: vllm, environment: {{HF_TOKEN: *{CANARY}}}}}}}"),
     "unit: vllm": ("u.service", lambda words: f"[Service]\nExecStart=/usr/bin/vllm serve m {for_systemd(words)}"),
     "unit: unknown": ("u.service", lambda words: f"[Service]\nExecStart=/usr/local/bin/run-vllm {for_systemd(words)}"),
@@ -135,6 +142,42 @@ def test_a_secret_is_in_no_output_and_in_no_file(
         file.write_text(text(words))
         said = everything(capsys, own_home, [str(file)])
         assert CANARY not in said, (place, kind, said)
+
+
+SHORT = [
+    place for place in PLACES if "default of a secret" in place or place.endswith(("handed on", "it", "a default"))
+]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("place", [place for place in SHORT if place.startswith("script")])
+def test_a_short_one_is_hidden_wherever_its_variable_is_named(
+    place: str, length: int, own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, text = PLACES[place]
+    short = "ßöäüéèç"[:length]  # in no word of kvtop's own
+    file = tmp_path / name
+    # what is written out once more is known as a secret by its length alone
+    whole = "\n".join(line for line in text(["--y"]).splitlines() if line != f"export Y={CANARY}")
+    file.write_text(whole.replace(CANARY, short))
+    said = everything(capsys, own_home, [str(file)])
+    assert short not in said, said
+
+
+@pytest.mark.parametrize("length", [4, 5, 7])
+def test_a_short_one_is_hidden_where_it_is_all_of_another_variable(
+    length: int, own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = "ßöäüéèç"[:length]
+    file = tmp_path / "a.sh"
+    for text in (
+        f"export P={short}; API_KEY=$P vllm serve m",
+        f"PASSWORD={short} env FOO={short} vllm serve m",
+        f"API_KEY={short} true; P={short}; export W=$P\nvllm serve m",
+    ):
+        file.write_text(text)
+        said = everything(capsys, own_home, [str(file)])
+        assert short not in said and 'model = "m"' in said, said
 
 
 @pytest.mark.parametrize("kind", HIDDEN)

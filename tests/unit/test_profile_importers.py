@@ -117,7 +117,7 @@ def test_units_that_cannot_be_read(text: str, what: str) -> None:
     ],
 )
 def test_variables_of_a_compose_file(text: str, filled: str) -> None:
-    made = Interpolation({"A": "1", "E": ""})
+    made = Interpolation({"A": "1", "E": ""}, lambda *_: False)
     assert made.filled(text) == filled
     assert (made.missing, made.required) == ((["NO"], ["NO"]) if text == "${NO}${NO:?needed}" else ([], []))
 
@@ -125,13 +125,13 @@ def test_variables_of_a_compose_file(text: str, filled: str) -> None:
 @pytest.mark.parametrize("text", ["$", "a $-", "${", "${1}", "${A", "${A!x}"])
 def test_a_dollar_that_begins_no_variable_is_refused(text: str) -> None:
     with pytest.raises(Refused):
-        Interpolation({}).filled(text)
+        Interpolation({}, lambda *_: False).filled(text)
 
 
 @given(st.text(st.sampled_from("${}:-+?AB $x"), max_size=30))
 def test_any_text_is_filled_or_refused(text: str) -> None:
     try:
-        Interpolation({"A": "1"}).filled(text)
+        Interpolation({"A": "1"}, lambda *_: False).filled(text)
     except Refused as error:
         assert error.what.isprintable()
 

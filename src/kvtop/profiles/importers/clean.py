@@ -32,7 +32,7 @@ class Secrets:
         if len(value) >= _LEAST and value not in self._known:
             self._known.add(str(value))
             self._found = {}
-        elif len(value) >= _LEAST_WHOLE:
+        elif _LEAST_WHOLE <= len(value) < _LEAST:
             self._short.add(str(value))
 
     def holds_one(self, text: str) -> bool:
@@ -57,6 +57,8 @@ class Secrets:
             return value
         if isinstance(value, dict) and len(path) < 2:
             return {key: self.shown(one, (*path, key)) for key, one in value.items()}
+        if where == "env.set" and isinstance(value, dict):
+            value = {name: MASK if str(one) in self._short else one for name, one in value.items()}
         return self._masked(masked_at((), value))
 
     def _masked(self, value: Any) -> Any:

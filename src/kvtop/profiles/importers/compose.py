@@ -11,7 +11,7 @@ from typing import Any
 from kvtop.files import read_start
 from kvtop.profiles.docker_options import of_service
 from kvtop.profiles.importers import docker
-from kvtop.profiles.importers.draft import Draft, Refused, command_text, read_yaml
+from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, part_of, read_yaml
 from kvtop.profiles.importers.interpolate import Interpolation
 from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import of_file
@@ -87,7 +87,7 @@ class _Reader:
         self._draft = draft
         self._folder = file.parent if file else None
         self._known = dict(of_file(self._text(".env") or ""))
-        self._variables = Interpolation(self._known)
+        self._variables = Interpolation(self._known, draft.hide)
 
     @property
     def missing(self) -> list[str]:
@@ -99,7 +99,7 @@ class _Reader:
 
     def lacks(self, *values: Any) -> list[str]:
         """The variables that must be set, and are not, before these values of the file are known."""
-        own = Interpolation(self._known)
+        own = Interpolation(self._known, self._draft.hide)
         own.whole(list(values))
         return own.required
 
@@ -127,9 +127,9 @@ class _Reader:
                     f"env_file {command_text(name, 100)} cannot be read: what stands in it is not known here"
                 )
             for variable, given in of_file(text or ""):
-                self._draft.variable(variable, self._variables.filled(given))
+                self._draft.variable(variable, self._variables.whole(given))
         said = service.get("environment")
-        pairs = said.items() if isinstance(said, dict) else (_pair(str(row)) for row in rows(said))
+        pairs = said.items() if isinstance(said, dict) else (_pair(_scalar(row)) for row in rows(said))
         for variable, value in pairs:
             if value is None:
                 self._passed(str(variable))
@@ -148,11 +148,11 @@ class _Reader:
 
 def _pair(row: str) -> tuple[str, str | None]:
     name, equals, value = row.partition("=")
-    return name, value if equals else None
+    return name, part_of(row, value) if equals else None
 
 
 def _scalar(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _options(draft: Draft, one: Mapping[str, Any]) -> None:
@@ -178,7 +178,7 @@ def _options(draft: Draft, one: Mapping[str, Any]) -> None:
 
 def _inside(draft: Draft, one: Mapping[str, Any]) -> None:
     """What runs in the container."""
-    entrypoint, behind = _words(one.get("entrypoint")), _words(one.get("command"))
+    entrypoint, behind = _words(draft, one.get("entrypoint")), _words(draft, one.get("command"))
     if not entrypoint and not behind:
         draft.note("the service has no command: what its image runs is not known here")
         return
@@ -189,16 +189,17 @@ def _inside(draft: Draft, one: Mapping[str, Any]) -> None:
         draft.table("docker").pop(key, None)
 
 
-def _words(value: object) -> list[str]:
+def _words(draft: Draft, value: object) -> list[str]:
     """A command as compose reads it: a text is cut as a shell would."""
     if value is None:
         return []
     if isinstance(value, list):
         return [_scalar(one) for one in value]
     try:
-        return shlex.split(str(value))
+        words = shlex.split(str(value))
     except ValueError:
         raise Refused("a quote in its command has no end", "mend the file") from None
+    return [Word(word, hidden=True) if draft.tells_secret(word) else word for word in words]
 
 
 def _restart(draft: Draft, one: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtop.profiles import cards
-from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, short_enough
+from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, is_hidden, part_of, short_enough
 from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import matters
 from kvtop.profiles.importers.words import shell_text
@@ -70,8 +70,8 @@ def _options(draft: Draft, words: list[str]) -> list[str]:
                     f"nothing stands behind {command_text([word], 40)}", "give the words of docker run, all of them"
                 )
             value = words.pop(0)
-        elif isinstance(word, Word):
-            value = Word(value, word.secret, line=word.line)
+        else:
+            value = part_of(word, value)
         _option(draft, flag, value, [word] if equals else [word, value])
     return words
 
@@ -94,7 +94,7 @@ def _option(draft: Draft, flag: str, value: str, words: Sequence[str]) -> None:
     elif flag in ("-e", "--env"):
         name, equals, text = value.partition("=")
         if equals:
-            draft.variable(name, Word(text, value.secret) if isinstance(value, Word) else text)
+            draft.variable(name, part_of(value, text))
         else:
             given = draft.outer.get(name, "")
             draft.variable(name, given or Word("", Secret("env", name)))
@@ -104,7 +104,7 @@ def _option(draft: Draft, flag: str, value: str, words: Sequence[str]) -> None:
         draft.put("docker", "entrypoint", [str(value)])
     elif flag == "--gpus":
         gpus(draft, value)
-    elif holds_secret([str(word) for word in words]):
+    elif holds_secret([str(word) for word in words]) or is_hidden(words):
         draft.note(f"{command_text([flag], 60)} holds a secret: left out")
     else:
         draft.refuse_unknown(words)

@@ -71,28 +71,53 @@ def short_enough(words: Sequence[str], line: int | None = None) -> None:
 
 def command_text(words: Iterable[str] | str, limit: int) -> str:
     """A command of the source as a message or a comment of the profile may hold it."""
-    text = words if isinstance(words, str) else " ".join(masked_words(list(words)))
+    given = [words] if isinstance(words, str) else list(words)
+    told = [MASK if is_hidden([word]) else word for word in given]
+    text = told[0] if isinstance(words, str) else " ".join(masked_words(told))
     return keyless(shown(text, 10_000), limit)
 
 
 class Word(str):
     """A word, and where its value comes from when it is none that is written there."""
 
-    __slots__ = ("line", "plain", "secret")
+    __slots__ = ("hidden", "line", "plain", "secret")
     secret: Secret | None
     plain: bool
     """False: a shell would fill it in, for instance *."""
     line: int | None
+    hidden: bool
+    """The value of a variable whose name tells of a secret stands in it."""
 
-    def __new__(cls, text: str, secret: Secret | None = None, plain: bool = True, line: int | None = None) -> Word:
+    def __new__(
+        cls,
+        text: str,
+        secret: Secret | None = None,
+        plain: bool = True,
+        line: int | None = None,
+        hidden: bool = False,
+    ) -> Word:
         word = super().__new__(cls, text)
-        word.secret, word.plain, word.line = secret, plain, line
+        word.secret, word.plain, word.line, word.hidden = secret, plain, line, hidden
         return word
+
+    def part(self, text: str) -> Word:
+        """A piece of it, with what is known of the whole."""
+        return Word(text, self.secret, self.plain, self.line, self.hidden)
 
 
 def secret_of(word: str) -> Secret | None:
     """Where a word's value is, when it is not written there."""
     return word.secret if isinstance(word, Word) else None
+
+
+def part_of(word: str, text: str) -> str:
+    """A piece of a word, with what is known of the whole."""
+    return word.part(text) if isinstance(word, Word) else text
+
+
+def is_hidden(words: Iterable[str]) -> bool:
+    """See `Word.hidden`, of any of them."""
+    return any(isinstance(word, Word) and word.hidden for word in words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +190,16 @@ class Draft:
     def known(self) -> dict[str, Word]:
         """The variables that a shell finds in its environment, as far as they are told."""
         values = {**self._values, **self.outer}
-        return {name: Word(value, secret_of(value)) for name, value in values.items() if value is not None}
+        given = {name: value for name, value in values.items() if value is not None}
+        return {name: value if isinstance(value, Word) else Word(value) for name, value in given.items()}
 
-    def hide(self, name: str, value: str) -> None:
-        """A value that the source has by a name. Where that tells of a secret, it is one wherever else it stands."""
-        if names_secret(name):
-            self._secrets.add(value)
+    def hide(self, name: str, value: str) -> bool:
+        """A value that the source has by a name. Where that tells of a secret, it is one wherever else it stands:
+        True."""
+        if not value or not names_secret(name):
+            return False
+        self._secrets.add(value)
+        return True
 
     def tells_secret(self, text: str) -> bool:
         """Whether one that has come by its name stands in a text."""
@@ -212,7 +241,7 @@ class Draft:
             self.raw["gpus"] = found
         elif place is not None and not self.keeps_own:
             self.table("env").setdefault(f"from_{place.kind}", {})[name] = place.where
-        elif place is not None or is_secret(name, value):
+        elif place is not None or is_secret(name, value) or is_hidden([value]):
             self._secret(name, flag)
         else:
             self.table("env").setdefault("set", {})[name] = str(value)
@@ -271,7 +300,7 @@ class Draft:
         for group in groups(words):
             if group.name in _SECRET_FLAGS and group.values:
                 self._key(_SECRET_FLAGS[group.name], group)
-            elif holds_secret(group.words):
+            elif holds_secret(group.words) or is_hidden(group.words):
                 name = command_text([f"--{group.name}"], 60)
                 self.note(f"{name} holds a secret: left out" if group.name else "a secret: left out")
             else:
@@ -285,7 +314,7 @@ class Draft:
     def _key(self, variable: str, group: Group) -> None:
         if len(group.values) > 1:
             self.note(f"--{group.name} has {len(group.values)} values: {variable} holds the first alone")
-        value = group.words[1] if "=" not in group.words[0] else Word(group.values[0], secret_of(group.words[0]))
+        value = group.words[1] if "=" not in group.words[0] else part_of(group.words[0], group.values[0])
         flag, other = f"--{group.name}", self._values.get(variable)
         if other is None or _same(other, value):
             self.variable(variable, value, flag)
@@ -300,11 +329,15 @@ class Draft:
     def refuse_unknown(self, words: Sequence[str], by_shell: bool = False) -> None:
         """Raises Refused for a word whose value is not written there. `by_shell`: a shell will fill it in."""
         for word, told in zip(words, masked_words(words), strict=True):
+            if is_hidden([word]) and not self.keeps_own:
+                what = "a word of it would hold a secret"
+                fix = f"where its variable holds none, give that another name; or {BY_HAND}"
+                raise Refused(what, fix, _line(word))
             if isinstance(word, Word) and not word.plain and not by_shell:
                 what = f"`{keyless(told, 60)}` is filled in by the shell"
                 raise Refused(what, "put it between quotes, or write it out", word.line)
             if (place := secret_of(word)) is not None:
-                raise unknown(place, word.line if isinstance(word, Word) else None, self.has_outside)
+                raise unknown(place, _line(word), self.has_outside)
 
     def holds_secret(self) -> bool:
         """A secret stands in it by its value."""
@@ -335,6 +368,10 @@ class Draft:
         except msgspec.ValidationError as error:
             raise Refused(f"no profile can be made of it: {command_text(str(error), 200)}") from None
         return Imported(profile, tuple(map(self._secrets.told, self.notes)))
+
+
+def _line(word: str) -> int | None:
+    return word.line if isinstance(word, Word) else None
 
 
 def _plain(value: Any) -> Any:

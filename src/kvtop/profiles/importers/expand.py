@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from kvtop.profiles.importers.arithmetic import MOST_CHARACTERS as MOST_COMPUTED
 from kvtop.profiles.importers.arithmetic import NoArithmetic, evaluate
-from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, Word, too_long, unknown
+from kvtop.profiles.importers.draft import (
+    MOST_CHARACTERS,
+    MOST_WORDS,
+    Draft,
+    Refused,
+    Word,
+    is_hidden,
+    too_long,
+    unknown,
+)
 from kvtop.profiles.importers.search_path import OUTER
 from kvtop.profiles.importers.shell import Part, Raw, parts_of_arithmetic
 from kvtop.profiles.launch import Secret
@@ -48,20 +58,37 @@ class Scope:
         self.arguments = False
         """It hands its own arguments on."""
 
+    @contextmanager
+    def for_now(self) -> Iterator[Callable[[str, Word | list[Word]], None]]:
+        """What is put in by what this gives is taken out again at the end, and what was there before comes back."""
+        kept: dict[str, Word | list[Word] | None] = {}
+
+        def put(name: str, value: Word | list[Word]) -> None:
+            kept.setdefault(name, self.values.get(name))
+            self.values[name] = value
+
+        try:
+            yield put
+        finally:
+            for name, before in kept.items():
+                if before is not None:
+                    self.values[name] = before
+                else:
+                    self.values.pop(name, None)
+
     def words(self, raw: Raw) -> list[Word]:
         """The words that one becomes: none, one, or several where an unquoted variable holds blanks."""
         out: list[Word] = []
         now: Word | None = None
         plain = not _filled_in(raw)
 
-        def add(text: str, secret: Secret | None = None) -> None:
+        def add(text: str, secret: Secret | None = None, hidden: bool = False) -> None:
             nonlocal now
+            hidden |= now is not None and now.hidden
             if now is None or (now == "" and now.secret is None):
-                now = Word(text, secret, plain, raw.line)
-            elif now.secret is None and secret is None:
-                now = Word(now + text, None, plain, raw.line)
-            elif secret and now.secret is None and _NAMED.fullmatch(now):
-                now = Word(now + text, secret, plain, raw.line)
+                now = Word(text, secret, plain, raw.line, hidden)
+            elif now.secret is None and (secret is None or _NAMED.fullmatch(now)):
+                now = Word(now + text, secret, plain, raw.line, hidden)
             elif text or secret:
                 raise unknown(secret or now.secret, raw.line, self._draft.has_outside)
             if len(now) > MOST_CHARACTERS or len(out) > MOST_WORDS:
@@ -74,7 +101,7 @@ class Scope:
                 continue
             found = self._value(part, raw.line)
             if part.quoted and not part.text.endswith("@]") and part.text != "@":
-                add(" ".join(found), found[0].secret if len(found) == 1 else None)
+                add(" ".join(found), found[0].secret if len(found) == 1 else None, is_hidden(found))
                 continue
             for at, word in enumerate(found):
                 pieces = [str(word)] if part.quoted or word.secret else word.split()
@@ -85,7 +112,7 @@ class Scope:
                     if place and now is not None:
                         out.append(now)
                         now = None
-                    add(piece, word.secret)
+                    add(piece, word.secret, word.hidden)
         if now is not None:
             out.append(now)
         return out
@@ -95,7 +122,7 @@ class Scope:
         quoted = Raw(raw.line, [Part(part.kind, part.text, part.quoted or part.kind != "text") for part in raw.parts])
         found = self.words(quoted)
         if len(found) > 1:
-            return Word(" ".join(found), line=raw.line)
+            return Word(" ".join(found), line=raw.line, hidden=is_hidden(found))
         return found[0] if found else Word("", line=raw.line)
 
     def _value(self, part: Part, line: int) -> Sequence[Word]:
@@ -142,6 +169,8 @@ class Scope:
             if word.secret:
                 why = unknown(word.secret, None, self._draft.has_outside)
                 raise Refused(f"$((…)): {why.what}", why.fix, line)
+            if word.hidden:
+                raise NoArithmetic("it is computed from a secret")
         text = " ".join(found)
         if len(text) > MOST_COMPUTED:
             raise NoArithmetic("it is too long")
@@ -154,7 +183,7 @@ class Scope:
 
         def value(found: re.Match[str]) -> str:
             known = self._variable(found[1], line)
-            return str(known[0]) if known and not known[0].secret else found[0]
+            return str(known[0]) if known and not (known[0].secret or known[0].hidden) else found[0]
 
         path = name.sub(value, path)
         if self._folder is not None and not path.startswith("/"):
@@ -168,7 +197,8 @@ class Scope:
             known = self.values.get(listed[1])
             if known is None and not listed[2]:
                 raise Refused(f"the list {listed[1]} is not set by the script", line=line)
-            return known if isinstance(known, list) else [] if known is None else [known]
+            known = known if isinstance(known, list) else [] if known is None else [known]
+            return [self._named(listed[1], one) for one in known]
         found = _SIMPLE.fullmatch(text)
         if not found:
             raise Refused(f"${{{_begin(text)}}} is computed by the shell", line=line)
@@ -179,9 +209,9 @@ class Scope:
             return self._default(default, line, quoted) if there else [Word("")]
         empty = value is None or (operator.startswith(":") and value == "" and not value.secret)
         if not empty and value is not None:
-            return [value]
+            return [self._named(name, value)]
         if operator.endswith(("-", "=")):
-            made = self._default(default, line, quoted)
+            made = [self._named(name, one) for one in self._default(default, line, quoted)]
             if operator.endswith("="):
                 self.values[name] = made[0] if made else Word("")
             return made
@@ -191,6 +221,12 @@ class Scope:
         if not name.isidentifier():
             raise Refused(f"${name} is known only when it runs", line=line)
         return [self._from_elsewhere(Secret("env", name), line)]
+
+    def _named(self, name: str, value: Word) -> Word:
+        """The value that a variable has: hidden where its name tells of a secret."""
+        if value.secret is None and not value.hidden and self._draft.hide(name, value):
+            return Word(value, None, value.plain, value.line, hidden=True)
+        return value
 
     def _from_elsewhere(self, place: Secret, line: int) -> Word:
         if self._draft.names_its_own:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvtop.profiles.importers.draft import MOST_CHARACTERS, Refused, too_long
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, Refused, Word, too_long
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATOR = re.compile(r":?[-?+]|$")
@@ -19,10 +19,14 @@ class Interpolation:
     """Puts values in, and remembers what had none."""
 
     known: Mapping[str, str]
+    hide: Callable[[str, str], bool]
+    """Told of each value by its variable's name; whether that tells of a secret."""
     missing: list[str] = field(default_factory=list)
     """Variables without a value and without a default."""
     required: list[str] = field(default_factory=list)
     """Those without which docker compose refuses to run."""
+    _hidden: bool = False
+    """A secret stands in the text that is filled."""
 
     def filled(self, text: str, depth: int = 0) -> str:
         """The text with its variables put in. Raises Refused for what compose itself would refuse."""
@@ -55,7 +59,9 @@ class Interpolation:
     def whole(self, value: Any) -> Any:
         """A value of any kind with the variables in its texts put in."""
         if isinstance(value, str):
-            return self.filled(value)
+            self._hidden = False
+            text = self.filled(value)
+            return Word(text, hidden=True) if self._hidden else text
         if isinstance(value, list):
             return [self.whole(one) for one in value]
         if isinstance(value, dict):
@@ -63,6 +69,12 @@ class Interpolation:
         return value
 
     def _value(self, name: str, operator: str, rest: str, depth: int) -> str:
+        found = self._found(name, operator, rest, depth)
+        if not operator.endswith("+"):
+            self._hidden |= self.hide(name, found)
+        return found
+
+    def _found(self, name: str, operator: str, rest: str, depth: int) -> str:
         value = self.known.get(name)
         there = value is not None and not (operator.startswith(":") and value == "")
         if operator.endswith("+"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,14 +20,12 @@ from kvtop.profiles.importers.draft import (
     too_long,
 )
 from kvtop.profiles.importers.expand import Scope
+from kvtop.profiles.importers.others import Other, Values
 from kvtop.profiles.importers.search_path import OUTER
 from kvtop.profiles.importers.shell import Raw, Statement, assignment, statements
 from kvtop.profiles.importers.variables import of_file
-from kvtop.profiles.importers.words import CONTAINERS, command
-from kvtop.profiles.launch import Secret
-from kvtop.profiles.secret import holds_secret, is_secret
+from kvtop.profiles.importers.words import CONTAINERS, command, shell_text
 from kvtop.sources.processes import role
-from kvtop.sources.secret_names import names_secret
 
 _LOGIC = {
     "if",
@@ -103,10 +100,10 @@ class _Script:
         values = self._in_front(one)
         short_enough(words, one.line)
         if not words:
-            for name, added, value in values:
-                self._assign(name, added, value, export=self._all_exported)
+            for name, value in values.items():
+                self._assign(name, False, value, export=self._all_exported)
             return
-        if self._builtin(words, one):
+        if self._builtin(words, one, values):
             if one.end == "||":
                 self._next()  # what is done where it fails
             return
@@ -122,21 +119,13 @@ class _Script:
         else:
             self._other(one, words, values)
 
-    def _in_front(self, one: Statement) -> list[tuple[str, bool, Word | list[Word]]]:
+    def _in_front(self, one: Statement) -> Values:
         """What is assigned in front of a command, for that alone: each has those before it, the words have none."""
-        if not one.assigned:
-            return []
-        kept, found = dict(self._scope.values), []
-        try:
+        found: Values = {}
+        with self._scope.for_now() as put:
             for name, added, raw in one.assigned:
-                value = self._whole(name, added, self._value(name, raw))
-                found.append((name, False, value))
-                if isinstance(value, Word) and value.secret is None and names_secret(name):
-                    self._draft.hide(name, value)
-                    value = Word(value, Secret("env", name))
-                self._scope.values[name] = value
-        finally:
-            self._scope.values = kept
+                found[name] = self._whole(name, added, self._value(name, raw))
+                put(name, found[name])
         return found
 
     def _value(self, name: str, value: Raw | list[Raw]) -> Word | list[Word]:
@@ -149,21 +138,22 @@ class _Script:
             self._scope.of_path = False
 
     def _whole(self, name: str, added: bool, value: Word | list[Word]) -> Word | list[Word]:
-        """What a variable has then; `added`: the value comes behind what it has."""
+        """What a variable has then, hidden where its name tells of a secret. `added`: the value comes behind what it
+        has."""
         before: Word | list[Word] | None
         before = self._scope.values.get(name, Word(self._path) if name == "PATH" else None)
         if added and isinstance(before, list):
             value = before + (value if isinstance(value, list) else [value])
         elif added and isinstance(before, Word) and isinstance(value, Word):
-            value = Word(before + value, before.secret or value.secret)
+            value = Word(before + value, before.secret or value.secret, hidden=before.hidden or value.hidden)
         if len(value) > (MOST_WORDS if isinstance(value, list) else MOST_CHARACTERS):
             raise too_long(self._line)
+        for word in value if isinstance(value, list) else [value]:
+            self._draft.hide(name, word)
         return value
 
     def _assign(self, name: str, added: bool, value: Word | list[Word], export: bool = False) -> None:
         value = self._scope.values[name] = self._whole(name, added, value)
-        for word in value if isinstance(value, list) else [value]:
-            self._draft.hide(name, word)
         if export or name == "PATH" or name in self._given:  # what came exported stays so
             self._scope.exported[name] = True
         if name == "PATH":
@@ -191,11 +181,11 @@ class _Script:
         self._assign("PATH", False, Word(f"{folder}:{self._path}"))
         self._assign("VIRTUAL_ENV", False, Word(str(folder.parent)), export=True)
 
-    def _builtin(self, words: list[Word], one: Statement) -> bool:
+    def _builtin(self, words: list[Word], one: Statement, values: Values) -> bool:
         """Whether it is a word of the shell itself, and was taken."""
         name, rest = str(words[0]), words[1:]
         if name == "export":
-            self._export(one)
+            self._export(one, values)
         elif name == "unset":
             for word in rest:
                 if not word.startswith("-"):
@@ -208,14 +198,14 @@ class _Script:
         elif name == "cd":
             self._cd(rest, one)
         elif name in ("source", "."):
-            self._source(rest, one)
+            self._source(rest, one, values)
         elif name in _LEFT_OUT:
             self._draft.note(f"line {one.line}: `{command_text(words, 80)}` was left out")
         else:
             return name in _NOTHING
         return True
 
-    def _export(self, one: Statement) -> None:
+    def _export(self, one: Statement, in_front: Values) -> None:
         found = [(raw.bare, assignment(raw)) for raw in one.words[1:]]
         # its words are filled in before it assigns any
         values = [(*said[:2], self._value(said[0], said[2])) if said else None for _, said in found]
@@ -225,6 +215,9 @@ class _Script:
             elif not bare.isidentifier():
                 raise Refused("export of what is no name of a variable", line=one.line)
             self._scope.exported[value[0] if value is not None else bare] = True
+        named = {bare for bare, said in found if said is None}
+        for name in named & in_front.keys():  # stays; what is not exported is of this command alone
+            self._assign(name, False, in_front[name])
 
     def _cd(self, rest: Sequence[Word], one: Statement) -> None:
         self._draft.refuse_unknown(rest)
@@ -242,7 +235,7 @@ class _Script:
         cwd = self._draft.raw.get("venv", {}).get("cwd")
         return Path(cwd) if cwd else self._folder
 
-    def _source(self, rest: Sequence[Word], one: Statement) -> None:
+    def _source(self, rest: Sequence[Word], one: Statement, in_front: Values) -> None:
         self._draft.refuse_unknown(rest[:1])
         if not rest:
             return
@@ -260,7 +253,10 @@ class _Script:
             raise Refused(
                 f"{command_text(str(rest[0]), 80)}, which it sources, cannot be read", line=one.line
             ) from None
-        self._sourced(text, command_text(str(rest[0]), 80))
+        with self._scope.for_now() as put:
+            for name, value in in_front.items():
+                put(name, value)
+            self._sourced(text, command_text(str(rest[0]), 80))
 
     def _sourced(self, text: str, name: str) -> None:
         """A file of variables: what else stands in it is not read."""
@@ -288,14 +284,24 @@ class _Script:
         rest = [str(word) for word in words]
         if any(role(rest[at:]) == "api" for at in range(len(rest))):
             return True
+        if any(self._text_starts(text) for at in range(len(rest)) if (text := shell_text(rest[at:]))):
+            return True
         at = next((at for at, word in enumerate(rest) if Path(word).name in CONTAINERS), None)
         return at is not None and "run" in rest[at : at + 3] and _is_server(rest[at:])
+
+    def _text_starts(self, text: str) -> bool:
+        """The same of what a shell is given with -c."""
+        try:
+            told = [[raw.bare for raw in one.words] for one in statements(text)]
+        except Refused:
+            return False
+        return any(words and words[0] not in _NOTHING and self._starts(list(map(Word, words))) for words in told)
 
     def _server(
         self,
         one: Statement,
         words: list[Word],
-        values: Sequence[tuple[str, bool, Word | list[Word]]],
+        values: Values,
     ) -> None:
         if self._begun:
             raise Refused("a second command that starts vLLM: a profile is one server", line=one.line)
@@ -307,7 +313,7 @@ class _Script:
                 draft.outer[name] = None
             elif isinstance(value, Word):
                 draft.outer[name] = value
-        for name, _, prefixed in values:
+        for name, prefixed in values.items():
             if isinstance(prefixed, Word):
                 draft.outer[name] = prefixed
         path = draft.outer.get("PATH") or ""
@@ -316,12 +322,13 @@ class _Script:
         was_in_container = draft.in_container
         command(draft, [self._found(word) for word in words])
         if OUTER in path and draft.in_container == was_in_container:
+            draft.refuse_unknown([path], by_shell=True)
             # in front: the wrapper, too, is found by it
             draft.put("venv", "wrap", [*search_path.wrap(path), *draft.raw.get("venv", {}).get("wrap", [])])
         for operator, target in one.redirected:
             if not operator.endswith("&"):
-                where = "".join(self._scope.words(target))
-                draft.note(f"its output went to {command_text(where, 100)}: kvtop keeps a log of its own ([log] file)")
+                where = command_text(self._scope.words(target), 100)
+                draft.note(f"its output went to {where}: kvtop keeps a log of its own ([log] file)")
         self._in_background = one.end == "&" or words[0] == "exec" or _returns_at_once(words)
         if one.end == "|":
             behind = self._next()
@@ -337,36 +344,33 @@ class _Script:
             return Word(str(self._bin / word), line=word.line)
         return word
 
-    def _other(
-        self,
-        one: Statement,
-        words: list[Word],
-        values: Sequence[tuple[str, bool, Word | list[Word]]],
-        may_fail: bool = False,
-    ) -> None:
+    def _other(self, one: Statement, words: list[Word], values: Values, may_fail: bool = False) -> None:
         """A command that is none of vLLM's."""
         draft = self._draft
         self._others += 1
         if self._others > _MOST_OTHERS:
             raise Refused(f"more than {_MOST_OTHERS} commands that are none of vLLM", line=one.line)
-        shown = f"line {one.line}: `{command_text(words, 80)}`"
         if draft.keeps_own:
             return
+        shown = f"line {one.line}: `{command_text(words, 80)}`"
         if Path(words[0]).name in CONTAINERS and words[1:2] and words[1] in ("rm", "stop", "kill"):
             draft.note(f"{shown} was left out: kvtop stops what it starts")
             return
-        if holds_secret(words) or any(is_secret(name, value) for name, _, value in values if isinstance(value, Word)):
-            draft.note(f"{shown} was left out: it holds a secret")
+        redirected = [(operator, self._scope.words(target)) for operator, target in one.redirected]
+        other = Other(words, values, redirected, self._path)
+        if other.holds_secret:
+            draft.note(f"line {one.line}: `{command_text(words[:1], 40)} …` was left out: it holds a secret")
             return
         draft.refuse_unknown(words, by_shell=True)
         if self._begun and self._in_background:
             draft.note(f"{shown} was left out: it runs beside vLLM")
             return
         if one.end == "&":
-            name = Path(words[0]).name
-            beside = [*self._with_path(words), *(str(self._found(word)) for word in words)]
-            draft.raw.setdefault("sidecar", []).append({"name": name, "command": beside})
+            beside = [*other.in_front, *(str(self._found(word)) for word in words)]
+            draft.raw.setdefault("sidecar", []).append({"name": Path(words[0]).name, "command": beside})
             draft.note(f"{shown} runs beside vLLM, as a sidecar")
+            for where in other.outputs:
+                draft.note(f"its output went to {where}: kvtop keeps a log of each sidecar")
             return
         if draft.raw.get("sidecar") and not self._begun:
             names = command_text(", ".join(one["name"] for one in draft.raw["sidecar"]), 60)
@@ -374,27 +378,8 @@ class _Script:
                 f"{shown} came behind the start of {names}: kvtop runs it before that; ready_url in [[sidecar]] waits "
                 "for one"
             )
-        said = self._said(one, words, values, may_fail)
-        draft.table("start").setdefault("after_stop" if self._begun else "before", []).append(said)
-
-    def _with_path(self, words: Sequence[Word]) -> list[str]:
-        path = self._path
-        return search_path.wrap(path) if OUTER in path and search_path.matters_to(words[0]) else []
-
-    def _said(
-        self, one: Statement, words: list[Word], values: Sequence[tuple[str, bool, Word | list[Word]]], may_fail: bool
-    ) -> str | list[str]:
-        """As a list of words, or as a text where a shell must read it."""
-        in_front = self._with_path(words)
-        if not (one.redirected or values or may_fail) and all(word.plain for word in words):
-            return [*in_front, *map(str, words)]
-        text = in_front[2:]
-        text += [f"{name}={shlex.quote(str(value))}" for name, _, value in values if isinstance(value, Word)]
-        text += [shlex.quote(word) if word.plain else str(word) for word in words]
-        for operator, target in one.redirected:
-            where = " ".join(shlex.quote(word) for word in self._scope.words(target))
-            text.append(f"{operator}{where}" if operator.endswith("&") else f"{operator} {where}")
-        return " ".join([*text, *(["|| true"] if may_fail else [])])
+        where = "after_stop" if self._begun else "before"
+        draft.table("start").setdefault(where, []).append(other.said(may_fail))
 
 
 def _returns_at_once(words: Sequence[str]) -> bool:

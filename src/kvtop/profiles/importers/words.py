@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, short_enough
+from kvtop.profiles.importers.draft import Draft, Refused, command_text, part_of, short_enough
 from kvtop.sources.processes import ASKS, program_of, role
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -44,6 +44,7 @@ def command(draft: Draft, words: Sequence[str]) -> None:
     elif name in _SHELLS and (text := shell_text(rest)) is not None:
         from kvtop.profiles.importers import script
 
+        draft.refuse_unknown([text])
         script.read(draft, text)
     else:
         _server(draft, rest)
@@ -99,7 +100,7 @@ def assignment(draft: Draft, word: str) -> bool:
     found = _ASSIGNMENT.fullmatch(word)
     if not found:
         return False
-    draft.outer[found[1]] = Word(found[2], word.secret) if isinstance(word, Word) else found[2]
+    draft.outer[found[1]] = part_of(word, found[2])
     return True
 
 

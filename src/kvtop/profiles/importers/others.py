@@ -1,0 +1,69 @@
+"""A command of a script that is none of vLLM's: as a profile says what runs before, after and beside its server."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvtop.profiles.importers import search_path
+from kvtop.profiles.importers.draft import Word, command_text, is_hidden
+from kvtop.profiles.importers.search_path import OUTER
+from kvtop.profiles.secret import holds_secret, is_secret
+
+Values = dict[str, Word | list[Word]]
+"""What is assigned in front of a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """One of them, its variables put in."""
+
+    words: Sequence[Word]
+    values: Values
+    redirected: Sequence[tuple[str, Sequence[Word]]]
+    path: str
+    """PATH as the script has it there."""
+
+    @property
+    def _set(self) -> dict[str, Word]:
+        """An array in front of a command does not reach it."""
+        return {name: value for name, value in self.values.items() if isinstance(value, Word)}
+
+    @property
+    def holds_secret(self) -> bool:
+        where = [word for _, words in self.redirected for word in words]
+        if is_hidden([*self.words, *where, *self._set.values(), self.path]):
+            return True
+        return holds_secret(self.words) or any(is_secret(name, value) for name, value in self._set.items())
+
+    @property
+    def outputs(self) -> list[str]:
+        """Files that its output went to, fit for a note."""
+        where = [command_text(words, 100) for operator, words in self.redirected if not operator.endswith("&")]
+        return [one for one in where if one != "/dev/null"]
+
+    @property
+    def in_front(self) -> list[str]:
+        """Words that give the command its environment without a shell."""
+        values = self._set
+        path = values.pop("PATH") if OUTER in values.get("PATH", "") else self.path
+        words = search_path.wrap(path) if OUTER in path and search_path.matters_to(self.words[0]) else []
+        words += ["env"] if values and not words else []
+        return [*words, *(f"{name}={value}" for name, value in values.items())]
+
+    def said(self, may_fail: bool) -> str | list[str]:
+        """As a list of words, or as a text where a shell must read it."""
+        if not (self.redirected or self._set or may_fail) and all(word.plain for word in self.words):
+            return [*self.in_front, *map(str, self.words)]
+        text: list[str] = []
+        if OUTER in self.path and "PATH" not in self._set and search_path.matters_to(self.words[0]):
+            text += search_path.wrap(self.path)[2:]
+        for name, value in self._set.items():
+            in_path = name == "PATH" and OUTER in value
+            text.append(search_path.assigned(value) if in_path else f"{name}={shlex.quote(value)}")
+        text += [shlex.quote(word) if word.plain else str(word) for word in self.words]
+        for operator, words in self.redirected:
+            where = " ".join(map(shlex.quote, words))
+            text.append(f"{operator}{where}" if operator.endswith("&") else f"{operator} {where}")
+        return " ".join([*text, *(["|| true"] if may_fail else [])])
