@@ -8,59 +8,23 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
 
 import pytest
-from profilebox import LOGS, Box, box, free_port, own, wait
+from commandbox import run, write
+from profilebox import LOGS, Box, free_port, own, wait
 from ptyscreen import PtyScreen
 
-from kvtop.cli import profile
-from kvtop.cli.profile import checking, stop, switch
+from kvtop.cli.profile import checking, stop
 from kvtop.cli.profile.answered import Answered
 from kvtop.errors import KvtopError, UsageError
 from kvtop.profiles.running import client, logs, look, record
 from kvtop.profiles.running.record import Who
 
 GOOD = str(LOGS / "good-0.32.txt")
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
-    """A box whose profiles are files; servers of others on this machine are not seen."""
-    from kvtop.cli.profile import chosen
-
-    with box(tmp_path / "home", monkeypatch.setenv) as made:
-        every = chosen.foreign
-
-        def own() -> list[object]:
-            pids = made.processes()
-            return [one for one in every() if one.who.pid in pids]
-
-        monkeypatch.setattr(stop, "foreign", own)
-        monkeypatch.setattr(switch, "foreign", own)
-        monkeypatch.setattr(checking, "allowed", lambda entry, **_: True)
-        yield made
-
-
-def write(home: Box, name: str, port: int | None = None, start: str = "", **env: str) -> int:
-    port = port or free_port()
-    variables = "".join(f"STANDIN_{key.upper()} = {json.dumps(value)}\n" for key, value in env.items())
-    text = (
-        f'[serve]\nmodel = "/models/tiny"\nnames = ["tiny"]\nport = {port}\n'
-        f"[venv]\ncommand = {json.dumps([sys.executable, str(home.program), 'serve'])}\n"
-        f"[start]\nstop_wait_s = 2.0\n{start}\n[env.set]\n{variables}"
-    )
-    folder = home.home / "config" / "profiles"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.toml").write_text(text)
-    return port
-
-
-def run(*argv: str) -> int:
-    return profile.main(argv)
 
 
 def test_start_follows_to_ready(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
@@ -440,34 +404,6 @@ def test_a_stop_says_at_a_terminal_what_it_waits_for(home: Box) -> None:
         assert look.look("slow").state != "stopped"
         screen.wait_for("\r\x1b[Kslow was killed after ")
         assert screen.process.wait(30) == 0
-
-
-def started_by_hand(home: Box, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    from kvtop.cli.profile.chosen import choose
-    from kvtop.profiles import folder
-
-    run_ = choose(folder.find(name)).launch
-    env = {**os.environ, **run_.set}
-    child = subprocess.Popen(run_.argv, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
-    try:
-        yield child
-    finally:
-        if child.poll() is None:
-            child.kill()
-        child.wait()
-
-
-@pytest.fixture
-def by_hand(home: Box) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    made: list[Iterator[subprocess.Popen[bytes]]] = []
-
-    def start(name: str) -> subprocess.Popen[bytes]:
-        made.append(started_by_hand(home, name))
-        return next(made[-1])
-
-    yield start
-    for one in made:
-        next(one, None)
 
 
 def test_a_server_that_kvtop_did_not_start_is_stopped_after_a_yes(

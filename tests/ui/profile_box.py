@@ -82,6 +82,12 @@ def running(name: str = "qwen27-2x3090") -> Standing:
     return Standing(known(name), "running", 41233, NOW - 38_220, state, STARTS)
 
 
+def only(row: Standing) -> list[str]:
+    """What of a command names the server that is to be ended."""
+    assert row.record is not None
+    return ["--only", row.record.mark]
+
+
 def stopped(name: str = "qwen27-2x3090") -> Standing:
     state = Record(
         name=name,

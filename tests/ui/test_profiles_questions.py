@@ -19,7 +19,7 @@ from kvtop.readings import VllmProcess
 from kvtop.ui.profiles import questions
 
 from .page_app import shown
-from .profile_box import CHOSEN, NOW, WARNING, Held, failed, known, report, running, starting, stopped, view
+from .profile_box import CHOSEN, NOW, WARNING, Held, failed, known, only, report, running, starting, stopped, view
 from .test_profiles_screen import SIZES, Page
 
 SERVER = VllmProcess(13610, "api", ("vllm", "serve", "/m/other", "--port", "8002"), 8002, ports=(8002,))
@@ -57,7 +57,7 @@ async def test_the_server_in_the_way_is_asked_for_with_its_requests(size: tuple[
             asked = "process 13610 on port 8002, which kvtop did not start, holds port 8002 (1 request): stop it and"
             assert rows[-1].startswith(asked)
         await page.press(pilot, "y")
-    assert held.done == [["profile", "switch", "qwen27-dflash2", "--yes", "--stop-foreign"]]
+    assert held.done == [["profile", "switch", "qwen27-dflash2", "--yes", "--stop-foreign", "--only", "13610"]]
 
 
 @pytest.mark.parametrize(("whose", "offered"), [("adopted", True), ("adopted or other", False)])
@@ -81,7 +81,7 @@ async def test_where_a_switch_fails_the_profile_of_a_server_that_kvtop_did_not_s
         assert "qwen27-dflash2 did not start: no such model" in rows[0]
         assert rows[-1].startswith("qwen27-dflash2 did not start: start adopted again?") is offered
         await page.press(pilot, "y")
-    clear = ["profile", "switch", "qwen27-dflash2", "--yes", "--stop-foreign"]
+    clear = ["profile", "switch", "qwen27-dflash2", "--yes", "--stop-foreign", "--only", "13610"]
     assert held.done == [clear, *([["profile", "start", "adopted", "--yes", "--detach"]] * offered)]
 
 
@@ -124,7 +124,7 @@ async def test_a_server_of_no_profile_has_a_row_and_can_be_stopped(size: tuple[i
         asked = "stop process 13610 on port 8002 (1 request running), which kvtop did not start?"
         assert rows[-1].startswith(asked if size[0] > 80 else "stop process 13610 (1 request), which kvtop did not")
         await page.press(pilot, "y")
-        assert held.done == [["profile", "stop", "13610", "--yes"]]
+        assert held.done == [["profile", "stop", "13610", "--yes", "--only", "13610"]]
         for key, said in (("enter", "x stops it"), ("R", "x stops it"), ("v", "of no profile"), ("o", "of no profile"),
                           ("c", "of no profile"), ("s", "x stops it")):  # fmt: skip
             assert said in " ".join((await page.press(pilot, key))[:2])
@@ -360,7 +360,7 @@ async def test_what_a_server_has_left_is_ended_by_the_key_that_stops(left: int, 
     async with page.app.run_test(size=(80, 24)) as pilot:
         assert (await page.press(pilot, "x"))[-1].startswith(asked)
         await page.press(pilot, "y")
-    assert held.done == [["profile", "stop", ended.name, *(["--yes"] if owed else [])]]
+    assert held.done == [["profile", "stop", ended.name, *(["--yes"] if owed else []), *only(ended)]]
 
 
 async def test_what_a_server_has_left_is_not_asked_about_once_another_one_has_its_name() -> None:
@@ -372,3 +372,17 @@ async def test_what_a_server_has_left_is_not_asked_about_once_another_one_has_it
         held.view = view(replace(ended, state="foreign", pid=14952, left=0), CHOSEN)
         await page.press(pilot, "y")
     assert held.done == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_server_without_a_keeper_is_stopped_with_its_after_stop_named(size: tuple[int, int]) -> None:
+    runs = running()
+    assert runs.record is not None
+    alone = replace(runs, unkept=True, record=msgspec.structs.replace(runs.record, after_stop=1))
+    held = Held(view(alone, CHOSEN))
+    page = Page(held, alone.name)
+    async with page.app.run_test(size=size) as pilot:
+        rows = await page.press(pilot, "x")
+        assert "(pid 41233, 2 requests" in rows[-1] and "and run its after_stop?" in rows[-1]
+        await page.press(pilot, "y")
+    assert held.done == [["profile", "stop", alone.name, "--yes", *only(alone)]]

@@ -31,6 +31,10 @@ def name_of(word: str) -> str:
     return folder.find(word).name if "/" in word else word
 
 
+ONLY = "where another server would be stopped: stop none. By the number of its process, or @ and its start's Unix time"
+"""Of the option --only."""
+
+
 def several(names: Sequence[str], fix: str) -> UsageError:
     """It is not clear which of the servers that run is meant."""
     return UsageError(f"{len(names)} servers run: {', '.join(printable(name, 60) for name in names)}", fix)
@@ -44,6 +48,20 @@ def foreign() -> list[Foreign]:
 def asked(question: str, *, yes: bool, flag: str = "--yes") -> bool:
     """Whether a person at the terminal, or the flag, says yes. Raises UsageError where there is nobody to ask."""
     return yes or stdio.agreed(question, f"{question} There is no terminal to ask at", f"{flag} says yes")
+
+
+def refuse_other(only: str, found: Seen | Foreign) -> None:
+    """Raises KvtopError where `--only` names another server than the one that would be stopped."""
+    if isinstance(found, Foreign):
+        mark, words = str(found.who.pid), found.words
+    else:
+        mark = found.record.mark if found.record is not None else ""
+        words = f"{printable(found.name, 80)}{found.where}"
+    if only not in ("", mark):
+        raise KvtopError(
+            f"nothing was stopped: what runs has changed, {words} is not the one that was meant",
+            "kvtop profile list shows what runs",
+        )
 
 
 def told(notes: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from kvtop.cli import stdio
 from kvtop.cli.args import Parser
 from kvtop.cli.profile import following
-from kvtop.cli.profile.chosen import asked, choose, foreign, name_of, several, told
+from kvtop.cli.profile.chosen import ONLY, asked, choose, foreign, name_of, refuse_other, several, told
 from kvtop.errors import KvtopError, UsageError, printable
 from kvtop.interrupt import CODE
 from kvtop.model.words import secs
@@ -29,7 +29,7 @@ _NONE = "no server runs that kvtop could stop"
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="kvtop profile stop",
-        usage="%(prog)s [-h] [PROFILE] [--yes] [--json]",
+        usage="%(prog)s [-h] [PROFILE] [--yes] [--only WHICH] [--json]",
         description="End the server of a profile: one SIGINT, after stop_wait_s SIGKILL to all its processes. Then see "
         "that memory of cards and files in /dev/shm are free. Without PROFILE: the one that runs. Where the keeper was "
         "killed, the after_stop commands of a server that is gone are offered.",
@@ -38,9 +38,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--yes", action="store_true", help="also a server that kvtop did not start; run after_stop that is owed"
     )
+    parser.add_argument("--only", default="", metavar="WHICH", help=ONLY)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     args = parser.parse_args(argv)
     chosen = which(args.profile)
+    refuse_other(args.only, chosen)
     if isinstance(chosen, Foreign):
         return _stop_foreign(chosen, args.yes, args.json)
     name = printable(chosen.name, 80)
@@ -53,7 +55,8 @@ def main(argv: Sequence[str]) -> int:
         return 0 if run else 1
     try:
         with stdio.meanwhile(f"stops {name}{chosen.where}"):
-            state = client.stop(chosen.name, "kvtop profile stop")
+            mark = chosen.record.mark if chosen.record is not None else None
+            state = client.stop(chosen.name, "kvtop profile stop", meant=mark)
     except KeyboardInterrupt:
         now = look.look(chosen.name)
         stdio.tell(f"kvtop: {name} is {now.state}{now.where}, only this command has ended")

@@ -14,7 +14,7 @@ from kvtop.cli import stdio
 from kvtop.cli.args import Parser
 from kvtop.cli.profile import checking, following
 from kvtop.cli.profile.answered import Answered
-from kvtop.cli.profile.chosen import asked, choose, failed, foreign, several, told
+from kvtop.cli.profile.chosen import ONLY, asked, choose, failed, foreign, refuse_other, several, told
 from kvtop.cli.profile.start import still_starts
 from kvtop.cli.profile.stop import FOREIGN_WAIT_S
 from kvtop.errors import KvtopError, UsageError, printable
@@ -33,7 +33,8 @@ from kvtop.profiles.running.unkept import less_owed
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="kvtop profile switch",
-        usage="%(prog)s [-h] PROFILE [--restart] [--force] [--fallback] [--yes] [--stop-foreign] [--json]",
+        usage="%(prog)s [-h] PROFILE [--restart] [--force] [--fallback] [--yes] [--stop-foreign] "
+        "[--only WHICH] [--json]",
         description="Stop the server that runs and start that of PROFILE. PROFILE is checked first, and nothing is "
         "stopped for one that would not work. Where the new one fails, kvtop offers to start the former one again. A "
         "server that kvtop did not start is stopped only where it holds the port or a card of PROFILE, and after a "
@@ -47,6 +48,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--stop-foreign", action="store_true", help="also stop a server that kvtop did not start, without asking"
     )
+    parser.add_argument("--only", default="", metavar="WHICH", help=ONLY)
     parser.add_argument("--json", action="store_true", help="one JSON document at the end")
     args = parser.parse_args(argv)
     entry = folder.find(args.profile)
@@ -61,6 +63,7 @@ class _Switch:
         self._new = new
         self._restart, self._stop_foreign = bool(args.restart), bool(args.stop_foreign)
         self._fallback, self._yes, self._json = bool(args.fallback), bool(args.yes), bool(args.json)
+        self._only = str(args.only)
         self._name = printable(new.name, 80)
         self._former: Chosen | None = None
         self._old: Seen | Foreign | None = None
@@ -73,6 +76,8 @@ class _Switch:
         with Lock(f"{verb} {self._new.name}", "wait for it") as lock:
             try:
                 self._old = self._running(entry)
+                if self._old is not None:
+                    refuse_other(self._only, self._old)
                 if not self._itself:
                     client.startable(self._new)
                 if not checking.allowed(entry, force=force, yes=self._yes, replacing=self._pids()):

@@ -178,16 +178,20 @@ def follow(name: str, until: Callable[[Seen], bool], pause: family.Pause = time.
         pause(LOOK_S)
 
 
-def stop(name: str, by: str, pause: family.Pause = time.sleep, *, locked: bool = False) -> Record:
+def stop(
+    name: str, by: str, pause: family.Pause = time.sleep, *, locked: bool = False, meant: str | None = None
+) -> Record:
     """End a profile's server and see it gone; the record as it is then. `by`: who wants it, for the record. `locked`:
-    the caller holds the lock.
+    the caller holds the lock. `meant`: the `Record.mark` of the start that is to be ended, where it is to be no other.
 
-    Raises KvtopError where nothing runs, or it does not end.
+    Raises KvtopError where nothing runs, it is another start, or it does not end.
     """
     seen = look.look(name)
     state = seen.record
     if state is None or not stoppable(seen):
         raise KvtopError(f"{printable(name, 80)} does not run", "kvtop profile list shows what runs")
+    if meant not in (None, state.mark):
+        raise _anew(name)
     if state.keeper is not None and state.keeper.lives:
         return _by_keeper(state, by, pause, locked)
     return _alone(state, by, pause, locked)
@@ -225,6 +229,11 @@ def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Rec
     )
 
 
+def _anew(name: str) -> KvtopError:
+    shown = printable(name, 80)
+    return KvtopError(f"another kvtop started {shown} anew", f"kvtop profile stop {shown} ends that")
+
+
 def _patience_s(state: Record) -> float:
     """How long its keeper may take over the end of it."""
     after = state.after_stop * AFTER_S + len(state.sidecars) * (SIDECAR_STOP_S + family.KILL_S)
@@ -237,8 +246,7 @@ def _alone(state: Record, by: str, pause: family.Pause, locked: bool) -> Record:
         record.tidy()
         now = record.read(state.name)
         if now is None or (now.started_at, now.keeper) != (state.started_at, state.keeper):
-            name = printable(state.name, 80)
-            raise KvtopError(f"another kvtop started {name} anew", f"kvtop profile stop {name} ends that")
+            raise _anew(state.name)
         return _ended_here(now, by, pause) if stoppable(Seen(now.name, now.state, now)) else now
 
 

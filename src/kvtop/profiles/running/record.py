@@ -171,6 +171,11 @@ class Record(msgspec.Struct, kw_only=True):
     secrets: bool = False
     """It was given some, which its keeper alone knows: without it no line of its log is quoted."""
 
+    @property
+    def mark(self) -> str:
+        """Tells this start from every other one, of any profile: `@` and the Unix time at which it began."""
+        return f"@{self.started_at!r}"
+
     def outputs(self) -> set[str]:
         """The `identity` of each file that the server's output may go into."""
         return {self.log_file, identity(self.log) or ""} - {""} if self.log else set()

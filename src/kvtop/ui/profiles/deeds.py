@@ -120,7 +120,7 @@ class Deeds:
         elif (report := await self._checked(row, live[0], "switch")) is not None:
             old = live[0]
             wordings = questions.switch(old, await self._count(old), row, report)
-            self._ask(Question(wordings, lambda: self._switch(row), stands=stands))
+            self._ask(Question(wordings, lambda: self._switch(row, _only(old)), stands=stands))
 
     async def _switch_from_others(self, row: Standing) -> None:
         """No profile's server runs, but servers that kvtop did not start do: what is not in the way is left alone."""
@@ -164,9 +164,9 @@ class Deeds:
         if any(other.server.pid != one.server.pid for other in found):
             self._say(f"nothing was stopped: others are in the way of {safe(row.name)} by now", "warn")
             return
-        await self._switch(row, ["--stop-foreign"])
+        await self._switch(row, ["--stop-foreign", "--only", str(one.server.pid)])
 
-    async def _switch(self, row: Standing, more: Sequence[str] = ()) -> None:
+    async def _switch(self, row: Standing, more: Sequence[str]) -> None:
         words = ["profile", "switch", row.name, "--yes", *more]
         if not await self._starts(words, row, f"switches to {row.name}"):
             self.offer()
@@ -236,7 +236,9 @@ class Deeds:
         return self._cannot_start(row) or f"{name} does not run: {start} starts it"
 
     async def _restart(self, row: Standing) -> None:
-        await self._starts(["profile", "switch", row.name, "--restart", "--yes"], row, f"restarts {row.name}")
+        await self._starts(
+            ["profile", "switch", row.name, "--restart", "--yes", *_only(row)], row, f"restarts {row.name}"
+        )
 
     async def stop(self, row: Standing) -> None:
         if row.state in LIVE or (row.state == "foreign" and row.pid is not None):
@@ -255,7 +257,7 @@ class Deeds:
 
     async def _stop(self, row: Standing, which: str, *, yes: bool = True) -> None:
         """`yes`: also to end what kvtop did not start, and to run what is owed."""
-        words = ["profile", "stop", which, *(["--yes"] if yes else [])]
+        words = ["profile", "stop", which, *(["--yes"] if yes else []), *_only(row)]
         done = await self._do(words, f"stops {row.name}", beside=True)
         if done is not None:
             first = done.out.strip().splitlines()
@@ -356,6 +358,11 @@ def _options(typed: str) -> tuple[str, list[str]]:
 def _which(row: Standing) -> tuple[str, float | None]:
     """One server, told from others under that name: its number comes to be known in the middle of its start."""
     return row.name, row.record.started_at if row.record is not None and row.state in LIVE else row.pid
+
+
+def _only(row: Standing) -> list[str]:
+    """What is ended is what whoever said yes has read of, though this page should have stood still meanwhile."""
+    return ["--only", str(row.pid) if row.state == "foreign" or row.record is None else row.record.mark]
 
 
 def _name(row: Standing) -> str:

@@ -24,9 +24,10 @@ _NAME_CELLS = (24, 16, 10)
 
 def stop(row: Standing, requests: int | None) -> list[str]:
     whose = _WHOSE.get(row.state, "")
+    runs = " and run its after_stop" if row.unkept and row.record is not None and row.record.after_stop else ""
     return [
-        *(f"stop {_server(row, requests, n)}{whose}" for n in _NAME_CELLS[:1]),
-        *(f"stop {_server(row, requests, n, short=True)}{tail}" for n in _NAME_CELLS for tail in (whose, "")),
+        *(f"stop {_server(row, requests, n)}{whose}{runs}" for n in _NAME_CELLS[:1]),
+        *(f"stop {_server(row, requests, n, short=True)}{tail}{runs}" for n in _NAME_CELLS for tail in (whose, "")),
     ]
 
 
