@@ -23,6 +23,7 @@ from kvtop.errors import KvtopError
 from kvtop.profiles.launch import launch
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import client, look, record
+from kvtop.profiles.running import tools as tools_of
 from kvtop.profiles.running.client import Chosen
 from kvtop.profiles.running.record import Who
 from kvtop.profiles.running.runners import runner_of
@@ -182,6 +183,42 @@ def test_a_docker_that_knows_nothing_of_a_server_that_lives_ends_it_not(
     shutil.rmtree(tools.home / "docker")
     other.rename(tools.home / "docker")
     assert client.stop("box", "a test").state == "stopped"
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_server_that_no_docker_knows_any_more_is_ended_all_the_same(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch, kept: bool, deaf: bool
+) -> None:
+    monkeypatch.setenv("A_KEY", "x")
+    if deaf:
+        monkeypatch.setenv("STANDIN_DEAF", "1")
+    state = tools.ready(docker(tools)).record
+    assert state is not None and state.server is not None and state.keeper is not None
+    if not kept:
+        os.kill(state.keeper.pid, signal.SIGKILL)
+        keeper = state.keeper
+        wait(lambda: not keeper.lives, "its keeper lives")
+    shutil.rmtree(tools.home / "docker")
+    (tools.home / "docker").mkdir()
+    ended = client.stop("box", "a test")
+    assert ended.state == "stopped" and not state.server.lives and not ended.left()
+    assert own(ended.notes) == (["it did not end within 3 s of SIGINT and was killed"] if deaf else [])
+
+
+def test_a_process_that_is_in_no_known_container_is_not_ended_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as other:
+        who = Who.of(other.pid)
+        state = record.Record(name="box", runner="docker", program=["false"], server=who, container=64 * "a")
+        runner = runner_of(state)
+        monkeypatch.setattr(runner, "inspect", lambda: None)
+        said = (
+            f"false knows no container aaaaaaaaaaaa, and process {other.pid}, which lives, does not say that it is in"
+        )
+        with pytest.raises(tools_of.Failed, match=said):
+            runner.end(3.0, time.sleep, time.monotonic)
+        assert other.poll() is None
+        other.kill()
 
 
 def test_a_docker_that_does_not_answer_keeps_no_stop_from_being_heard(

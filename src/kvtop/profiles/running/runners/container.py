@@ -167,6 +167,8 @@ class Container(Runner):
             words = [*self.record.program, "stop", "-t", str(wait), self.record.service]
         asked = clock()
         done = tools.run(words, timeout_s=wait_s + STOP_MORE_S, pause=pause)
+        if self._is_unknown() and self.lives():
+            return self._end_itself(wait, pause, clock, gently)
         if done.code:
             raise Failed(f"{' '.join(words[:2])} failed: {done.why or f'exit code {done.code}'}")
         took, code = clock() - asked, self.code()
@@ -174,6 +176,26 @@ class Container(Runner):
         too_long = gently and (took >= wait if code is None else code == _KILLED)
         killed, left = self._left_behind(pause, clock)
         return End(f"within {wait} s of its stop signal" if too_long else "", clock() - began, killed, left)
+
+    def _is_unknown(self) -> bool:
+        """docker says that there is no such container: it is another docker, or has lost its state."""
+        try:
+            return self.inspect() is None
+        except Failed:
+            return False
+
+    def _end_itself(self, wait_s: float, pause: Pause, clock: Callable[[], float], gently: bool) -> End:
+        """A container that docker does not know: its processes end as those of a server without one."""
+        server, container = self.record.server, self.record.container
+        knows = f"{self._docker[0]} knows no container {container[:12]}"
+        if server is None or not _is_in(container, server.pid):
+            number = server.pid if server is not None else None
+            raise Failed(f"{knows}, and process {number}, which lives, does not say that it is in it")
+        known = [who for who in self.record.family if _is_in(container, who.pid)]
+        try:
+            return family.end(server, known, wait_s, pause, clock, gently=gently, session=False)
+        except PermissionError:
+            raise Failed(f"{knows}, and its process {server.pid} is another user's") from None
 
     def _left_behind(self, pause: Pause, clock: Callable[[], float]) -> tuple[int, list[int]]:
         """What lives on in the container though docker says that it is over, is killed: (how many were, the numbers of
