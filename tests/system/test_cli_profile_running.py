@@ -519,6 +519,90 @@ def test_a_restart_runs_the_after_stop_that_the_new_start_would_forget(home: Box
     assert trace.read_text() == "after\n" and look.look("kept").state == "running"
 
 
+def owed(home: Box, name: str, trace: Path, port: int | None = None, after: str = "true") -> None:
+    """Its server and its keeper are gone, and its after_stop was not run."""
+    write(home, name, port, start=f"after_stop = ['echo after >> {trace}; {after}']", log=GOOD)
+    assert run("start", name) == 0
+    state = record.read(name)
+    assert state is not None and state.keeper is not None and state.server is not None
+    for who in (state.keeper, state.server):
+        os.kill(who.pid, signal.SIGKILL)
+        wait(lambda who=who: not who.lives, "it lives")  # type: ignore[misc]
+    seen = look.look(name)
+    assert seen.record is not None and seen.record.after_owed
+
+
+@pytest.mark.parametrize("words", [["start", "kept"], ["start", "kept", "--detach"], ["switch", "kept"]], ids=" ".join)
+def test_a_new_start_runs_what_the_end_of_the_last_server_owes(
+    home: Box, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    trace = home.home / "trace"
+    owed(home, "kept", trace, after="exit 3")
+    capsys.readouterr()
+    assert run(*words) == 0
+    assert trace.read_text() == "after\n"
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "runs what the last server of kept owes: 1 after_stop command"
+    assert told[1] == "  after_stop command 1 of 1 failed with exit code 3"
+    now = record.read("kept")
+    assert now is not None and not now.after_owed and now.after_stop == 1
+    assert run("stop") == 0 and trace.read_text() == "after\nafter\n"
+
+
+def test_a_server_that_a_switch_goes_back_to_owes_nothing_any_more(home: Box) -> None:
+    trace, port = home.home / "trace", free_port()
+    write(home, "old", port, start=f"after_stop = ['echo after >> {trace}']", log=GOOD)
+    write(home, "bad", port, fail="3", log=GOOD)
+    assert run("start", "old") == 0
+    state = record.read("old")
+    assert state is not None and state.keeper is not None
+    keeper = state.keeper
+    os.kill(keeper.pid, signal.SIGKILL)
+    wait(lambda: not keeper.lives, "it lives")
+    assert run("switch", "bad", "--fallback") == 1
+    assert look.look("old").state == "running" and trace.read_text() == "after\n"
+
+
+def test_while_what_is_owed_runs_the_profile_is_stopping(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, go = home.home / "trace", home.home / "go"
+    os.mkfifo(go)
+    owed(home, "kept", trace, after=f"read x < {go}")
+    with kvtop("stop", "kept", "--yes") as child:
+        wait(trace.exists, "it does not run")
+        assert look.look("kept").state == "stopping" and look.look("kept").pid is None
+        capsys.readouterr()
+        assert run("list", "--json") == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["state"], row["after_stop_owed"], row["keeper_gone"]) == ("stopping", False, False)
+        with pytest.raises(KvtopError, match="runs after_stop of kept"):
+            run("stop", "kept")
+        go.write_text("x\n")
+        assert child.wait(20) == 0
+    assert look.look("kept").state == "failed"
+    now = record.read("kept")
+    assert now is not None and not now.after_owed and now.step is None
+
+
+def test_what_is_owed_and_was_cut_short_is_owed_still(home: Box) -> None:
+    trace, go = home.home / "trace", home.home / "go"
+    os.mkfifo(go)
+    owed(home, "kept", trace, after=f"read x < {go}")
+    with kvtop("stop", "kept", "--yes") as child:
+        wait(trace.exists, "it does not run")
+        child.kill()
+        child.wait(20)
+        step = look.look("kept").record
+        assert step is not None and step.step is not None and step.step.lives
+        assert look.look("kept").state == "stopping", "it runs on"
+        assert run("stop", "kept") == 0, "without a yes, and nobody to ask"
+        assert not step.step.lives and look.look("kept").state == "stopped"
+    trace.unlink()
+    home.home.joinpath("config/profiles/kept.toml").write_text(
+        home.home.joinpath("config/profiles/kept.toml").read_text().replace(f"read x < {go}", "true")
+    )
+    assert run("stop", "kept", "--yes") == 0 and trace.read_text() == "after\n"
+
+
 @pytest.mark.parametrize("by_kvtop", [True, False])
 def test_ctrl_c_of_a_switch_that_has_changed_nothing_says_so(
     home: Box,

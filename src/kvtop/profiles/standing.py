@@ -201,7 +201,8 @@ def _of(profile: Known, every: Mapping[str, Seen], servers: Sequence[VllmProcess
     seen = every.get(profile.name)
     state = seen.record if seen is not None else None
     starts = tuple(record.starts(profile.name)) if state is not None else ()
-    unkept = seen is not None and seen.state in LIVE and not _is_kept(state)
+    # one that stops though its record has it over: what it owed is run
+    unkept = state is not None and seen is not None and {seen.state, state.state} <= {*LIVE} and not _is_kept(state)
     now = record.read(profile.name) if unkept else None
     if now is not None and state is not None and (now.state, now.keeper) != (state.state, state.keeper):
         seen = look.look(profile.name)  # its keeper has ended in good order since

@@ -11,7 +11,7 @@ from kvtop.profiles.flags import Flags
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.launch import launch
 from kvtop.profiles.match import launches
-from kvtop.profiles.running import adopt
+from kvtop.profiles.running import adopt, client, record
 from kvtop.profiles.running.adopt import Foreign
 from kvtop.profiles.running.client import Chosen
 from kvtop.profiles.running.look import Seen
@@ -48,6 +48,19 @@ def foreign() -> list[Foreign]:
 def asked(question: str, *, yes: bool, flag: str = "--yes") -> bool:
     """Whether a person at the terminal, or the flag, says yes. Raises UsageError where there is nobody to ask."""
     return yes or stdio.agreed(question, f"{question} There is no terminal to ask at", f"{flag} says yes")
+
+
+def settle(chosen: Chosen) -> None:
+    """What the end of its last server owes is run in front of a new start, as it would have been; under the lock."""
+    state = record.read(chosen.name)
+    if state is None or not state.after_owed:
+        return
+    name, n = printable(chosen.name, 80), len(chosen.profile.start.after_stop)
+    stdio.tell(f"runs what the last server of {name} owes: {n} after_stop command{'s' * (n != 1)}")
+    try:
+        told(client.run_after_stop(chosen, locked=True))
+    except KvtopError as error:  # the new start has the same environment, and says so too
+        told([str(error)])
 
 
 def refuse_other(only: str, found: Seen | Foreign) -> None:

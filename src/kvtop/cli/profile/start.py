@@ -9,7 +9,7 @@ from kvtop.cli import stdio
 from kvtop.cli.args import Parser
 from kvtop.cli.profile import checking, following
 from kvtop.cli.profile.answered import Answered
-from kvtop.cli.profile.chosen import choose, failed, told
+from kvtop.cli.profile.chosen import choose, failed, settle, told
 from kvtop.errors import KvtopError, printable
 from kvtop.interrupt import CODE
 from kvtop.profiles import folder
@@ -39,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
             if not checking.allowed(entry, force=args.force, yes=args.yes):
                 raise KvtopError("nothing was started")
             client.has_room(chosen.name)
+            settle(chosen)
             client.start(chosen, lock)
         if args.detach:
             _detached(chosen.name, args.json)

@@ -14,7 +14,7 @@ from kvtop.cli import stdio
 from kvtop.cli.args import Parser
 from kvtop.cli.profile import checking, following
 from kvtop.cli.profile.answered import Answered
-from kvtop.cli.profile.chosen import ONLY, asked, choose, failed, foreign, refuse_other, several, told
+from kvtop.cli.profile.chosen import ONLY, asked, choose, failed, foreign, refuse_other, settle, several, told
 from kvtop.cli.profile.start import still_starts
 from kvtop.cli.profile.stop import FOREIGN_WAIT_S
 from kvtop.errors import KvtopError, UsageError, printable
@@ -161,13 +161,7 @@ class _Switch:
             held = list(self._old.record.family) if self._old.record is not None else []
             stdio.tell(f"stops {old}")
             ended = client.stop(self._old.name, self._why, locked=True)
-            forgets = self._itself and ended.after_owed  # the new start would
-            told(less_owed(ended.notes) if forgets else ended.notes)
-            if forgets:
-                try:
-                    told(client.run_after_stop(self._new, locked=True))
-                except KvtopError as error:  # the new start has the same environment, and says so too
-                    told([str(error)])
+            told(less_owed(ended.notes) if self._itself else ended.notes)
         else:
             self._former = _former(self._old)
             stdio.tell(f"stops {self._old.words}")
@@ -185,6 +179,7 @@ class _Switch:
 
     def _start(self, lock: Lock) -> int:
         try:
+            settle(self._new)
             client.start(self._new, lock, former=_listed(self._former))
         except (KvtopError, OSError) as error:
             # Its record, if it has one, is that of an earlier start.
@@ -220,6 +215,7 @@ class _Switch:
         self._new, self._name, self._former, self._old = self._former, former, None, None
         stdio.tell(f"starts {former} again")
         try:
+            settle(self._new)
             client.start(self._new, lock)
         except (KvtopError, OSError) as error_again:
             raise self._answered(_not_started(former, error_again), seen) from None

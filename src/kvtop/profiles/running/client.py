@@ -28,6 +28,7 @@ from kvtop.profiles.running.record import Ask, Record
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.setup import setup
 from kvtop.profiles.running.spare import Spare
+from kvtop.profiles.running.spawn import as_step
 from kvtop.profiles.running.tools import Failed
 from kvtop.profiles.running.unkept import less_owed
 
@@ -317,9 +318,10 @@ def run_after_stop(
         except Failed as error:
             raise KvtopError(f"after_stop of {printable(chosen.name, 80)}: {error}") from None
         told = Told(chosen.launch, made)
+        known, cwd = as_step(state, lambda: _written(state)), chosen.launch.cwd
         said = after_stop(
             chosen.profile.start.after_stop,
-            lambda command: tools.run(command, env=made, cwd=chosen.launch.cwd, timeout_s=AFTER_S, pause=pause),
+            lambda command: tools.run(command, env=made, cwd=cwd, timeout_s=AFTER_S, pause=pause, known=known),
         )
         said = [told.masked(one) for one in said]
         state.after_stop, state.after_owed = 0, False

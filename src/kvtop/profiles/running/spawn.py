@@ -8,6 +8,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from kvtop.profiles.running.record import Record, Who
@@ -18,9 +19,7 @@ Known = Callable[[Who | None], None]
 
 def spawn(words: Sequence[str] | str, known: Known | None, **options: Any) -> subprocess.Popen[bytes]:
     """`subprocess.Popen` in a session of its own. `known` is called in the new process, before it becomes the program,
-    and in this one; None: with nobody to tell.
-
-    Only where this process has one thread: the new one runs Python between fork and exec. Raises as Popen does.
+    and in this one; None: with nobody to tell. Raises as Popen does.
     """
 
     def first() -> None:
@@ -28,11 +27,13 @@ def spawn(words: Sequence[str] | str, known: Known | None, **options: Any) -> su
             if known is not None:
                 known(Who.of(os.getpid()))
 
+    # The new one runs Python between fork and exec: another thread might hold a lock that it waits for.
+    is_alone = len([*Path("/proc/self/task").iterdir()]) == 1
     child = subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=None if known is None else first,  # noqa: PLW1509 -- a keeper has one thread
+        preexec_fn=first if known is not None and is_alone else None,  # noqa: PLW1509
         **options,
     )
     if known is not None:
@@ -40,7 +41,7 @@ def spawn(words: Sequence[str] | str, known: Known | None, **options: Any) -> su
     return child
 
 
-def as_step(state: Record, save: Callable[[], None]) -> Known:
+def as_step(state: Record, save: Callable[[], object]) -> Known:
     """For the command that a start or a stop is at."""
 
     def known(who: Who | None) -> None:
