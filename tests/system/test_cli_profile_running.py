@@ -395,6 +395,32 @@ def test_a_log_that_is_followed_goes_on_from_the_sidecars_to_the_servers(home: B
     assert said.endswith("kvtop: it is past its sidecars: the log of the server\n")
 
 
+def test_a_log_that_is_followed_at_a_sidecar_goes_on_to_the_next_start(home: Box) -> None:
+    go, asked = home.home / "go", free_port()
+    sidecar = f'[[sidecar]]\nname = "cache"\ncommand = "COMMAND"\nready_url = "http://127.0.0.1:{asked}/"\n'
+    write(home, "one", log=GOOD)
+    file = home.home / "config" / "profiles" / "one.toml"
+    first, until = file.read_text(), f"until [ -e {go} ]; do sleep 0.05; done"
+    file.write_text(f"{first}\n{sidecar.replace('COMMAND', f'echo the first; {until}; exit 3')}")
+    assert run("start", "one", "--detach") == 0
+    wait(lambda: (now := record.read("one")) is not None and bool(now.sidecar_log), "no sidecar")
+    with kvtop("logs", "-f", "one") as child:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline() == "the first\n"
+        assert child.stderr.readline().startswith("kvtop: its start is at a sidecar, whose log is /")
+        go.touch()
+        assert child.stderr.readline().startswith("kvtop: its start failed: the sidecar cache ended with exit code 3")
+        serves = f"echo the second; exec {sys.executable} -m http.server --bind 127.0.0.1 {asked}"
+        file.write_text(f"{first}\n{sidecar.replace('COMMAND', serves)}")
+        assert run("start", "one") == 0
+        while "Application startup complete" not in (line := child.stdout.readline()):
+            assert line
+        child.send_signal(signal.SIGINT)
+        said = child.stderr.read().splitlines()
+    assert said[0] == "kvtop: it was started anew"
+    assert said[-1] == "kvtop: it is past its sidecars: the log of the server"
+
+
 def test_a_stop_says_at_a_terminal_what_it_waits_for(home: Box) -> None:
     port = write(home, "slow", deaf="1")
     assert run("start", "slow") == 0

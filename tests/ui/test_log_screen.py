@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
@@ -292,3 +293,39 @@ async def test_where_this_start_begins_is_marked(tmp_path: Path, monkeypatch: py
         assert [row.split()[:2] for row in rows[1:6]] == [
             ["old", "ERROR"], ["----", "started"], ["new"], ["----", "started"], ["newest"],
         ]  # fmt: skip
+
+
+async def test_from_the_log_of_a_sidecar_it_goes_on_to_that_of_the_server_for_whoever_follows(tmp_path: Path) -> None:
+    side, server = tmp_path / "side.log", tmp_path / "server.log"
+    side.write_text("".join(f"warming up {i}\n" for i in range(100)))
+    server.write_text(line(1))
+    start = Record(name="box", log=str(server), started_at=5.0, sidecar_log=str(side))
+    record.write(start)
+    app = PageApp(LogScreen(Keymap(), start.at_sidecar(), lambda: NOON))
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until(app, pilot, "warming up 99", "following")
+        await pilot.press("home")
+        await until(app, pilot, "warming up 0")
+        start.sidecar_log = ""
+        record.write(start)
+        side.write_text(side.read_text() + "the last\n")
+        await until(app, pilot, "of 101")
+        assert "warming up 0" in shown(app)[1], "what one reads does not go away"
+        await pilot.press("f")
+        await until(app, pilot, "line 000001", "following")
+        start.sidecar_log, start.started_at = str(side), 6.0
+        record.write(start)
+        await until(app, pilot, "the last")
+
+
+async def test_of_a_container_that_is_being_made_the_last_one_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = Record(name="box", runner="docker", container="a" * 64, started_at=5.0)
+    record.write(state)
+    reader = LogReader(state)
+    assert reader.elsewhere() is None
+    for container, other in (("", None), ("b" * 64, "b" * 64)):
+        record.write(msgspec.structs.replace(state, container=container, started_at=6.0))
+        now = reader.elsewhere()
+        assert (now.container if now is not None else None) == other
+    record.write(msgspec.structs.replace(state, container="c" * 64, started_at=4.0))
+    assert reader.elsewhere() is None, "of an earlier start"

@@ -185,6 +185,15 @@ class LogReader:
         self._state = now
         return self._parted(data, begin)
 
+    def elsewhere(self) -> Record | None:
+        """The last start of its profile, where that writes its log to another place by now: past a sidecar, or in a new
+        container. None: it does not."""
+        now = record.read(self._state.name)
+        if now is None or not 0 < self._state.started_at <= now.started_at:
+            return None
+        here, there = _place(self._state), _place(now.at_sidecar())
+        return now.at_sidecar() if here != there and any(there[1:]) else None
+
     def close(self) -> None:
         """Also while another thread is in `read`: what that begins to follow is ended with it."""
         with self._lock:
@@ -199,6 +208,12 @@ class LogReader:
                 left, self._tail = self._tail, tail
         if left is not None:
             left.close()
+
+
+def _place(state: Record) -> tuple[str, ...]:
+    if state.runner in ("docker", "compose"):
+        return state.runner, state.container
+    return state.runner, state.unit if state.runner == "systemd" else state.log
 
 
 def _less(data: bytes, quiet: Quiet | None) -> bytes:

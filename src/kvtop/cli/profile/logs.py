@@ -16,7 +16,7 @@ from kvtop.interrupt import CODE
 from kvtop.model.starting import LIVE
 from kvtop.model.words import exact
 from kvtop.profiles import folder
-from kvtop.profiles.running import adopt, client, look, record, tools
+from kvtop.profiles.running import adopt, client, look, progress, record, tools
 from kvtop.profiles.running import logs as files
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Record
@@ -61,13 +61,15 @@ def main(argv: Sequence[str]) -> int:
     past = False
     try:
         while seen.record is not None and seen.record.sidecar_log:
-            place = printable(seen.record.sidecar_log, 400)
+            place, began = printable(seen.record.sidecar_log, 400), seen.record.started_at
             at = "is at" if seen.state == "starting" else "came no further than"
             stdio.tell(f"kvtop: its start {at} a sidecar, whose log is {place}")
             _from_file(replace(seen, record=seen.record.at_sidecar()), want, args.follow, past)
             if not args.follow:
                 return 0
             seen, past = look.look(seen.name), True
+            if seen.record is not None and seen.record.started_at != began:
+                stdio.tell("kvtop: it was started anew")
         if past:
             stdio.tell("kvtop: it is past its sidecars: the log of the server")
         code = _from_tool(seen, want, args.follow)
@@ -209,20 +211,28 @@ def _from_file(seen: Seen, want: _Want, follow: bool, from_start: bool = False) 
             stdio.tell(f"kvtop: the last start of {printable(seen.name, 80)} failed, and wrote nothing{_why(seen)}")
         return 0
     tail, lines = files.FileTail(path, size), Lines()
-    while not _is_past(seen.record):
+    ended = seen.state != "starting"
+    while True:
         while data := tail.read():
             _show(want.of(lines.feed(data))[0])
+        now = record.read(seen.name) if seen.record.sidecar_log else None
+        if now is not None and _is_past(seen.record, now):
+            return 0
+        if now is not None and now.state in ("stopped", "failed") and not ended:
+            ended = True
+            stdio.tell(f"kvtop: its start {_ended(now)}; waits for the next one")
         time.sleep(_POLL_S)
-    return 0
 
 
-def _is_past(state: Record) -> bool:
-    """Of a log of a sidecar that is followed: the start is at the next one, or has begun its server."""
-    now = record.read(state.name) if state.sidecar_log else None
-    if now is None or now.started_at != state.started_at or now.sidecar_log == state.sidecar_log:
-        return False
-    begun = now.server is not None or now.container or now.unit or now.state != "starting"
-    return bool(now.sidecar_log or begun)
+def _is_past(state: Record, now: Record) -> bool:
+    """Of a log of a sidecar that is followed: the start is at the next one, or at its server; or another start is."""
+    at_server = any(stage.name != progress.BEFORE for stage in now.stages)
+    another = (now.started_at, now.sidecar_log) != (state.started_at, state.sidecar_log)
+    return another and (bool(now.sidecar_log) or at_server)
+
+
+def _ended(state: Record) -> str:
+    return "was stopped" if state.state == "stopped" else f"failed: {shown(state.why, 400)}"
 
 
 def _why(seen: Seen) -> str:

@@ -119,7 +119,7 @@ class FileTail:
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
-        self._at = offset
+        self._at = max(0, offset)
         self._inode = 0
 
     def read(self, limit: int = _COPY) -> bytes:

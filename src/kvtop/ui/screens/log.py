@@ -101,6 +101,7 @@ class LogScreen(Screen[None]):
         import asyncio
 
         while True:
+            await self._go_on()
             anew, self._anew = self._anew, False
             for most in (KEPT,) if anew else (FIRST, KEPT):
                 book = await self._read(most)
@@ -125,9 +126,25 @@ class LogScreen(Screen[None]):
                     self._more(data)
                     if self.log_lines.book.size - self.log_lines.book.skipped > 2 * KEPT:
                         break  # read its end anew
+                if await self._go_on():
+                    break
                 await asyncio.sleep(MORE_S)
             else:
                 await asyncio.sleep(0.0 if self._anew else 1.0)
+
+    async def _go_on(self) -> bool:
+        """To the log that its start writes by now, for whoever follows it; True: it was another one."""
+        state = None
+        if self.log_lines.follows:
+            with contextlib.suppress(TimeoutError, Hangs):
+                state = await self._worker.call(self.reader.elsewhere, READ_S)
+        if state is None:
+            return False
+        self.reader.close()
+        self.reader, self.said = LogReader(state), "is read"
+        self.log_lines.show(LogBook())
+        self._redraw()
+        return True
 
     async def _read(self, most: int) -> LogBook | None:
         try:
