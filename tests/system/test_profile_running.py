@@ -407,6 +407,17 @@ def test_what_a_flood_says_last_is_told(home: Box, who: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["before", "sidecar"])
+def test_why_it_failed_is_told_though_its_log_was_taken_away(home: Box, who: str) -> None:
+    log = logs.default("gone", "cache" if who == "sidecar" else "")
+    words = f"rm {log}; echo of another file > {log}; echo 'Error: no such disk'; exit 7"
+    start = {"before": [words]} if who == "before" else {}
+    sidecar = [{"name": "cache", "command": words, "ready_url": "http://127.0.0.1:1/"}] if who == "sidecar" else []
+    home.start(home.chosen("gone", profile={"start": start, "sidecar": sidecar}))
+    seen = home.until("gone", "failed")
+    assert seen.record is not None and "exit code 7: Error: no such disk" in seen.record.why
+
+
+@pytest.mark.parametrize("who", ["before", "sidecar"])
 def test_a_flood_before_its_server_fills_no_disk(home: Box, who: str) -> None:
     flood = "yes xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
     sidecar = {"name": "cache", "command": f"exec {flood}", "ready_url": f"http://127.0.0.1:{free_port()}/"}

@@ -190,8 +190,24 @@ async def test_what_a_stop_has_left_is_told_in_full(size: tuple[int, int]) -> No
         f"removed its tier file /dev/shm/vllm_offload_{'x' * 40}.mmap (1 MiB)",
         "its keeper was gone before it told that after_stop had run; kvtop profile stop qwen27 offers it",
     ]
-    held = Held(view(replace(ended, record=msgspec.structs.replace(ended.record, notes=notes)), CHOSEN))
+    state = msgspec.structs.replace(ended.record, notes=notes, after_owed=True)
+    held = Held(view(replace(ended, record=state), CHOSEN))
+    notes[-1] = "its keeper was gone before it told that after_stop had run: x runs it"
     page = Page(held, ended.name)
     async with page.app.run_test(size=size) as pilot:
         text = words(await page.press(pilot))
         assert f"! {'; '.join(notes)}" in text and "Last start qwen27-2x3090" in text
+
+
+@pytest.mark.parametrize("failed", [False, True])
+async def test_on_a_small_page_what_a_stop_has_left_takes_no_room_of_check(failed: bool) -> None:
+    ended = stopped()
+    assert ended.record is not None
+    state = msgspec.structs.replace(ended.record, notes=["1 process was left behind and killed"])
+    if failed:
+        state = msgspec.structs.replace(state, state="failed", why="it was killed by SIGKILL", ask=None)
+    held = Held(view(replace(ended, state=state.state, record=state), CHOSEN))
+    page = Page(held, ended.name)
+    async with page.app.run_test(size=(60, 15)) as pilot:
+        text = words(await page.press(pilot))
+        assert ("! 1 process was left behind" in text, "Check qwen27-2x3090" in text) == (failed, not failed)

@@ -32,7 +32,7 @@ class _Said:
     """What is written into a log from now on, also where that is rotated meanwhile."""
 
     def __init__(self, path: Path, fd: int) -> None:
-        self.path = path
+        self.path, self._fd = path, fd
         self._at = os.fstat(fd).st_size
         self._older: int | None = None
         """Where it begins in the older file; None: it was not rotated."""
@@ -41,7 +41,8 @@ class _Said:
         self._older, self._at = self._at, 0
 
     def __str__(self) -> str:
-        said = logs.since(self.path, self._at, LOG_BYTES)
+        begin = max(self._at, os.fstat(self._fd).st_size - LOG_BYTES)
+        said = os.pread(self._fd, LOG_BYTES, begin)  # by its name it may be another file by now, or none
         if self._older is not None and len(said) < LOG_BYTES:
             said = logs.since(logs.older(self.path), self._older, LOG_BYTES - len(said)) + said
         return said.decode("utf-8", "replace")

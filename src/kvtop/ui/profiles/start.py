@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvtop.model.starting import Starting
 from kvtop.profiles.running.record import Record
-from kvtop.profiles.running.unkept import KEEPER_GONE, missed
+from kvtop.profiles.running.unkept import KEEPER_GONE, OWED, less_owed, missed
 from kvtop.profiles.standing import Standing
 from kvtop.ui.draw import Line, cells, meter, pick, safe, shortened, width, wrap
 from kvtop.ui.numbers import ago, lasted, secs
@@ -14,7 +14,7 @@ from kvtop.ui.profiles.stages import stage_rows
 from kvtop.ui.widgets.panel import rule
 
 
-def rows(row: Standing | None, now: float, w: int, h: int) -> list[Line]:
+def rows(row: Standing | None, now: float, w: int, h: int, stop_key: str = "x") -> list[Line]:
     """How the start goes; of a profile whose server runs or ran: how its last one went."""
     if h <= 0:
         return []
@@ -28,7 +28,7 @@ def rows(row: Standing | None, now: float, w: int, h: int) -> list[Line]:
     failed = one.over and row.record is not None and row.record.ready_at is None and not given_up
     style = "bad" if failed else "d" if one.over else "bright"
     out.append([(" ", "t"), *meter([(None if failed or given_up else one.fraction, style)], w - 1)])
-    told_ = shortened(_end_rows(row, one, w), h - 2, w)
+    told_ = shortened(_end_rows(row, one, w, stop_key), h - 2, w)
     if h < 6:
         return [*out, *(told_ or [_stage_line(one, w)])][:h]
     return [*out, *_in_room(one, w, h - 2 - len(told_)), *told_][:h]
@@ -42,15 +42,17 @@ def _in_room(one: Starting, w: int, h: int) -> list[Line]:
     return [heads, *stages[first:]][: max(0, h)]
 
 
-def wanted(row: Standing | None, now: float, w: int) -> int:
+def wanted(row: Standing | None, now: float, w: int, *, failed: bool) -> int:
     """Rows that it takes to tell in full why it came to nothing, or failed later, and what its end has left; 0: there
-    is nothing to tell."""
+    is nothing to tell. `failed`: only of one that has."""
     one = words.start_of(row, now) if row is not None else None
-    told_ = len(_end_rows(row, one, w)) if row is not None and one is not None else 0
+    if row is None or one is None or (failed and row.state == "stopped"):
+        return 0
+    told_ = len(_end_rows(row, one, w, ""))
     return 2 + told_ if told_ else 0
 
 
-def _end_rows(row: Standing, one: Starting, w: int) -> list[Line]:
+def _end_rows(row: Standing, one: Starting, w: int, stop_key: str) -> list[Line]:
     """Why it did not come to an answering server, or why that server has failed."""
     state = row.record
     if state is None:
@@ -64,7 +66,8 @@ def _end_rows(row: Standing, one: Starting, w: int) -> list[Line]:
         return _noted(f"{KEEPER_GONE}{missed(state)}", w)
     failed = state.why and (state.ready_at is None or _failed_later(state))
     ended = state.state in ("stopped", "failed")
-    notes = _noted("; ".join(safe(note) for note in state.notes), w) if state.notes and ended else []
+    said = [*less_owed(state.notes), *([f"{OWED}: {stop_key} runs it"] if row.owed else [])]
+    notes = _noted("; ".join(map(safe, said)), w) if said and ended else []
     return [*(why_rows(row, w) if failed else []), *notes]
 
 

@@ -249,8 +249,7 @@ class LogScreen(Screen[None]):
             self.run_worker(search, name="search", group="search", exclusive=True, exit_on_error=False)
         elif event.key == "escape":
             self.workers.cancel_group(self, "search")
-            self.typing, self.words, self.matches, self._wanted = False, "", (), ""
-            self._mark("")
+            self.typing, self.words, self._wanted = False, self.log_lines.found, ""  # what was found before stays
             self._redraw()
         else:
             self.words = edited(self.words, event)

@@ -398,14 +398,14 @@ class ProfilesScreen(Page):
         if subject is not None and subject.state == "starting":
             rooms = starts(rooms)
         elif subject is None or subject.state != "stopping":
-            wanted = start.wanted(subject, now, w)
+            wanted = start.wanted(subject, now, w, failed=not rooms.start)
             rooms = roomy(rooms, wanted, lambda n: len(start.rows(subject, now, w, n)), logs=bool(view.tail.of))
         # That of the one that was chosen before stands nowhere under the name of this one.
         tail = view.tail if subject is not None and view.tail.of == subject.name else Tail()
         parts = (
             (table.rows(shown, self.first, w, rooms.list), rooms.list),
             (findings.rows(row, self.profiles.checked, w, rooms.check, key, why=why), rooms.check),
-            (start.rows(subject, now, w, rooms.start), rooms.start),
+            (start.rows(subject, now, w, rooms.start, self.keymap.shown("stop-profile")), rooms.start),
             (log.rows(tail, w, rooms.log, follows=subject is not None and subject.state == "starting"), rooms.log),
         )
         out: list[Line] = []
