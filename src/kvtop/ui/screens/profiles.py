@@ -17,10 +17,11 @@ from kvtop.live.profiles import Profiles
 from kvtop.model.view import Sentence
 from kvtop.profiles.standing import Standing
 from kvtop.ui import keys
-from kvtop.ui.draw import Line, cells, clip, safe, shortened
+from kvtop.ui.draw import Line, safe, shortened
 from kvtop.ui.headline import headline
 from kvtop.ui.keys import Keymap
 from kvtop.ui.profiles import findings, log, start, table, words
+from kvtop.ui.profiles.asking import Asking
 from kvtop.ui.profiles.deeds import Deeds, Question
 from kvtop.ui.profiles.editor import edit, editor
 from kvtop.ui.profiles.layout import plan, roomy, starts
@@ -65,8 +66,8 @@ class ProfilesScreen(Page):
         """What came of the last key, and its tone."""
         self._said_of: tuple[object, float] = (None, 0.0)
         """How the servers stood then, and when."""
-        self.question: Question | None = None
-        self.deeds = Deeds(profiles, self._say, self._ask, begun=begun, requests=requests, key=keymap.shown)
+        self.asking = Asking(self._say, self.set_foot)
+        self.deeds = Deeds(profiles, self._say, self.asking.ask, begun=begun, requests=requests, key=keymap.shown)
         self._path = ""
         self._editing = False
         """What was typed to be imported, where that did not work."""
@@ -103,7 +104,7 @@ class ProfilesScreen(Page):
         if self.is_current and made_of != self._drawn_of:
             self._drawn_of = made_of
             self.redraw()
-        self._withdraw()
+        self.asking.withdraw()
         if self.is_current and self.question is None and not self.typing:
             self.deeds.offer()  # of a switch that failed while this page was not there, or not seen
 
@@ -291,22 +292,9 @@ class ProfilesScreen(Page):
         return any(box.is_open for box in self.query(LineInput))
 
     # ---- questions
-    def _ask(self, question: Question) -> None:
-        """What came while another one stood here is not asked: nobody may say yes to what he did not read."""
-        if self.question is not None:
-            self._say(f"not asked, since another question stood here: {question.wordings[0]}", "warn")
-            return
-        self.question = question
-        self._withdraw()
-        self.set_foot()
-
-    def _withdraw(self) -> None:
-        """A question about what is not so any more is none."""
-        question = self.question
-        if question is not None and not question.stands():
-            self.question = None
-            self._say(question.gone, "warn" if question.gone else "t")
-            self.set_foot()
+    @property
+    def question(self) -> Question | None:
+        return self.asking.question
 
     def on_key(self, event: events.Key) -> None:
         """While something is asked, y and n answer, and other keys do nothing but lead out. A path that is typed is
@@ -315,39 +303,14 @@ class ProfilesScreen(Page):
             return
         event.stop()
         event.prevent_default()
-        self._withdraw()
-        question = self.question
-        if question is None:
-            return
-        if event.key in ("y", "n"):
-            question.answered()
-        elif event.key == "escape":
-            question.later()
-        if event.key == "y":
-            self.question = None
+        if (question := self.asking.answer(event.key)) is not None:
             self.run_worker(_done(question), name="profile", exit_on_error=False)
-        elif event.key in ("n", "escape"):
-            self.question = None
-            self._say("", "t")
-        self.set_foot()
 
     def prompt(self) -> list[Line]:
         """The question; what the keys do while a path is typed."""
         if self.typing:
             return [[("enter", "t bold"), (" import it", "d"), ("  esc", "t bold"), (" close", "d")]]
-        if self.question is not None:
-            last = clip(
-                f"{self.question.wordings[-1]}?", self.size.width - sum(cells(text) for text, _ in _YES_NO_SHORT)
-            )
-            return [
-                *(
-                    [(f"{text}?", "warn bold"), *((part, style) for part, style in keys_)]
-                    for text in self.question.wordings
-                    for keys_ in (_YES_NO, _YES_NO_SHORT)
-                ),
-                [(last, "warn bold"), *_YES_NO_SHORT],  # a question without its keys cannot be answered
-            ]
-        return []
+        return self.asking.prompt(self.size.width)
 
     def _say(self, text: str, tone: str) -> None:
         self.said = text, tone
@@ -412,10 +375,6 @@ class ProfilesScreen(Page):
         for rows, room in parts:
             out += [*rows, *([[]] * room)][:room]
         return out
-
-
-_YES_NO: Line = [("  y", "t bold"), (" yes", "d"), ("  n", "t bold"), (" no", "d")]
-_YES_NO_SHORT: Line = [("  y/n", "t bold")]
 
 
 async def _done(question: Question) -> None:
