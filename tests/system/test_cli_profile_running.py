@@ -18,6 +18,7 @@ from commandbox import run, write
 from profilebox import LOGS, Box, free_port, own, wait
 from ptyscreen import PtyScreen
 
+from kvtop.cli import profile_checks
 from kvtop.cli.profile import checking, stop
 from kvtop.cli.profile.answered import Answered
 from kvtop.errors import KvtopError, UsageError
@@ -600,8 +601,13 @@ def test_while_what_is_owed_runs_the_profile_is_stopping(home: Box, capsys: pyte
         assert run("list", "--json") == 0
         (row,) = json.loads(capsys.readouterr().out)
         assert (row["state"], row["after_stop_owed"], row["keeper_gone"]) == ("stopping", False, False)
-        with pytest.raises(KvtopError, match="runs after_stop of kept"):
-            run("stop", "kept")
+        for words in (["stop", "kept"], ["start", "kept"], ["switch", "kept"]):
+            with pytest.raises(KvtopError, match="runs after_stop of kept"):
+                run(*words)
+        with pytest.raises(KvtopError, match="no server runs"):
+            run("stop")
+        now = record.read("kept")
+        assert now is not None and not list(profile_checks._of_record(now, {"kept"}))
         go.write_text("x\n")
         assert child.wait(20) == 0
     assert look.look("kept").state == "failed"
@@ -609,24 +615,51 @@ def test_while_what_is_owed_runs_the_profile_is_stopping(home: Box, capsys: pyte
     assert now is not None and not now.after_owed and now.step is None
 
 
-def test_what_is_owed_and_was_cut_short_is_owed_still(home: Box) -> None:
+def test_what_is_owed_and_was_cut_short_is_owed_still(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, go = home.home / "trace", home.home / "go"
+    os.mkfifo(go)
+    owed(home, "kept", trace, after=f"read x < {go}")
+    write(home, "other", log=GOOD)
+    with kvtop("stop", "kept", "--yes") as child:
+        wait(trace.exists, "it does not run")
+        child.kill()
+        child.wait(20)
+    state = look.look("kept").record
+    assert state is not None and state.step is not None and state.step.lives, "it runs on"
+    assert look.look("kept").state == "failed"
+    with pytest.raises(KvtopError, match="1 process of kept's last start live still"):
+        run("start", "kept")
+    assert run("switch", "other") == 0 and state.step.lives, "a switch breaks nothing off"
+    assert run("stop") == 0, "one server runs"
+    assert run("stop", "kept") == 0, "without a yes, and nobody to ask"
+    assert not state.step.lives and look.look("kept").state == "stopped"
+    trace.unlink()
+    file = home.home / "config" / "profiles" / "kept.toml"
+    file.write_text(file.read_text().replace(f"read x < {go}", "true"))
+    assert run("stop", "kept", "--yes") == 0 and trace.read_text() == "after\n"
+
+
+def test_ctrl_c_of_what_is_owed_says_so(home: Box) -> None:
     trace, go = home.home / "trace", home.home / "go"
     os.mkfifo(go)
     owed(home, "kept", trace, after=f"read x < {go}")
     with kvtop("stop", "kept", "--yes") as child:
         wait(trace.exists, "it does not run")
-        child.kill()
-        child.wait(20)
-        step = look.look("kept").record
-        assert step is not None and step.step is not None and step.step.lives
-        assert look.look("kept").state == "stopping", "it runs on"
-        assert run("stop", "kept") == 0, "without a yes, and nobody to ask"
-        assert not step.step.lives and look.look("kept").state == "stopped"
-    trace.unlink()
-    home.home.joinpath("config/profiles/kept.toml").write_text(
-        home.home.joinpath("config/profiles/kept.toml").read_text().replace(f"read x < {go}", "true")
-    )
-    assert run("stop", "kept", "--yes") == 0 and trace.read_text() == "after\n"
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=20)
+    assert (child.returncode, err) == (130, "kvtop: the after_stop of kept was broken off, and is owed still\n")
+    seen = look.look("kept")
+    assert seen.state == "failed" and seen.record is not None and not seen.record.left()
+
+
+def test_what_is_owed_is_run_as_its_own_file_has_it(home: Box, tmp_path: Path) -> None:
+    trace = home.home / "trace"
+    owed(home, "kept", trace)
+    file = home.home / "config" / "profiles" / "kept.toml"
+    other = tmp_path / "kept.toml"
+    other.write_text(file.read_text().replace("echo after", "echo other"))
+    assert run("start", str(other)) == 0
+    assert trace.read_text() == "after\n"
 
 
 @pytest.mark.parametrize("by_kvtop", [True, False])

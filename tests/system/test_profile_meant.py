@@ -41,7 +41,14 @@ def test_a_server_that_was_started_anew_is_not_stopped_for_the_one_before(
     with pytest.raises(KvtopError, match="another kvtop started one anew"):
         client.stop("one", "a test", meant=meant)
     assert look.look("one").pid == runs.pid and look.look("one").state == "running"
-    assert run("stop", "one", "--only", mark("one")) == 0
+    for other in ("", str((runs.pid or 0) + 1), "@nan"):
+        with pytest.raises(KvtopError, match=OTHER.format(name="one")):
+            run("stop", "one", "--only", other)
+    capsys.readouterr()
+    assert run("list", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["mark"] == mark("one")
+    assert run("stop", "one", "--only", str(runs.pid)) == 0
 
 
 def test_a_switch_stops_no_other_profile_than_the_one_that_was_meant(home: Box) -> None:

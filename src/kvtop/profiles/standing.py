@@ -90,6 +90,11 @@ class Standing:
         return self.record is not None and self.record.after_owed and self.state not in LIVE
 
     @property
+    def settles(self) -> bool:
+        """Its server is gone, and what its end owed is run just now."""
+        return self.state == "stopping" and self.record is not None and self.record.after_runs
+
+    @property
     def facts(self) -> Known:
         """What a list shows: while a server runs that kvtop started, what it was started with, whatever its file says
         by now; else what the file says."""

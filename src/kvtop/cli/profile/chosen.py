@@ -31,7 +31,7 @@ def name_of(word: str) -> str:
     return folder.find(word).name if "/" in word else word
 
 
-ONLY = "where another server would be stopped: stop none. By the number of its process, or @ and its start's Unix time"
+ONLY = "where another server would be stopped: stop none. By the number of its process, or `mark` of list --json"
 """Of the option --only."""
 
 
@@ -55,22 +55,27 @@ def settle(chosen: Chosen) -> None:
     state = record.read(chosen.name)
     if state is None or not state.after_owed:
         return
-    name, n = printable(chosen.name, 80), len(chosen.profile.start.after_stop)
-    stdio.tell(f"runs what the last server of {name} owes: {n} after_stop command{'s' * (n != 1)}")
+    name = printable(chosen.name, 80)
     try:
-        told(client.run_after_stop(chosen, locked=True))
-    except KvtopError as error:  # the new start has the same environment, and says so too
+        # its own file, which may be another one of that name
+        owing = choose(folder.find(state.file or state.name))
+        n = len(owing.profile.start.after_stop)
+        stdio.tell(f"runs what the last server of {name} owes: {n} after_stop command{'s' * (n != 1)}")
+        told(client.run_after_stop(owing, locked=True))
+    except KvtopError as error:  # nobody could run it any more
+        stdio.tell(f"the after_stop of the last server of {name} did not run, and is owed no more")
         told([str(error)])
 
 
-def refuse_other(only: str, found: Seen | Foreign) -> None:
+def refuse_other(only: str | None, found: Seen | Foreign) -> None:
     """Raises KvtopError where `--only` names another server than the one that would be stopped."""
+    marks: set[str | None]
     if isinstance(found, Foreign):
-        mark, words = str(found.who.pid), found.words
+        marks, words = {str(found.who.pid)}, found.words
     else:
-        mark = found.record.mark if found.record is not None else ""
+        marks = {str(found.pid), found.record.mark if found.record is not None else None}
         words = f"{printable(found.name, 80)}{found.where}"
-    if only not in ("", mark):
+    if only is not None and only not in marks:
         raise KvtopError(
             f"nothing was stopped: what runs has changed, {words} is not the one that was meant",
             "kvtop profile list shows what runs",

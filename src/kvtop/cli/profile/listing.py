@@ -106,6 +106,7 @@ def _row(one: Standing, said: Answering | None) -> dict[str, Any]:
         "state": state,
         "pid": one.pid,
         "since": iso(one.since),
+        "mark": one.record.mark if one.record is not None else None,
         "keeper_gone": one.unkept if one.record is not None and one.state in LIVE else None,
         "after_stop_owed": one.owed,
         "error": shown(error, 1000) or None,
@@ -142,6 +143,8 @@ def _runs(row: Mapping[str, Any], one: Standing) -> Iterator[str]:
     if one.state not in LIVE:
         return
     yield ": ".join(filter(None, (", ".join(who), _at(one))))
+    if one.settles:
+        yield "its after_stop runs"
     if one.unkept:
         yield KEEPER_GONE
     if one.changed:

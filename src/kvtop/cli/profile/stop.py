@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--yes", action="store_true", help="also a server that kvtop did not start; run after_stop that is owed"
     )
-    parser.add_argument("--only", default="", metavar="WHICH", help=ONLY)
+    parser.add_argument("--only", metavar="WHICH", help=ONLY)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     args = parser.parse_args(argv)
     chosen = which(args.profile)
@@ -87,7 +87,11 @@ def _owed(state: Record, yes: bool) -> str:
     except UsageError as error:
         stdio.tell(f"kvtop: {error}")
         return ""
-    told(client.run_after_stop(chosen))
+    try:
+        told(client.run_after_stop(chosen))
+    except KeyboardInterrupt:
+        stdio.tell(f"kvtop: the after_stop of {name} was broken off, and is owed still")
+        raise
     return f"{many} run"
 
 

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--stop-foreign", action="store_true", help="also stop a server that kvtop did not start, without asking"
     )
-    parser.add_argument("--only", default="", metavar="WHICH", help=ONLY)
+    parser.add_argument("--only", metavar="WHICH", help=ONLY)
     parser.add_argument("--json", action="store_true", help="one JSON document at the end")
     args = parser.parse_args(argv)
     entry = folder.find(args.profile)
@@ -63,7 +63,7 @@ class _Switch:
         self._new = new
         self._restart, self._stop_foreign = bool(args.restart), bool(args.stop_foreign)
         self._fallback, self._yes, self._json = bool(args.fallback), bool(args.yes), bool(args.json)
-        self._only = str(args.only)
+        self._only: str | None = args.only
         self._name = printable(new.name, 80)
         self._former: Chosen | None = None
         self._old: Seen | Foreign | None = None

@@ -16,6 +16,7 @@ from pathlib import Path
 from kvtop import interrupt, paths
 from kvtop.errors import KvtopError, printable
 from kvtop.files import opened
+from kvtop.model.starting import LIVE
 from kvtop.profiles.launch import Launch
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.running import aftermath, family, look, progress, record, tools
@@ -24,7 +25,7 @@ from kvtop.profiles.running.lock import Lock
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.order import Order, Told, environment, packed
 from kvtop.profiles.running.progress import Left
-from kvtop.profiles.running.record import Ask, Record
+from kvtop.profiles.running.record import Ask, Record, Who
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.setup import setup
 from kvtop.profiles.running.spare import Spare
@@ -319,17 +320,18 @@ def run_after_stop(
             raise KvtopError(f"after_stop of {printable(chosen.name, 80)}: {error}") from None
         told = Told(chosen.launch, made)
         known, cwd = as_step(state, lambda: _written(state)), chosen.launch.cwd
+        state.after_by = Who.of(os.getpid())
         said = after_stop(
             chosen.profile.start.after_stop,
             lambda command: tools.run(command, env=made, cwd=cwd, timeout_s=AFTER_S, pause=pause, known=known),
         )
         said = [told.masked(one) for one in said]
-        state.after_stop, state.after_owed = 0, False
+        state.after_stop, state.after_owed, state.after_by = 0, False, None
         state.notes = [*less_owed(state.notes), *said]
         record.write(state)
     return said
 
 
 def running() -> list[Seen]:
-    """The profiles whose server starts, runs or stops."""
-    return [seen for seen in look.every() if seen.state in ("starting", "running", "stopping")]
+    """The profiles whose server starts, runs or stops; not one whose server is gone, and which only owes something."""
+    return [seen for seen in look.every() if seen.state in LIVE and not (seen.record and seen.record.after_runs)]

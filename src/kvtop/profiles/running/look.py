@@ -70,8 +70,7 @@ def look(name: str) -> Seen:
     if state.keeper is not None and state.keeper.lives:
         return _seen(state)
     if state.state in ("stopped", "failed"):
-        runs = state.after_owed and state.step is not None and state.step.lives
-        return Seen(name, "stopping" if runs else state.state, state, ended=runs)
+        return Seen(name, "stopping" if state.after_runs else state.state, state, ended=state.after_runs)
     before = copy.deepcopy(state)
     if not runner_of(state).lives():
         if state.step is None or not state.step.lives:

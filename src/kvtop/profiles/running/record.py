@@ -163,6 +163,8 @@ class Record(msgspec.Struct, kw_only=True):
     sidecars: list[Who] = []
     after_stop: int = 0
     """Commands that the profile wants run when the server is gone; 0 when they have run."""
+    after_by: Who | None = None
+    """The kvtop that runs them for a keeper that is gone."""
     after_owed: bool = False
     """They were not run, or not to their end: its keeper was gone. A person is asked (`kvtop profile stop`); nobody
     runs them by looking."""
@@ -179,6 +181,11 @@ class Record(msgspec.Struct, kw_only=True):
     def outputs(self) -> set[str]:
         """The `identity` of each file that the server's output may go into."""
         return {self.log_file, identity(self.log) or ""} - {""} if self.log else set()
+
+    @property
+    def after_runs(self) -> bool:
+        """What is owed is run just now."""
+        return self.after_owed and self.after_by is not None and self.after_by.lives
 
     def left(self) -> list[Who]:
         """What lives on of a start that is over."""

@@ -241,7 +241,9 @@ class Deeds:
         )
 
     async def stop(self, row: Standing) -> None:
-        if row.state in LIVE or (row.state == "foreign" and row.pid is not None):
+        if row.settles:
+            self._say(f"the after_stop of {safe(row.name)} runs: wait for its end", "warn")
+        elif row.state in LIVE or (row.state == "foreign" and row.pid is not None):
             which = str(row.pid) if row.state == "foreign" else row.name
             wordings = questions.stop(row, await self._count(row))
             self._ask(Question(wordings, lambda: self._stop(row, which), stands=lambda: _which(row) in self._there()))

@@ -90,7 +90,7 @@ def since(row: Standing, now: float, report: Report | None, one: Attached | None
         wordings = _starts(start_of(row, now))
         return [*(f"{one}; no keeper" for one in wordings if row.unkept), *wordings]
     if row.state == "stopping":
-        by = by_whom(row)
+        by = "its after_stop runs" if row.settles else by_whom(row)
         so_far = lasted(now - row.since) if row.since is not None else ""
         return [", ".join(part for part in (so_far, by) if part) or DASH, so_far or DASH]
     if row.state in ("running", "foreign"):
@@ -108,6 +108,8 @@ def since(row: Standing, now: float, report: Report | None, one: Attached | None
         said = safe(known.problem.removeprefix(f"{known.file.name}, ").removeprefix(f"{known.file.name}: "))
         parts = said.split(": ")
         return [": ".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    if row.owed and row.state in ("stopped", "failed"):
+        return [f"{ago_words(row, now)}; after_stop is owed", "after_stop is owed"]
     if row.state == "failed" and state is not None:
         if _mended(row):
             said = report.summary if report is not None else "not checked yet"
