@@ -23,7 +23,7 @@ from kvtop.cli.profile import checking, stop
 from kvtop.cli.profile.answered import Answered
 from kvtop.errors import KvtopError, UsageError
 from kvtop.profiles.running import client, logs, look, record
-from kvtop.profiles.running.record import Who
+from kvtop.profiles.running.record import Record, Who
 
 GOOD = str(LOGS / "good-0.32.txt")
 
@@ -420,6 +420,20 @@ def test_a_log_that_is_followed_at_a_sidecar_goes_on_to_the_next_start(home: Box
         said = child.stderr.read().splitlines()
     assert said[0] == "kvtop: it was started anew"
     assert said[-1] == "kvtop: it is past its sidecars: the log of the server"
+
+
+def test_whoever_reads_only_the_head_of_a_log_is_told_nothing_else(home: Box) -> None:
+    write(home, "one")
+    path = logs.default("one")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("a line of it\n" * 100_000)
+    record.write(Record(name="one", state="stopped", log=str(path)))
+    with kvtop("logs", "one", "-n", "100000") as child:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline() == "a line of it\n"
+        child.stdout.close()
+        assert child.stderr.read() == ""
+        assert child.wait(20) in (0, 128 + signal.SIGPIPE, -signal.SIGPIPE)
 
 
 def test_a_stop_says_at_a_terminal_what_it_waits_for(home: Box) -> None:

@@ -336,3 +336,16 @@ async def test_of_a_container_that_is_being_made_the_last_one_is_shown(monkeypat
         assert (now.container if now is not None else None) == other
     record.write(msgspec.structs.replace(state, container="c" * 64, started_at=4.0))
     assert reader.elsewhere() is None, "of an earlier start"
+
+
+async def test_no_secret_of_a_log_is_on_the_screen(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    key = "hf_" + "abcdefghijklmnopqrstuvwxyz123456"
+    file.write_text(f"token {key}\n" + f"(APIServer pid=1) INFO 11-29 12:00:00 [x.py:1] args api_key={key}\n")
+    app = page(file)
+    async with app.run_test(size=(120, 24)) as pilot:
+        rows = await until(app, pilot, "token ***", "api_key=***")
+        assert key not in "".join(rows)
+        await pilot.press("slash", *"token", "enter")
+        rows = await until(app, pilot, "1 of 1 with")
+        assert key not in "".join(rows) and key not in app.export_screenshot()

@@ -64,6 +64,11 @@ def here() -> Who:
         (lambda: {"keeper": here(), "server": here()}, None, ""),
         (lambda: {"keeper": GONE, "server": here()}, "profile's keeper", "good is running and its keeper is gone"),
         (lambda: {"keeper": GONE, "server": GONE}, "profile's record", "neither keeper nor server is there"),
+        (
+            lambda: {"state": "starting", "keeper": GONE, "step": here()},
+            "profile's keeper",
+            "good is starting and its keeper is gone: nobody goes on with what it is at",
+        ),
         # whether a container lives is not known without its tool
         (lambda: {"keeper": GONE, "server": GONE, "container": "a" * 12}, None, ""),
         (lambda: {"state": "failed", "after_owed": True}, "profile's after_stop", "after_stop of good was not run"),

@@ -90,6 +90,15 @@ PLACES: dict[str, tuple[str, Callable[[list[str]], str]]] = {
     "script: a shell in it": ("a.sh", lambda words: f"API_KEY={CANARY}\nbash -c \"X=$API_KEY vllm serve m\""),
     "script: a shell finds it": ("a.sh", lambda words: f"API_KEY={CANARY} bash -c 'export X=$API_KEY; vllm serve m --x $API_KEY'"),
     "script: docker, handed on": ("a.sh", lambda words: f"PW=1\nPASSWORD={CANARY}\ndocker run -e A=$PASSWORD -e=B=x$PASSWORD --env=C=$PASSWORD -l a=$PASSWORD --tmpfs $PASSWORD vllm/vllm-openai --model m --x $PASSWORD"),
+    "script: element": ("a.sh", lambda words: f"API_KEYS[1]={CANARY}\nA_TOKEN[0]+={CANARY} prepare\nvllm serve m"),
+    "script: told again": ("a.sh", lambda words: f"API_KEY={CANARY}\ntrap {CANARY} EXIT\nunset $API_KEY\nexport HF_TOKEN=$(cat /x/{CANARY})\nvllm serve m --x"),
+    "script: told in a refusal": ("a.sh", lambda words: f"API_KEY={CANARY}\nvllm serve m --x {CANARY}*"),
+    "script: told in a refusal of a file": ("a.sh", lambda words: f"API_KEY={CANARY}\nsource ./x{CANARY}\nvllm serve m"),
+    "script: told in a refusal of a command": ("a.sh", lambda words: f"API_KEY={CANARY}\n/x/{CANARY} | y\nvllm serve m --x $({CANARY})"),
+    "script: environment program": ("a.sh", lambda words: f"K_TOKEN={CANARY}\nenv -C /x/$K_TOKEN -u $K_TOKEN vllm serve m"),
+    "script: container, handed on": ("a.sh", lambda words: f"K_TOKEN={CANARY}\ndocker run -d --name v$K_TOKEN --env-file /x/$K_TOKEN --gpus $K_TOKEN --privileged=$K_TOKEN -e FOO$K_TOKEN=1 vllm/vllm-openai bash -c \"vllm serve m --x $K_TOKEN\""),
+    "script: container, its shell": ("a.sh", lambda words: f"K_TOKEN={CANARY}\ndocker run -d vllm/vllm-openai bash -c \"prep --x a$K_TOKEN; vllm serve m\""),
+    "script: path": ("a.sh", lambda words: f"K_TOKEN={CANARY}\nPATH=/x/$K_TOKEN:$PATH\nsource /v/bin/activate\nproxy &\nvllm serve m"),
     "compose: command": ("compose.yml", lambda words: compose(command=["--model", "m", *words])),
     "compose: text": ("compose.yml", lambda words: compose(command=f"--model m {quoted(words)}".replace("$", "$$"))),
     "compose: entrypoint": ("compose.yml", lambda words: compose(entrypoint=["run", *words], command=["--model", "m"])),
@@ -102,6 +111,9 @@ PLACES: dict[str, tuple[str, Callable[[list[str]], str]]] = {
     "compose: braces": ("compose.yml", lambda words: compose(command=f"--model m --api-key ${{X!{CANARY}}}")),
     "compose: default of a secret": ("compose.yml", lambda words: compose(command=f"--model m --x ${{API_KEY:-{CANARY}}}", environment={"X": f"${{HF_TOKEN-{CANARY}}}", "Y": f"a${{B_TOKEN:-{CANARY}}}", "Z": CANARY})),
     "compose: rows with a default": ("compose.yml", lambda words: compose(command=["--model", "m", "--x", f"${{API_KEY:-{CANARY}}}"], environment=[f"X=b${{HF_TOKEN-{CANARY}}}"])),
+    "compose: elsewhere": ("compose.yml", lambda words: json.dumps({"x-k": {"api_key": CANARY}, "services": {"v": {"image": "vllm/vllm-openai", "command": ["--model", "m", "--x", CANARY], "environment": {"B": f"a{CANARY}"}}, "o": {"image": "other", "environment": [f"A_TOKEN={CANARY}"]}}})),
+    "compose: handed on": ("compose.yml", lambda words: compose(command=f"--model m --x a${{K_TOKEN:-{CANARY}}} --y=${{K_TOKEN:-{CANARY}}}", image=f"r/${{K_TOKEN:-{CANARY}}}/vllm")),
+    "compose: its shell": ("compose.yml", lambda words: compose(command=["bash", "-c", f"trap ${{K_TOKEN:-{CANARY}}} EXIT; vllm serve m --x ${{K_TOKEN:-{CANARY}}}"])),
     "compose: alias": ("compose.yml", lambda words: f"services: {{v: {{image: vllm, environment: {{HF_TOKEN: *{CANARY}}}}}}}"),
     "unit: vllm": ("u.service", lambda words: f"[Service]\nExecStart=/usr/bin/vllm serve m {for_systemd(words)}"),
     "unit: unknown": ("u.service", lambda words: f"[Service]\nExecStart=/usr/local/bin/run-vllm {for_systemd(words)}"),
@@ -112,6 +124,10 @@ PLACES: dict[str, tuple[str, Callable[[list[str]], str]]] = {
     "inspect: command": ("i.json", lambda words: inspect(Cmd=["--model", "m", *words])),
     "inspect: entrypoint": ("i.json", lambda words: inspect(Entrypoint=["run", *words, "vllm", "serve"], Cmd=["m"])),
     "inspect: environment": ("i.json", lambda words: inspect(Cmd=["--model", "m"], Env=[f"VLLM_X={alone(words)}", f"HF_TOKEN={CANARY}"])),
+    "unit: handed on": ("u.service", lambda words: f'[Service]\nEnvironment="K_TOKEN={CANARY}"\nExecStart=/usr/bin/vllm serve m --x ${{K_TOKEN}} --y a${{K_TOKEN}} $K_TOKEN'),
+    "unit: not known": ("u.service", lambda words: f'[Service]\nEnvironment="K_TOKEN={CANARY}"\nUnsetEnvironment={CANARY}\nExecStart=/usr/bin/run-vllm --x ${{K_TOKEN}}'),
+    "unit: container": ("u.service", lambda words: f'[Service]\nEnvironment="K_TOKEN={CANARY}"\nExecStart=/usr/bin/docker run -e Y=a${{K_TOKEN}} vllm/vllm-openai --model m'),
+    "inspect: elsewhere": ("i.json", lambda words: inspect(Env=[f"API_KEY={CANARY}"], Cmd=["--model", "m", "--x", CANARY], Entrypoint=["run", CANARY, "vllm", "serve"], WorkingDir=f"/x/{CANARY}", User=CANARY, Labels={"com.docker.compose.project": CANARY})),
     "inspect: shell": ("i.json", lambda words: inspect(Entrypoint=["bash", "-c", f"x {quoted(words)}; vllm serve m"])),
     "inspect: options": ("i.json", lambda words: inspect(Cmd=["--model", "m"], WorkingDir=alone(words), User=alone(words))),
     "config": ("c.yaml", lambda words: f"api-key: {CANARY}\nhf-token: {CANARY}\n{json.dumps(alone(words))}: false"),
@@ -144,13 +160,43 @@ def test_a_secret_is_in_no_output_and_in_no_file(
         assert CANARY not in said, (place, kind, said)
 
 
+def test_a_file_that_is_sourced_is_quoted_nowhere(
+    own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, sourced = tmp_path / "a.sh", tmp_path / "e"
+    file.write_text("source ./e\nvllm serve m")
+    for text in (
+        f"if a; then\n  mytool --api-key {CANARY} --x=$Y\nfi",
+        f"mytool --api-key {CANARY} --x=$Y (",
+        f"A_TOKEN={CANARY}\nexport B=x$A_TOKEN (",
+        f"export A_TOKEN={CANARY}\nB=$A_TOKEN\nexport C=a$B",
+    ):
+        sourced.write_text(text)
+        said = everything(capsys, own_home, [str(file)])
+        assert CANARY not in said and 'model = "m"' in said, said
+
+
 SHORT = [
-    place for place in PLACES if "default of a secret" in place or place.endswith(("handed on", "it", "a default"))
+    "script: default of a secret",
+    "script: handed on",
+    "script: a shell in it",
+    "script: a shell finds it",
+    "script: docker, handed on",
+    "script: environment program",
+    "script: container, handed on",
+    "script: container, its shell",
+    "script: path",
+    "compose: handed on",
+    "compose: its shell",
+    "unit: handed on",
+    "unit: not known",
+    "unit: container",
 ]
+"""Where it comes through its variable alone."""
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("place", [place for place in SHORT if place.startswith("script")])
+@pytest.mark.parametrize("place", SHORT)
 def test_a_short_one_is_hidden_wherever_its_variable_is_named(
     place: str, length: int, own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,7 +204,8 @@ def test_a_short_one_is_hidden_wherever_its_variable_is_named(
     short = "ßöäüéèç"[:length]  # in no word of kvtop's own
     file = tmp_path / name
     # what is written out once more is known as a secret by its length alone
-    whole = "\n".join(line for line in text(["--y"]).splitlines() if line != f"export Y={CANARY}")
+    literal = (f"export Y={CANARY}", f"UnsetEnvironment={CANARY}")
+    whole = "\n".join(line for line in text(["--y"]).splitlines() if line not in literal)
     file.write_text(whole.replace(CANARY, short))
     said = everything(capsys, own_home, [str(file)])
     assert short not in said, said

@@ -267,14 +267,14 @@ def test_a_look_reads_folder_records_and_log(monkeypatch: pytest.MonkeyPatch, tm
     (folder / "broken.toml").write_text("[serve]\nmodel 3\n")
     log = tmp_path / "a.log"
     polled = '(APIServer pid=1) INFO:     127.0.0.1:5000 - "GET /metrics HTTP/1.1" 200 OK\n'
-    log.write_text(f"one\n\ntwo\n{polled * 100}")
+    log.write_text(f"one --api-key geheim\n\ntwo\n{polled * 100}")
     record.write(Record(name="a", state="stopped", started_at=900.0, ended_at=950.0, log=str(log)))
     record.remember("a", Start(800.0, 60.0, {"weights": 40.0}))
     server = VllmProcess(os.getpid(), "api", ("vllm", "serve", "/m/other", "--port", "9000"), 9000, ports=(9000,))
     seen = look.look("a", (server,))
     a, broken = seen.rows
     assert (a.name, a.state, a.known.port, a.known.tier_bytes) == ("a", "stopped", 8123, 2 << 30)
-    assert a.starts[0].took_s == 60.0 and (seen.tail.lines, seen.tail.polls) == (("one", "two"), 100)
+    assert a.starts[0].took_s == 60.0 and (seen.tail.lines, seen.tail.polls) == (("one --api-key ***", "two"), 100)
     assert broken.state == "unreadable" and "line 2" in broken.known.problem
     assert [one.words for one in seen.foreign] == [f"process {os.getpid()} on port 9000"]
     same = replace(server, command=("vllm", "serve", "/m/x", "--port=8123", "--kv-offloading-size=2"), ports=(8123,))

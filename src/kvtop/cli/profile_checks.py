@@ -99,6 +99,9 @@ def _of_record(state: Record, names: set[str]) -> Iterator[Row]:
         if lives:
             because = f"{name} is {state.state} and {KEEPER_GONE}{missed(state)}"
             yield Row("profile's keeper", False, because, f"kvtop profile stop {name} ends it; start it then")
+        elif state.step is not None and state.step.lives:
+            because = f"{name} is {state.state} and {KEEPER_GONE}: nobody goes on with what it is at"
+            yield Row("profile's keeper", False, because, f"kvtop profile stop {name} ends it")
         elif state.server is not None and not state.container and not state.unit:
             because = f"{name} is {state.state} by its record, and neither keeper nor server is there"
             yield Row("profile's record", False, because, "kvtop profile list finds out how it ended")

@@ -20,6 +20,7 @@ from kvtop.profiles.running import logs, record, tools
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.text import Quiet, clean, colourless
+from kvtop.sources.masking import text_without_secrets
 
 KEPT = 64_000_000
 """Bytes of a log that are held: more than one that kvtop rotates ever has."""
@@ -70,10 +71,10 @@ class LogBook:
         self._begins.extend(begins)
 
     def line(self, i: int) -> str:
-        """Without colours; what controls a terminal is still in it."""
+        """Without colours and secrets; what controls a terminal is still in it."""
         begin = self._begins[i]
         end = self._begins[i + 1] if i + 1 < len(self._begins) else len(self._data)
-        return clean(bytes(self._data[begin : min(end, begin + LONGEST)]).rstrip(b"\r\n"))
+        return text_without_secrets(clean(bytes(self._data[begin : min(end, begin + LONGEST)]).rstrip(b"\r\n")))
 
     def matches(self, text: str) -> Sequence[int]:
         """The lines that have this text as they are shown, whatever the case of its letters from a to z, by number."""

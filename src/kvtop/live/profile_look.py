@@ -26,6 +26,7 @@ from kvtop.profiles.running.runners import runner_of
 from kvtop.profiles.running.text import Lines, less_polls
 from kvtop.profiles.standing import Known, Standing, known, standing, stranger
 from kvtop.readings import VllmProcess
+from kvtop.sources.masking import text_without_secrets
 
 LOG = logging.getLogger("kvtop.live")
 
@@ -193,7 +194,7 @@ def _lines(state: Record) -> tuple[tuple[str, ...], int]:
     """Of this start alone: what an earlier one has written is no news of it. Nor are answered polls, kvtop's own among
     them: how many were left out."""
     kept, polls = less_polls(Lines().feed(runner_of(state).log_text(TAIL_BYTES) + b"\n"))
-    return tuple(kept[-TAIL_LINES:]), polls
+    return tuple(map(text_without_secrets, kept[-TAIL_LINES:])), polls
 
 
 def _short(path: Path) -> str:

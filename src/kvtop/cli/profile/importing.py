@@ -89,11 +89,12 @@ def _made(
             container = made.profile.docker.name if form == "inspect" else ""
             return made, f"{_ABOUT[form]}, {file}", _called(container or Path(file).stem, made)
         draft = Draft()
-        if pid is not None:
-            process.read(draft, pid)
-        else:
-            command(draft, words or [])
-        made = draft.made()
+        with draft.telling():
+            if pid is not None:
+                process.read(draft, pid)
+            else:
+                command(draft, words or [])
+            made = draft.made()
     except Refused as error:
         where = f"{printable(file, 300)}: " if file is not None else ""
         raise UsageError(f"{where}{error.what}", error.fix) from None

@@ -202,6 +202,8 @@ def _from_file(seen: Seen, want: _Want, follow: bool, from_start: bool = False) 
             found, polls = files.last_told(path, want.count, size)
             _say_left_out(polls)
             _show(found)
+    except BrokenPipeError:
+        raise  # whoever reads it has enough
     except OSError as error:
         raise KvtopError(
             f"{printable(str(path), 300)}: {error.strerror or error}", "it is made when the server starts"

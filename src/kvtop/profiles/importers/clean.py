@@ -24,11 +24,13 @@ class Secrets:
     """The secrets that a source has by their names: they are secrets wherever else they stand."""
 
     def __init__(self) -> None:
+        self._every: set[str] = set()
         self._known: set[str] = set()
         self._short: set[str] = set()
         self._found: dict[str, bool] = {}
 
     def add(self, value: str) -> None:
+        self._every.add(str(value))
         if len(value) >= _LEAST and value not in self._known:
             self._known.add(str(value))
             self._found = {}
@@ -44,6 +46,10 @@ class Secrets:
             self._found[text] = any(secret in text for secret in self._known)
         return self._found[text]
 
+    def in_part(self, text: str) -> bool:
+        """Whether one of them, however short, stands in a text that is known to hold one."""
+        return any(secret in text for secret in self._every)
+
     def told(self, text: str) -> str:
         """A text without them."""
         for secret in sorted(self._known, key=len, reverse=True):
@@ -54,7 +60,7 @@ class Secrets:
         """A value of a profile with them, and with what looks like one, masked."""
         where = ".".join(path)
         if where in _REFERENCES:
-            return value
+            return self._left(where, value)
         if isinstance(value, dict) and len(path) < 2:
             return {key: self.shown(one, (*path, key)) for key, one in value.items()}
         if where == "env.set" and isinstance(value, dict):
@@ -91,7 +97,11 @@ class Secrets:
         path = tuple(where.split(".", 1))
         if where == "docker.options":
             return [word for one in groups(value) if self._is_safe(path, list(one.words)) for word in one.words]
-        if isinstance(value, dict) and where not in _REFERENCES:
+        if where in _REFERENCES and isinstance(value, dict):
+            return {name: one for name, one in value.items() if not self.holds_one(f"{name}\n{one}")}
+        if where in _REFERENCES:
+            return [one for one in value if not self.holds_one(one)]
+        if isinstance(value, dict):
             return {name: one for name, one in value.items() if self._is_safe(path, {name: one})}
         if where in _LISTS:
             return [one for one in value if self._is_safe(path, one)]

@@ -11,7 +11,7 @@ from typing import Any
 from kvtop.files import read_start
 from kvtop.profiles.docker_options import of_service
 from kvtop.profiles.importers import docker
-from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, part_of, read_yaml
+from kvtop.profiles.importers.draft import Draft, Refused, command_text, is_hidden, part_of, read_yaml
 from kvtop.profiles.importers.interpolate import Interpolation
 from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import of_file
@@ -28,6 +28,7 @@ def read(draft: Draft, text: str, file: Path | None, service: str = "") -> None:
     whole = read_yaml(text, as_typed=True)
     if not isinstance(whole, dict) or not isinstance(whole.get("services"), dict):
         raise Refused("no services in it", "name a compose file")
+    draft.hide_all(whole)
     reader = _Reader(draft, file)
     draft.raw["runner"] = "compose"
     draft.enter_container()
@@ -87,6 +88,7 @@ class _Reader:
         self._draft = draft
         self._folder = file.parent if file else None
         self._known = dict(of_file(self._text(".env") or ""))
+        draft.hide_all(self._known)
         self._variables = Interpolation(self._known, draft.hide)
 
     @property
@@ -161,7 +163,7 @@ def _options(draft: Draft, one: Mapping[str, Any]) -> None:
     for flag, value in of_service(one):
         options += [flag, value] if flag in _MANY else [f"{flag}={value}"]
     resources = table(table(one.get("deploy")).get("resources"))
-    draft.put("docker", "image", str(one.get("image") or ""))
+    draft.put("docker", "image", "" if is_hidden([one.get("image") or ""]) else str(one.get("image") or ""))
     draft.put("docker", "options", options)
     for device in tables(table(resources.get("reservations")).get("devices")):
         if ids := rows(device.get("device_ids")):
@@ -199,7 +201,7 @@ def _words(draft: Draft, value: object) -> list[str]:
         words = shlex.split(str(value))
     except ValueError:
         raise Refused("a quote in its command has no end", "mend the file") from None
-    return [Word(word, hidden=True) if draft.tells_secret(word) else word for word in words]
+    return draft.parts(str(value) if not isinstance(value, str) else value, words)
 
 
 def _restart(draft: Draft, one: Mapping[str, Any]) -> None:

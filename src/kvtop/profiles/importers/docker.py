@@ -58,6 +58,9 @@ def _options(draft: Draft, words: list[str]) -> list[str]:
         word = words.pop(0)
         if word == "--":
             break
+        if is_hidden([word]) and _ALONE.fullmatch(word):
+            draft.note(f"{command_text([word.partition('=')[0]], 60)} holds a secret: left out")
+            continue
         if _ALONE.fullmatch(word):
             _alone(draft, word)
             continue
@@ -89,12 +92,18 @@ def _alone(draft: Draft, word: str) -> None:
 
 
 def _option(draft: Draft, flag: str, value: str, words: Sequence[str]) -> None:
+    if flag == "--entrypoint":
+        draft.refuse_unknown([value])
+    elif is_hidden([value]) and flag not in ("-e", "--env"):
+        draft.note(f"{command_text([flag], 60)} holds a secret: left out")
+        return
     if flag == "--name":
         draft.put("docker", "name", str(value))
     elif flag in ("-e", "--env"):
         name, equals, text = value.partition("=")
         if equals:
-            draft.variable(name, part_of(value, text))
+            named = Word(name, hidden=True) if is_hidden(draft.parts(value, [name])) else name
+            draft.variable(named, part_of(value, text))
         else:
             given = draft.outer.get(name, "")
             draft.variable(name, given or Word("", Secret("env", name)))
@@ -187,7 +196,7 @@ def _shell(draft: Draft, words: Sequence[str], text: str, has_entrypoint: bool) 
             draft.put("docker", "entrypoint" if has_entrypoint else "command", [*wrap, *start])
         draft.adopt(inner)
         return
-    if holds_secret([text]):
+    if holds_secret([text]) or is_hidden([text]):
         raise Refused("its shell text holds a secret", "put it into a variable, and import that")
     draft.put("docker", "entrypoint" if has_entrypoint else "command", [str(word) for word in words])
     draft.note("a shell starts vLLM with a text of its own: that text is kept whole, its flags are not in [serve]")
@@ -198,6 +207,7 @@ def inspect(draft: Draft, text: str) -> None:
     draft.raw["runner"] = "docker"
     draft.enter_container()
     box = _container(text)
+    draft.hide_all(box)
     config, host = table(box.get("Config")), table(box.get("HostConfig"))
     draft.put("docker", "name", str(box.get("Name") or "").lstrip("/"))
     draft.put("docker", "image", str(config.get("Image") or ""))

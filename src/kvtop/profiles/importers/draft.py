@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,6 +181,7 @@ class Draft:
     def inside(self) -> Draft:
         """An empty one for the text of a shell, which has the environment that is known so far."""
         inner = Draft(self.runner if self.keeps_own else "venv")
+        inner._secrets = self._secrets
         inner.in_container = self.in_container
         for name, value in self._values.items():
             inner.hide(name, value)
@@ -200,6 +202,37 @@ class Draft:
             return False
         self._secrets.add(value)
         return True
+
+    def hide_all(self, value: Any) -> None:
+        """The same of all that has a name in a document: keys of tables, NAME=VALUE in lists."""
+        if isinstance(value, dict):
+            for name, one in value.items():
+                if isinstance(one, str | int) and not isinstance(one, bool) and "$" not in str(one):
+                    self.hide(str(name), str(one))
+                else:
+                    self.hide_all(one)
+        elif isinstance(value, list):
+            for one in value:
+                name, equals, text = one.partition("=") if isinstance(one, str) else ("", "", "")
+                if equals and "$" not in text:
+                    self.hide(name, text)
+                else:
+                    self.hide_all(one)
+
+    def parts(self, text: str, words: Iterable[str]) -> list[str]:
+        """The words that a text was cut into: where a secret stands in that, those that hold it are hidden."""
+        if not is_hidden([text]):
+            return list(words)
+        return [Word(word, hidden=True) if self._secrets.in_part(word) else word for word in words]
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Why something was refused is said without the secrets that are known."""
+        try:
+            yield
+        except Refused as error:
+            error.what, error.fix = self._secrets.told(error.what), self._secrets.told(error.fix)
+            raise
 
     def tells_secret(self, text: str) -> bool:
         """Whether one that has come by its name stands in a text."""
@@ -224,14 +257,16 @@ class Draft:
         self.table(table).setdefault(key, []).extend(str(word) for word in words)
 
     def unset(self, name: str) -> None:
-        if VARIABLE.fullmatch(name):
+        if is_hidden([name]):
+            self.note("the name of a variable holds a secret: left out")
+        elif VARIABLE.fullmatch(name):
             self._forget(name)
             self._values.pop(name, None)
             self.add("env", "unset", [name])
 
     def variable(self, name: str, value: str, flag: str = "") -> None:
         """A variable of vLLM's environment. One that holds a secret is named, not copied. `flag`: where it stood."""
-        if not VARIABLE.fullmatch(name):
+        if not VARIABLE.fullmatch(name) or is_hidden([name]):
             self.note("what is no name of a variable was left out of its environment")
             return
         self._forget(name)

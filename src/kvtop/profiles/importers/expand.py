@@ -45,8 +45,9 @@ _BEGINS = re.compile(r"\s*([!#]?[A-Za-z_][\w-]{0,40})(?![\w-])")
 class Scope:
     """The variables of a script while it is read."""
 
-    def __init__(self, folder: Path | None, draft: Draft) -> None:
-        """`draft`: what is known of the environment that it finds."""
+    def __init__(self, folder: Path | None, draft: Draft, text: str) -> None:
+        """`draft`: what is known of the environment that it finds. `text`: the script."""
+        self._text = text
         self.values: dict[str, Word | list[Word]] = dict(draft.known())
         self.exported: dict[str, bool] = {}
         """Name -> True: exported; False: taken out of the environment."""
@@ -115,6 +116,12 @@ class Scope:
                     add(piece, word.secret, word.hidden)
         if now is not None:
             out.append(now)
+        if is_hidden([self._text]):  # it was put in before the script was read
+            told = self._draft.parts(self._text, out)
+            out = [
+                Word(word, word.secret, word.plain, word.line, is_hidden([one, word]))
+                for word, one in zip(out, told, strict=True)
+            ]
         return out
 
     def one(self, raw: Raw) -> Word:

@@ -33,6 +33,12 @@ def import_file(file: Path, form: str | None = None, service: str = "") -> tuple
     file = file.absolute()
     form = form or guessed(text, file.name)
     draft = Draft()
+    with draft.telling():
+        _read(draft, form, text, file, service)
+        return draft.made(), form
+
+
+def _read(draft: Draft, form: str, text: str, file: Path, service: str) -> None:
     if form == "script":
         script.read(draft, text, file)
     elif form == "compose":
@@ -43,7 +49,6 @@ def import_file(file: Path, form: str | None = None, service: str = "") -> tuple
         docker.inspect(draft, text)
     else:
         _config(draft, text, file)
-    return draft.made(), form
 
 
 def guessed(text: str, name: str) -> str:

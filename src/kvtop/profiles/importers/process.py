@@ -39,6 +39,7 @@ def read(draft: Draft, pid: int) -> None:
     except UNTOLD:
         theirs = {}
         draft.note("its environment is not yours to read: no variable was taken over")
+    draft.hide_all(theirs)
     draft.outer.update({name: value for name, value in theirs.items() if matters(name)})
     if in_container(pid):
         fix = "docker inspect NAME > NAME.json, and import that file"

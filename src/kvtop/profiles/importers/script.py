@@ -16,6 +16,7 @@ from kvtop.profiles.importers.draft import (
     Refused,
     Word,
     command_text,
+    is_hidden,
     short_enough,
     too_long,
 )
@@ -25,6 +26,7 @@ from kvtop.profiles.importers.search_path import OUTER
 from kvtop.profiles.importers.shell import Raw, Statement, assignment, statements
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.words import CONTAINERS, command, shell_text
+from kvtop.profiles.valid import VARIABLE
 from kvtop.sources.processes import role
 
 _LOGIC = {
@@ -49,19 +51,20 @@ _NOTHING = {"echo", "printf", "true", ":", "wait", "exit", "shopt", "date", "cle
 _LEFT_OUT = {"trap", "ulimit", "umask", "conda", "micromamba", "module", "pkill", "kill", "killall", "fuser"}
 _MAX_SOURCED = 256_000
 _MOST_OTHERS = 300
+_ELEMENT = re.compile(r"([A-Za-z_]\w*)\[[^\]]*\]?\+?(?:=|$)")
 _EXPORT = re.compile(r"^[ \t]*export[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
 def read(draft: Draft, text: str, file: Path | None = None) -> None:
     """Take over a script; `file`: where it is. Raises Refused."""
-    _Script(draft, file).run(text)
+    _Script(draft, file, text).run(text)
 
 
 class _Script:
-    def __init__(self, draft: Draft, file: Path | None) -> None:
+    def __init__(self, draft: Draft, file: Path | None, text: str) -> None:
         self._draft = draft
         self._folder = file.parent if file else None
-        self._scope = Scope(self._folder, draft)
+        self._scope = Scope(self._folder, draft, text)
         self._given = frozenset(self._scope.values)
         self._all_exported = False
         self._bin: Path | None = None
@@ -91,6 +94,8 @@ class _Script:
     def _one(self, one: Statement) -> None:
         if one.words and one.words[0].bare in _LOGIC:
             raise Refused(f"`{one.words[0].bare}`: the script has logic", line=one.line)
+        if one.words and (element := _ELEMENT.match(one.words[0].begins)):
+            raise Refused(f"an element of the list {element[1]} is set", line=one.line)
         if not one.words:  # one after the other: B=$A has the A before it
             for name, added, raw in one.assigned:
                 self._assign(name, added, self._value(name, raw), export=self._all_exported)
@@ -178,7 +183,7 @@ class _Script:
         if not folder.is_absolute():
             self._draft.note("PATH and VIRTUAL_ENV: left out; where that environment is depends on where it is run")
             return
-        self._assign("PATH", False, Word(f"{folder}:{self._path}"))
+        self._assign("PATH", False, Word(f"{folder}:{self._path}", hidden=is_hidden([self._path])))
         self._assign("VIRTUAL_ENV", False, Word(str(folder.parent)), export=True)
 
     def _builtin(self, words: list[Word], one: Statement, values: Values) -> bool:
@@ -188,7 +193,9 @@ class _Script:
             self._export(one, values)
         elif name == "unset":
             for word in rest:
-                if not word.startswith("-"):
+                if is_hidden([word]):
+                    self._draft.note(f"line {one.line}: `unset …` was left out: it holds a secret")
+                elif not word.startswith("-"):
                     self._scope.values.pop(str(word), None)
                     self._scope.exported[str(word)] = False
         elif name == "set":
@@ -274,7 +281,9 @@ class _Script:
             return
         exported = set(_EXPORT.findall(text))
         for variable, value in of_file(text):
-            if "$" in value or "`" in value:
+            if not VARIABLE.fullmatch(variable):
+                self._draft.note(f"{name}: a line of it that sets no variable is left out")
+            elif "$" in value or "`" in value:
                 self._draft.note(f"{name}: {keyless(variable, 60)} is left out: a shell computes it")
             else:
                 self._assign(variable, False, Word(value), export=self._all_exported or variable in exported)

@@ -67,6 +67,13 @@ class Raw:
         )
 
 
+    @property
+    def begins(self) -> str:
+        """The unquoted text at its beginning."""
+        first = self.parts[0] if self.parts else None
+        return first.text if first is not None and first.kind == "text" and not first.quoted else ""
+
+
 @dataclass(slots=True)
 class Statement:
     """A simple command."""

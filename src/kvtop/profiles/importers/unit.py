@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvtop.errors import keyless
 from kvtop.files import read_start
-from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, command_text, too_long
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, Word, command_text, too_long
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.words import command
 from kvtop.profiles.secret import holds_secret
@@ -128,13 +128,15 @@ class _Unit:
         """Variables put in: ${NAME} anywhere, $NAME as a word of its own, which is split."""
         out: list[str] = []
         for word in words:
-            if alone := re.fullmatch(rf"\$({_NAME})", word):
-                out += self._variables.get(alone[1], "").split()
+            names = [alone[1]] if (alone := re.fullmatch(rf"\$({_NAME})", word)) else _IN_BRACES.findall(word)
+            hidden = any([self._draft.hide(name, self._variables.get(name, "")) for name in names])
+            if alone:
+                out += [Word(one, hidden=hidden) for one in self._variables.get(alone[1], "").split()]
             else:
-                if sum(len(self._variables.get(name, "")) for name in _IN_BRACES.findall(word)) > MOST_CHARACTERS:
+                if sum(len(self._variables.get(name, "")) for name in names) > MOST_CHARACTERS:
                     raise too_long()
                 filled = _IN_BRACES.sub(lambda found: self._variables.get(found[1], ""), word)
-                out.append(filled.replace("$$", "$"))
+                out.append(Word(filled.replace("$$", "$"), hidden=hidden))
             if len(out) > MOST_WORDS:
                 raise too_long()
         return out

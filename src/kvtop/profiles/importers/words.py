@@ -44,7 +44,6 @@ def command(draft: Draft, words: Sequence[str]) -> None:
     elif name in _SHELLS and (text := shell_text(rest)) is not None:
         from kvtop.profiles.importers import script
 
-        draft.refuse_unknown([text])
         script.read(draft, text)
     else:
         _server(draft, rest)
@@ -114,6 +113,7 @@ def env(draft: Draft, words: Sequence[str]) -> list[str]:
             if not equals:
                 at += 1
                 value = words[at] if at < len(words) else ""
+            draft.refuse_unknown([part_of(word, value) if equals else value])
             if flag in ("-u", "--unset"):
                 draft.outer[str(value)] = None
             else:
