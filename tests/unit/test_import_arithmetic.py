@@ -166,7 +166,7 @@ UNREAD = "line 2: $((…)): only whole numbers, variables and their operators ar
 )
 def test_what_cannot_be_computed_is_refused_with_its_line(line: str, what: str) -> None:
     with pytest.raises(Refused) as refused:
-        read(f"\n{line}\nvllm serve m")
+        read(f"\n{line}\nvllm serve m --seed $A")
     assert refused.value.what == what and refused.value.fix
 
 

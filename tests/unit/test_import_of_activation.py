@@ -127,13 +127,13 @@ def test_a_file_that_is_sourced_is_read_as_bash_reads_it(folder: Path) -> None:
     assert note.endswith("/env.sh, line 7: what $(date) prints is known only when it runs: left out")
 
 
-def test_of_a_file_with_logic_its_plain_variables_are_taken(folder: Path) -> None:
+def test_of_a_file_with_logic_what_stands_under_no_condition_is_taken(folder: Path) -> None:
     file = folder / "env.sh"
     file.write_text("if true; then\n  export A=1\nfi\nexport PATH=/x:$PATH\nB=2\n")
     made = read(f"source '{file}'\nvllm serve m")
-    assert made.profile.env.set == {"A": "1"} and made.profile.venv.wrap == []
+    assert made.profile.env.set == {} and made.profile.venv.wrap == ["env", "-S", "PATH=/x:${PATH}"]
     (note,) = made.notes
-    assert note.endswith("/env.sh: PATH is left out: a shell computes it")
+    assert note.endswith("/env.sh: what it does under a condition is left out")
 
 
 def test_a_file_of_a_container_is_not_looked_for_here(folder: Path) -> None:

@@ -150,7 +150,7 @@ def test_any_words_are_those_of_bash_or_refused(text: str) -> None:
         ("vllm serve m\nvllm serve n", "line 2: a second command that starts vLLM: a profile is one server"),
         ("vllm serve m | grep x", "line 1: a pipe behind vLLM: the script has logic"),
         ("cat x | vllm serve m", "line 1: a pipe behind `cat`: the script has logic"),
-        ("ls || echo no\nvllm serve", "line 1: `||`: the script has logic"),
+        ("ls || rm x\nvllm serve", "line 1: `||`: the script has logic"),
         ("cat <<EOF\nx\nEOF\nvllm serve", "line 1: text for a command's input is logic of the script"),
         ("eval vllm serve", "line 1: `eval`: the script has logic"),
         ("source /nowhere/env.sh\nvllm serve", "line 1: /nowhere/env.sh, which it sources, cannot be read"),

@@ -59,12 +59,13 @@ def main(argv: Sequence[str]) -> int:
         stdio.tell(f"kvtop: the log of {printable(seen.name, 80)}")
     want = _Want(args.n, args.grep.casefold(), args.all or bool(args.grep))
     past = False
+    ends: dict[str, int] = {}
     try:
         while seen.record is not None and seen.record.sidecar_log:
             place, began = printable(seen.record.sidecar_log, 400), seen.record.started_at
             at = "is at" if seen.state == "starting" else "came no further than"
             stdio.tell(f"kvtop: its start {at} a sidecar, whose log is {place}")
-            _from_file(replace(seen, record=seen.record.at_sidecar()), want, args.follow, past)
+            _from_file(replace(seen, record=seen.record.at_sidecar()), want, args.follow, past, ends)
             if not args.follow:
                 return 0
             seen, past = look.look(seen.name), True
@@ -73,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         if past:
             stdio.tell("kvtop: it is past its sidecars: the log of the server")
         code = _from_tool(seen, want, args.follow)
-        return code if code is not None else _from_file(seen, want, args.follow, past)
+        return code if code is not None else _from_file(seen, want, args.follow, past, ends)
     except KeyboardInterrupt:
         return CODE
 
@@ -186,8 +187,8 @@ def _show_last(want: _Want, lines: Sequence[str]) -> None:
     _show(found)
 
 
-def _from_file(seen: Seen, want: _Want, follow: bool, from_start: bool = False) -> int:
-    """`from_start`: all of its last start, instead of the last lines."""
+def _from_file(seen: Seen, want: _Want, follow: bool, from_start: bool, ends: dict[str, int]) -> int:
+    """`from_start`: all of its last start, instead of the last lines. `ends`: how far each file was shown already."""
     assert seen.record is not None
     if not seen.record.log:
         raise KvtopError(f"where the log of {printable(seen.name, 80)} is, is not known", "its next start has one")
@@ -195,7 +196,7 @@ def _from_file(seen: Seen, want: _Want, follow: bool, from_start: bool = False) 
     try:
         size = path.stat().st_size
         if from_start:
-            size = seen.record.log_offset
+            size = max(seen.record.log_offset, ends.get(seen.record.log, 0))
         elif want.every:
             _show(files.last_lines(path, want.count, want.text, size))
         else:
@@ -217,6 +218,7 @@ def _from_file(seen: Seen, want: _Want, follow: bool, from_start: bool = False) 
     while True:
         while data := tail.read():
             _show(want.of(lines.feed(data))[0])
+        ends[seen.record.log] = tail.at
         now = record.read(seen.name) if seen.record.sidecar_log else None
         if now is not None and _is_past(seen.record, now):
             return 0

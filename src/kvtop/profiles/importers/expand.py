@@ -27,10 +27,11 @@ from kvtop.sources.secret_names import names_secret
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SIMPLE = re.compile(r"([A-Za-z_]\w*|[0-9@*#?$!-])(?:(:?[-=?+])(.*))?", re.DOTALL)
-_LISTED = re.compile(r"([A-Za-z_]\w*)\[[@*]\](?:(:?[-+]).*)?", re.DOTALL)
+_LISTED = re.compile(r"([A-Za-z_]\w*)\[[@*]\](?:(:?[-+])(.*))?", re.DOTALL)
+_TILDE = re.compile(r":~(?=[/:]|$)")
 _CAT = re.compile(r"""\s*(?:cat\s+|<\s*)(["']?)([^\s"'|;&]+)\1\s*""")
 _SELF = r'"?(?:\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(?:\[0\])?(?::-\$0)?\})"?'
-_DIR = rf'dirname\s+(?:--\s+)?(?:{_SELF}|"?\$\((?:readlink\s+-f|realpath)\s+(?:--\s+)?{_SELF}\)"?)'
+_DIR = rf'\s*dirname\s+(?:--\s+)?(?:{_SELF}|"?\$\(\s*(?:readlink\s+-f|realpath)\s+(?:--\s+)?{_SELF}\s*\)"?)\s*'
 _HERE = re.compile(
     rf'\s*(?:{_DIR}|cd\s+(?:--\s+)?"?\$\({_DIR}\)(?P<more>(?:/[\w.-]+)*)"?\s*(?:>\s*/dev/null\s*(?:2>&1\s*)?)?&&\s*pwd(?:\s+-P)?)\s*'
 )
@@ -45,19 +46,31 @@ _BEGINS = re.compile(r"\s*([!#]?[A-Za-z_][\w-]{0,40})(?![\w-])")
 class Scope:
     """The variables of a script while it is read."""
 
-    def __init__(self, folder: Path | None, draft: Draft, text: str) -> None:
-        """`draft`: what is known of the environment that it finds. `text`: the script."""
+    def __init__(self, file: Path | None, draft: Draft, text: str) -> None:
+        """`draft`: what is known of the environment that it finds. `text`: the script; `file`: where it is, where that
+        is known."""
         self._text = text
         self.values: dict[str, Word | list[Word]] = dict(draft.known())
         self.exported: dict[str, bool] = {}
         """Name -> True: exported; False: taken out of the environment."""
         self._draft = draft
-        self._folder = folder
-        """Where the script is, where that is known."""
+        self._file, self.folder = file, file.parent if file else None
+        self.here = self.folder
+        """The folder that it is in; None: not known."""
+        self.unknown: dict[str, Refused] = {}
+        """Why what a variable has is not known, though the script sets it."""
+        self.all_exported = False
+        self.own_arguments: list[Word] | None = None
+        """Which it has set itself."""
         self.of_path = False
         """It is a value of PATH that is read: what that was before may stand in it."""
         self.arguments = False
         """It hands its own arguments on."""
+
+    def forget(self, name: str, why: Refused) -> None:
+        """It has a value that only its run could tell."""
+        self.values.pop(name, None)
+        self.unknown[name] = why
 
     @contextmanager
     def for_now(self) -> Iterator[Callable[[str, Word | list[Word]], None]]:
@@ -77,8 +90,9 @@ class Scope:
                 else:
                     self.values.pop(name, None)
 
-    def words(self, raw: Raw) -> list[Word]:
-        """The words that one becomes: none, one, or several where an unquoted variable holds blanks."""
+    def words(self, raw: Raw, *, split: bool = True) -> list[Word]:
+        """The words that one becomes: none, one, or several where an unquoted variable holds blanks, unless that is not
+        `split`, as in an assignment."""
         out: list[Word] = []
         now: Word | None = None
         plain = not _filled_in(raw)
@@ -101,11 +115,12 @@ class Scope:
                 add(text)
                 continue
             found = self._value(part, raw.line)
-            if part.quoted and not part.text.endswith("@]") and part.text != "@":
+            if (part.quoted or not split) and not _is_list(part):
                 add(" ".join(found), found[0].secret if len(found) == 1 else None, is_hidden(found))
                 continue
             for at, word in enumerate(found):
-                pieces = [str(word)] if part.quoted or word.secret else word.split()
+                is_whole = part.quoted or not split or word.secret or isinstance(found, _Cut)
+                pieces = [str(word)] if is_whole else word.split()
                 if at and now is not None:
                     out.append(now)
                     now = None
@@ -126,11 +141,22 @@ class Scope:
 
     def one(self, raw: Raw) -> Word:
         """The value of an assignment: never split."""
-        quoted = Raw(raw.line, [Part(part.kind, part.text, part.quoted or part.kind != "text") for part in raw.parts])
-        found = self.words(quoted)
+        found = self.words(self._tildes(raw), split=False)
         if len(found) > 1:
             return Word(" ".join(found), line=raw.line, hidden=is_hidden(found))
         return found[0] if found else Word("", line=raw.line)
+
+    def _tildes(self, raw: Raw) -> Raw:
+        """In the value of an assignment ~ is the home behind each colon as well."""
+        if not self._draft.has_home or not any(part.kind == "text" and ":~" in part.text for part in raw.parts):
+            return raw
+        parts = [
+            part
+            if part.quoted or part.kind != "text"
+            else Part("text", _TILDE.sub(f":{Path.home()}", part.text), False)
+            for part in raw.parts
+        ]
+        return Raw(raw.line, parts)
 
     def _value(self, part: Part, line: int) -> Sequence[Word]:
         if part.kind == "arithmetic":
@@ -143,10 +169,10 @@ class Scope:
         if found := _CAT.fullmatch(text):
             place = Secret("file", self._whole(self._home(found[2], line), line))
             return [self._from_elsewhere(place, line)]
-        if self._folder is not None and (here := _HERE.fullmatch(text)):
-            return [Word(os.path.normpath(f"{self._folder}{here['more'] or ''}"))]
-        if self._folder is not None and text.strip() == "pwd":
-            return [Word(str(self._folder))]
+        if self.folder is not None and (here := _HERE.fullmatch(text)):
+            return [Word(os.path.normpath(f"{self.folder}{here['more'] or ''}"))]
+        if self.here is not None and text.strip() == "pwd":
+            return [Word(str(self.here))]
         raise Refused(f"what $({_begin(text)}) prints is known only when it runs", line=line)
 
     def _computed(self, text: str, line: int) -> Word:
@@ -193,23 +219,24 @@ class Scope:
             return str(known[0]) if known and not (known[0].secret or known[0].hidden) else found[0]
 
         path = name.sub(value, path)
-        if self._folder is not None and not path.startswith("/"):
-            path = str(self._folder / path)
+        if self.here is not None and not path.startswith("/"):
+            path = str(self.here / path)
         return path
 
     def _variable(self, text: str, line: int, quoted: bool = False) -> Sequence[Word]:
         if text.count("${") > _MOST_DEEP:
             raise Refused("defaults inside of defaults, too deep", line=line)
         if listed := _LISTED.fullmatch(text):
-            known = self.values.get(listed[1])
-            if known is None and not listed[2]:
-                raise Refused(f"the list {listed[1]} is not set by the script", line=line)
-            known = known if isinstance(known, list) else [] if known is None else [known]
-            return [self._named(listed[1], one) for one in known]
+            return self._list(listed[1], listed[2] or "", listed[3] or "", line, quoted)
         found = _SIMPLE.fullmatch(text)
         if not found:
             raise Refused(f"${{{_begin(text)}}} is computed by the shell", line=line)
         name, operator, default = found[1], found[2] or "", found[3] or ""
+        if name in self.unknown:
+            raise self.unknown[name]
+        if self.own_arguments is not None and (name in "@*" or name.isdecimal()):
+            at = int(name) - 1 if name.isdecimal() else None
+            return self.own_arguments if at is None else self.own_arguments[at : at + 1] if at >= 0 else []
         value = self._known(name)
         if operator.endswith("+"):
             there = value is not None and not (operator == ":+" and value == "" and not value.secret)
@@ -221,6 +248,8 @@ class Scope:
             made = [self._named(name, one) for one in self._default(default, line, quoted)]
             if operator.endswith("="):
                 self.values[name] = made[0] if made else Word("")
+                if self.all_exported:
+                    self.exported[name] = True
             return made
         if name in "@*":
             self.arguments = True
@@ -228,6 +257,20 @@ class Scope:
         if not name.isidentifier():
             raise Refused(f"${name} is known only when it runs", line=line)
         return [self._from_elsewhere(Secret("env", name), line)]
+
+    def _list(self, name: str, operator: str, default: str, line: int, quoted: bool) -> Sequence[Word]:
+        """${NAME[@]}, with what stands in its place."""
+        if name in self.unknown:
+            raise self.unknown[name]
+        known = self.values.get(name)
+        if known is None and not operator:
+            raise Refused(f"the list {name} is not set by the script", line=line)
+        found = known if isinstance(known, list) else [] if known is None else [known]
+        if operator.endswith("+"):
+            return self._default(default, line, quoted) if found else []
+        return (
+            [self._named(name, one) for one in found] if found or not operator else self._default(default, line, quoted)
+        )
 
     def _named(self, name: str, value: Word) -> Word:
         """The value that a variable has: hidden where its name tells of a secret."""
@@ -250,8 +293,10 @@ class Scope:
             return Word(OUTER)
         if name == "PATH" and not self.of_path and value is not None and OUTER in value:
             return None
-        if value is None and name in ("PWD", "0") and self._folder is not None:
-            return Word(str(self._folder))
+        if value is None and name == "PWD" and self.here is not None:
+            return Word(str(self.here))
+        if value is None and name == "0" and self._file is not None:
+            return Word(str(self._file))
         return value
 
     def _home(self, text: str, line: int) -> str:
@@ -268,7 +313,9 @@ class Scope:
         if not text:
             return [Word("")]
         if not set(text) & set("$`\"'\\"):
-            return [Word(self._home(text, line))]
+            return [Word(text if quoted else self._home(text, line))]
+        if not quoted and set(text) & set("'\"\\"):
+            return self._cut(text, line)
         if quoted and "'" in text:
             raise Refused("quotes inside of quotes in a default", line=line)
         if not text.startswith('"'):
@@ -278,6 +325,25 @@ class Scope:
         if len(found) != 1 or len(raws) != 1 or found[0].end:
             raise Refused("a default that is more than a text with variables", line=line)
         return [self.one(raws[0])]
+
+    def _cut(self, text: str, line: int) -> Sequence[Word]:
+        """Of an unquoted variable: the words of the default, as far as its own quotes hold them together."""
+        from kvtop.profiles.importers.shell import statements
+
+        found = list(statements(text))
+        if len(found) != 1 or found[0].assigned or found[0].redirected or found[0].end:
+            raise Refused("a default that is more than a text with variables", line=line)
+        return _Cut(word for raw in found[0].words for word in self.words(raw))
+
+
+class _Cut(list[Word]):
+    """Words that are not split once more."""
+
+
+def _is_list(part: Part) -> bool:
+    """ "$@" and "${NAME[@]}" are several words within quotes too."""
+    listed = _LISTED.fullmatch(part.text) if part.kind == "variable" else None
+    return part.text == "@" or (listed is not None and f"{listed[1]}[@]" == part.text[: len(listed[1]) + 3])
 
 
 def _filled_in(raw: Raw) -> bool:

@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kvtop.errors import keyless
-from kvtop.files import read_start
 from kvtop.profiles.importers import search_path
+from kvtop.profiles.importers.builtin import LOGIC, NOTHING, Builtins
 from kvtop.profiles.importers.draft import (
-    MOST_CHARACTERS,
-    MOST_WORDS,
     Draft,
     Refused,
     Word,
     command_text,
-    is_hidden,
     short_enough,
-    too_long,
 )
 from kvtop.profiles.importers.expand import Scope
 from kvtop.profiles.importers.others import Other, Values
 from kvtop.profiles.importers.search_path import OUTER
-from kvtop.profiles.importers.shell import Raw, Statement, assignment, statements
-from kvtop.profiles.importers.variables import of_file
+from kvtop.profiles.importers.shell import Raw, Statement, statements
 from kvtop.profiles.importers.words import CONTAINERS, command, shell_text
-from kvtop.profiles.valid import VARIABLE
 from kvtop.sources.processes import role
 
-_LOGIC = {
-    "if",
-    "then",
-    "else",
-    "elif",
-    "fi",
-    "for",
-    "while",
-    "until",
-    "do",
-    "done",
-    "case",
-    "esac",
-    "function",
-    "select",
-}
-_LOGIC |= {"{", "}", "[[", "[", "test", "!", "coproc", "eval", "return", "readonly", "local", "declare", "typeset"}
-_NOTHING = {"echo", "printf", "true", ":", "wait", "exit", "shopt", "date", "clear", "read"}
-"""Commands that change nothing of what runs."""
-_LEFT_OUT = {"trap", "ulimit", "umask", "conda", "micromamba", "module", "pkill", "kill", "killall", "fuser"}
-_MAX_SOURCED = 256_000
 _MOST_OTHERS = 300
+_SAYS = NOTHING - {":", "true", "read"}
+"""Those whose words need not be known."""
 _ELEMENT = re.compile(r"([A-Za-z_]\w*)\[[^\]]*\]?\+?(?:=|$)")
-_EXPORT = re.compile(r"^[ \t]*export[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
 def read(draft: Draft, text: str, file: Path | None = None) -> None:
@@ -63,28 +37,24 @@ def read(draft: Draft, text: str, file: Path | None = None) -> None:
 class _Script:
     def __init__(self, draft: Draft, file: Path | None, text: str) -> None:
         self._draft = draft
-        self._folder = file.parent if file else None
-        self._scope = Scope(self._folder, draft, text)
-        self._given = frozenset(self._scope.values)
-        self._all_exported = False
-        self._bin: Path | None = None
-        """Of the environment that the script activates."""
+        self._scope = Scope(file, draft, text)
+        self._shell = Builtins(draft, self._scope, self._one)
         self._pending: Iterator[Statement] = iter(())
-        self._line = 1
         self._begun = False
-        self._others = 0
+        self._others: list[tuple[str, int, Path | None]] = []
+        """(key of [start], which of them, its folder) of the commands that are none of vLLM's."""
         self._in_background = False
 
     def run(self, text: str) -> None:
         # one by one: logic is refused by its own word, before what stands in it is read
         self._pending = iter(statements(text))
         while (one := self._next()) is not None:
-            self._line = one.line
             self._one(one)
         if not self._begun:
             raise Refused(
                 "no command of it starts vLLM", "name the script that does; or give its command line behind --"
             )
+        self._put_folders()
         if self._scope.arguments:
             self._draft.note("the script hands its own arguments on ($@): none were taken")
 
@@ -92,201 +62,72 @@ class _Script:
         return next(self._pending, None)
 
     def _one(self, one: Statement) -> None:
-        if one.words and one.words[0].bare in _LOGIC:
-            raise Refused(f"`{one.words[0].bare}`: the script has logic", line=one.line)
-        if one.words and (element := _ELEMENT.match(one.words[0].begins)):
+        first = one.words[0] if one.words else None
+        if first is not None and first.bare in LOGIC:
+            raise Refused(f"`{first.bare}`: the script has logic", line=one.line)
+        if first is not None and (element := _ELEMENT.match(first.begins)):
             raise Refused(f"an element of the list {element[1]} is set", line=one.line)
-        if not one.words:  # one after the other: B=$A has the A before it
-            for name, added, raw in one.assigned:
-                self._assign(name, added, self._value(name, raw), export=self._all_exported)
+        if first is None:
+            self._shell.assign_all(one)
+            if one.end == "||":
+                self._next()  # what is done where it fails, and it does not
             return
-        is_export = one.words[0].bare == "export"  # its words are never split
+        if first.bare in _SAYS and one.end != "|" and not any(map(self._is_file, one.redirected)):
+            if one.end == "||":
+                self._next()
+            return  # what it would say is not asked for
+        is_export = first.bare == "export"  # its words are never split
         words = [Word("export")] if is_export else [word for raw in one.words for word in self._scope.words(raw)]
         values = self._in_front(one)
         short_enough(words, one.line)
         if not words:
             for name, value in values.items():
-                self._assign(name, False, value, export=self._all_exported)
+                self._shell.assign(name, False, value, line=one.line)
             return
-        if self._builtin(words, one, values):
+        starts = self._starts(words)
+        if not starts and first.bare not in _SAYS and self._shell.takes(words, one, values):
             if one.end == "||":
-                self._next()  # what is done where it fails
+                self._next()
             return
-        if self._starts(words):
+        if starts:
             self._server(one, words, values)
         elif one.end == "|":
             raise Refused(f"a pipe behind `{command_text(words[:1], 40)}`: the script has logic", line=one.line)
-        elif one.end == "||":
-            instead = self._next()
-            if instead is None or [raw.bare for raw in instead.words] not in (["true"], [":"]):
-                raise Refused("`||`: the script has logic", line=one.line)
-            self._other(one, words, values, may_fail=True)
         else:
-            self._other(one, words, values)
+            self._other(one, words, values, may_fail=one.end == "||" and self._may_fail(one.line))
+
+    def _may_fail(self, line: int) -> bool:
+        """Behind ||: whether the script goes on where the command fails. Raises Refused for what has more to do."""
+        instead = self._next()
+        name = instead.words[0].bare if instead is not None and instead.words else ""
+        if name not in ("true", ":", "exit", *_SAYS):
+            raise Refused("`||`: the script has logic", line=line)
+        return name != "exit"
+
+    def _is_file(self, redirected: tuple[str, Raw]) -> bool:
+        """Whether what is said goes into a file, or comes from one."""
+        operator, target = redirected
+        return not operator.endswith("&") and target.bare != "/dev/null"
+
+    def _put_folders(self) -> None:
+        """All that a profile runs has one folder: what the script runs in another one goes there by itself."""
+        here = self._scope.here
+        if here is not None and here != self._scope.folder:
+            self._draft.put("venv", "cwd", str(here))
+        for key, number, folder in self._others:
+            if folder is not None and folder != here:
+                command = self._draft.table("start")[key][number]
+                text = command if isinstance(command, str) else shlex.join(command)
+                self._draft.table("start")[key][number] = f"cd {shlex.quote(str(folder))} && {text}"
 
     def _in_front(self, one: Statement) -> Values:
         """What is assigned in front of a command, for that alone: each has those before it, the words have none."""
         found: Values = {}
         with self._scope.for_now() as put:
             for name, added, raw in one.assigned:
-                found[name] = self._whole(name, added, self._value(name, raw))
+                found[name] = self._shell.whole(name, added, self._shell.value(name, raw), one.line)
                 put(name, found[name])
         return found
-
-    def _value(self, name: str, value: Raw | list[Raw]) -> Word | list[Word]:
-        if isinstance(value, list):
-            return [word for raw in value for word in self._scope.words(raw)]
-        self._scope.of_path = name == "PATH"
-        try:
-            return self._scope.one(value)
-        finally:
-            self._scope.of_path = False
-
-    def _whole(self, name: str, added: bool, value: Word | list[Word]) -> Word | list[Word]:
-        """What a variable has then, hidden where its name tells of a secret. `added`: the value comes behind what it
-        has."""
-        before: Word | list[Word] | None
-        before = self._scope.values.get(name, Word(self._path) if name == "PATH" else None)
-        if added and isinstance(before, list):
-            value = before + (value if isinstance(value, list) else [value])
-        elif added and isinstance(before, Word) and isinstance(value, Word):
-            value = Word(before + value, before.secret or value.secret, hidden=before.hidden or value.hidden)
-        if len(value) > (MOST_WORDS if isinstance(value, list) else MOST_CHARACTERS):
-            raise too_long(self._line)
-        for word in value if isinstance(value, list) else [value]:
-            self._draft.hide(name, word)
-        return value
-
-    def _assign(self, name: str, added: bool, value: Word | list[Word], export: bool = False) -> None:
-        value = self._scope.values[name] = self._whole(name, added, value)
-        if export or name == "PATH" or name in self._given:  # what came exported stays so
-            self._scope.exported[name] = True
-        if name == "PATH":
-            self._look_for_vllm()
-
-    @property
-    def _path(self) -> str:
-        """PATH as it is now."""
-        value = self._scope.values.get("PATH", OUTER)
-        return value if isinstance(value, Word) else OUTER
-
-    def _look_for_vllm(self) -> None:
-        """A profile names vLLM itself by its path, where that can be seen."""
-        for folder in self._path.split(":"):
-            if folder.startswith("/") and (Path(folder) / "vllm").exists():
-                self._bin = Path(folder)
-                return
-
-    def _activate(self, folder: Path) -> None:
-        """What `activate` in a virtual environment's bin/ does."""
-        self._bin = folder
-        if not folder.is_absolute():
-            self._draft.note("PATH and VIRTUAL_ENV: left out; where that environment is depends on where it is run")
-            return
-        self._assign("PATH", False, Word(f"{folder}:{self._path}", hidden=is_hidden([self._path])))
-        self._assign("VIRTUAL_ENV", False, Word(str(folder.parent)), export=True)
-
-    def _builtin(self, words: list[Word], one: Statement, values: Values) -> bool:
-        """Whether it is a word of the shell itself, and was taken."""
-        name, rest = str(words[0]), words[1:]
-        if name == "export":
-            self._export(one, values)
-        elif name == "unset":
-            for word in rest:
-                if is_hidden([word]):
-                    self._draft.note(f"line {one.line}: `unset …` was left out: it holds a secret")
-                elif not word.startswith("-"):
-                    self._scope.values.pop(str(word), None)
-                    self._scope.exported[str(word)] = False
-        elif name == "set":
-            for word in rest:
-                if word in ("-a", "allexport", "+a"):
-                    self._all_exported = word != "+a"
-        elif name == "cd":
-            self._cd(rest, one)
-        elif name in ("source", "."):
-            self._source(rest, one, values)
-        elif name in _LEFT_OUT:
-            self._draft.note(f"line {one.line}: `{command_text(words, 80)}` was left out")
-        else:
-            return name in _NOTHING
-        return True
-
-    def _export(self, one: Statement, in_front: Values) -> None:
-        found = [(raw.bare, assignment(raw)) for raw in one.words[1:]]
-        # its words are filled in before it assigns any
-        values = [(*said[:2], self._value(said[0], said[2])) if said else None for _, said in found]
-        for (bare, _), value in zip(found, values, strict=True):
-            if value is not None:
-                self._assign(*value)
-            elif not bare.isidentifier():
-                raise Refused("export of what is no name of a variable", line=one.line)
-            self._scope.exported[value[0] if value is not None else bare] = True
-        named = {bare for bare, said in found if said is None}
-        for name in named & in_front.keys():  # stays; what is not exported is of this command alone
-            self._assign(name, False, in_front[name])
-
-    def _cd(self, rest: Sequence[Word], one: Statement) -> None:
-        self._draft.refuse_unknown(rest)
-        if rest and not self._begun:
-            where = Path(rest[-1])
-            here = Path(self._draft.table("venv").get("cwd", "") or self._folder or ".")
-            whole = here / where
-            if not whole.is_absolute():
-                raise Refused(
-                    f"cd {command_text(str(where), 80)}: where that is depends on where it is run", line=one.line
-                )
-            self._draft.put("venv", "cwd", str(whole))
-
-    def _here(self) -> Path | None:
-        cwd = self._draft.raw.get("venv", {}).get("cwd")
-        return Path(cwd) if cwd else self._folder
-
-    def _source(self, rest: Sequence[Word], one: Statement, in_front: Values) -> None:
-        self._draft.refuse_unknown(rest[:1])
-        if not rest:
-            return
-        here = self._here()
-        file = Path(rest[0]) if here is None else here / rest[0]
-        if file.name == "activate":
-            self._activate(file.parent)
-            return
-        if self._draft.in_container:
-            raise Refused(f"{command_text(str(rest[0]), 80)}, which it sources, is in the container", line=one.line)
-        try:
-            data, _ = read_start(file, _MAX_SOURCED)
-            text = data.decode("utf-8")
-        except (OSError, ValueError):
-            raise Refused(
-                f"{command_text(str(rest[0]), 80)}, which it sources, cannot be read", line=one.line
-            ) from None
-        with self._scope.for_now() as put:
-            for name, value in in_front.items():
-                put(name, value)
-            self._sourced(text, command_text(str(rest[0]), 80))
-
-    def _sourced(self, text: str, name: str) -> None:
-        """A file of variables: what else stands in it is not read."""
-        try:
-            whole = list(statements(text))
-            plain = all(not one.words or one.words[0].bare in ("export", "set", "unset") for one in whole)
-        except Refused:
-            whole, plain = [], False
-        for one in whole if plain else ():
-            try:
-                self._one(one)
-            except Refused as error:
-                self._draft.note(f"{name}, {error.what}: left out")
-        if plain:
-            return
-        exported = set(_EXPORT.findall(text))
-        for variable, value in of_file(text):
-            if not VARIABLE.fullmatch(variable):
-                self._draft.note(f"{name}: a line of it that sets no variable is left out")
-            elif "$" in value or "`" in value:
-                self._draft.note(f"{name}: {keyless(variable, 60)} is left out: a shell computes it")
-            else:
-                self._assign(variable, False, Word(value), export=self._all_exported or variable in exported)
 
     def _starts(self, words: Sequence[Word]) -> bool:
         """Whether it starts vLLM, as it stands or through something else."""
@@ -304,7 +145,7 @@ class _Script:
             told = [[raw.bare for raw in one.words] for one in statements(text)]
         except Refused:
             return False
-        return any(words and words[0] not in _NOTHING and self._starts(list(map(Word, words))) for words in told)
+        return any(words and words[0] not in NOTHING and self._starts(list(map(Word, words))) for words in told)
 
     def _server(
         self,
@@ -347,17 +188,17 @@ class _Script:
 
     def _found(self, word: Word) -> Word:
         """A program of the environment that the script activates, by its path."""
-        if self._bin is None or "/" in word:
+        folder = self._shell.bin
+        if folder is None or "/" in word:
             return word
-        if word == "vllm" or word.startswith("python") or (self._bin / word).exists():
-            return Word(str(self._bin / word), line=word.line)
+        if word == "vllm" or word.startswith("python") or (folder / word).exists():
+            return Word(str(folder / word), line=word.line)
         return word
 
     def _other(self, one: Statement, words: list[Word], values: Values, may_fail: bool = False) -> None:
         """A command that is none of vLLM's."""
         draft = self._draft
-        self._others += 1
-        if self._others > _MOST_OTHERS:
+        if len(self._others) >= _MOST_OTHERS:
             raise Refused(f"more than {_MOST_OTHERS} commands that are none of vLLM", line=one.line)
         if draft.keeps_own:
             return
@@ -366,7 +207,7 @@ class _Script:
             draft.note(f"{shown} was left out: kvtop stops what it starts")
             return
         redirected = [(operator, self._scope.words(target)) for operator, target in one.redirected]
-        other = Other(words, values, redirected, self._path)
+        other = Other(words, values, redirected, self._shell.path)
         if other.holds_secret:
             draft.note(f"line {one.line}: `{command_text(words[:1], 40)} …` was left out: it holds a secret")
             return
@@ -387,8 +228,9 @@ class _Script:
                 f"{shown} came behind the start of {names}: kvtop runs it before that; ready_url in [[sidecar]] waits "
                 "for one"
             )
-        where = "after_stop" if self._begun else "before"
-        draft.table("start").setdefault(where, []).append(other.said(may_fail))
+        commands = draft.table("start").setdefault(key := "after_stop" if self._begun else "before", [])
+        self._others.append((key, len(commands), self._scope.here))
+        commands.append(other.said(may_fail))
 
 
 def _returns_at_once(words: Sequence[str]) -> bool:

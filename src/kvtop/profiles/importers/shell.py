@@ -66,7 +66,6 @@ class Raw:
             else ""
         )
 
-
     @property
     def begins(self) -> str:
         """The unquoted text at its beginning."""

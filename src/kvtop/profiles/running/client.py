@@ -217,13 +217,15 @@ def _by_keeper(state: Record, by: str, pause: family.Pause, locked: bool) -> Rec
     until = time.monotonic() + _patience_s(state)
     while time.monotonic() < until:
         now = record.read(state.name)
+        if now is not None and now.started_at != state.started_at:
+            raise _anew(state.name)
         if now is not None and now.unended is not None and now.unended.at >= asked_at:
             raise KvtopError(f"{printable(state.name, 80)} does not end: {printable(now.unended.why, 300)}")
         if not state.keeper.lives:
             now = record.read(state.name)
-            if now is not None and now.state in ("stopped", "failed"):
+            if now is not None and now.started_at == state.started_at and now.state in ("stopped", "failed"):
                 return now
-            return _alone(now or state, by, pause, locked)
+            return _alone(state, by, pause, locked)
         pause(family.POLL_S)
     raise KvtopError(
         f"{printable(state.name, 80)} does not end (its keeper: process {state.keeper.pid})",

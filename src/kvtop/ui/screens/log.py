@@ -142,6 +142,7 @@ class LogScreen(Screen[None]):
             return False
         self.reader.close()
         self.reader, self.said = LogReader(state), "is read"
+        self.matches, self.log_lines.at = (), None
         self.log_lines.show(LogBook())
         self._redraw()
         return True
