@@ -387,6 +387,17 @@ def test_an_older_process_does_not_answer_for_a_sidecar(home: Box) -> None:
         older.wait()
 
 
+def test_a_sidecar_that_ends_while_its_server_runs_is_told(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its keeper takes no notice of it: an ended child of it is none that lives."""
+    sidecars = [{"name": name, "command": "exec sleep 600"} for name in ("cache", "other")]
+    state = home.ready(home.chosen("beside", profile={"sidecar": sidecars})).record
+    assert state is not None and look.look("beside").state == "running"
+    os.kill(state.sidecars[1].pid, signal.SIGTERM)
+    wait(lambda: not state.sidecars[1].lives, "it does not end")
+    assert profile_command.main(["list"]) == 0
+    assert "1 of 2 sidecars has ended" in capsys.readouterr().out
+
+
 def test_commands_around_the_start_and_sidecars(home: Box) -> None:
     trace = home.home / "trace"
     profile = {

@@ -233,6 +233,7 @@ def test_list_has_a_row_for_each(
         "pid": None,
         "since": None,
         "keeper_gone": None,
+        "sidecars_ended": None,
         "after_stop_owed": False,
         "error": None,
     }

@@ -107,6 +107,7 @@ def _row(one: Standing, said: Answering | None) -> dict[str, Any]:
         "pid": one.pid,
         "since": iso(one.since),
         "keeper_gone": one.unkept if one.record is not None and one.state in LIVE else None,
+        "sidecars_ended": one.sidecars_ended,
         "after_stop_owed": one.owed,
         "error": shown(error, 1000) or None,
     }
@@ -144,6 +145,8 @@ def _runs(row: Mapping[str, Any], one: Standing) -> Iterator[str]:
     yield ": ".join(filter(None, (", ".join(who), _at(one))))
     if one.unkept:
         yield KEEPER_GONE
+    if one.missed:
+        yield one.missed
     if one.changed:
         yield "its profile was changed since, a restart takes that over"
 

@@ -13,5 +13,5 @@ runners/   venv, docker, compose, systemd: one interface logs       the log: rot
 switch     what the old server holds, seen to be free    adopt      servers that kvtop did not start, on this machine
 attached   do those answer that are only watched         setup      what a list shows of a profile, as it was started
 begun      the record of a start that begins             strangers  an older process answers for a sidecar
-unkept     words for a server whose keeper is gone
+unkept     words for a server whose keeper is gone       beside     sidecars that have ended while it runs
 """
