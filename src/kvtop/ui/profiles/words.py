@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kvtop.live.profile_view import Attached, ProfilesView
 from kvtop.model.starting import LIVE, Starting, roughly
@@ -13,7 +13,7 @@ from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.stages import starting
 from kvtop.profiles.running.unkept import KEEPER_GONE
 from kvtop.profiles.standing import FILE_GONE, Standing
-from kvtop.ui.draw import safe
+from kvtop.ui.draw import cells, safe
 from kvtop.ui.numbers import ago
 
 GIB = 1 << 30
@@ -194,6 +194,14 @@ def tier(row: Standing) -> list[str]:
     if size >= 100 * GIB:
         short += [f"{size / GIB:.0f}G", f"{size / GIB / 1024:.1f}T", f"{size / GIB / 1024:.0f}T"]
     return [text, narrow, *short]
+
+
+def tier_form(rows: Sequence[Standing], w: int) -> int:
+    """From which wording of `tier` on all of these rows have room in `w` cells: one column is written in one form."""
+    forms = [tier(row) for row in rows]
+    longest = max(map(len, forms), default=1)
+    fitting = (n for n in range(longest) if all(cells(form[min(n, len(form) - 1)]) <= w for form in forms))
+    return next(fitting, longest - 1)
 
 
 def gpus(row: Standing) -> str:
