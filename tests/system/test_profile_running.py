@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from kvtop.cli.profile.chosen import failed
 from kvtop.errors import KvtopError
 from kvtop.profiles.launch import Secret
 from kvtop.profiles.running import client, family, lock, logs, look, record
+from kvtop.profiles.running.asking import listens
 from kvtop.profiles.running.lock import Busy, Lock
 from kvtop.profiles.running.record import Who
 from kvtop.profiles.running.stages import stage_words
@@ -356,6 +358,44 @@ def test_a_sidecar_that_fails_is_told_with_what_it_said(home: Box) -> None:
         assert seen.record is not None
         assert seen.record.why.startswith("the sidecar cache ended with exit code 3: cannot bind; its log: /")
         assert "kvtop profile logs" not in str(failed(seen)), "that is the server's"
+
+
+def test_an_older_process_does_not_answer_for_a_sidecar(home: Box) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/"
+    serves = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "-d", str(home.program.parent), str(port)]
+    older = subprocess.Popen(serves, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait(lambda: listens("127.0.0.1", port), "nobody listens")
+        taken = {"name": "cache", "command": f"sleep 1; exec {shlex.join(serves)}", "ready_url": url}
+        home.start(home.chosen("taken", profile={"sidecar": [taken]}))
+        doing = f"sidecar cache, asked at {url}: process {older.pid} answers, which is not its own"
+        wait(lambda: (now := record.read("taken")) is not None and now.doing == doing, "not told")
+        state = home.until("taken", "failed").record
+        assert state is not None and state.why.startswith("the sidecar cache ended with exit code 1: ")
+        assert "Address already in use" in state.why and state.server is None
+        waits = {"name": "cache", "command": "exec sleep 600", "ready_url": url}
+        home.start(home.chosen("late", profile={"sidecar": [waits], "start": {"timeout_s": 2.0}}))
+        state = home.until("late", "failed").record
+        said = f"does not answer at {url}: process {older.pid}, which is not its own, does; its log: /"
+        assert state is not None and state.why.startswith(f"the sidecar cache {said}")
+        takes_over = f"kill {older.pid}; sleep 0.5; exec {shlex.join(serves)}"
+        seen = home.ready(home.chosen("own", profile={"sidecar": [waits | {"command": takes_over}]}))
+        assert seen.state == "running" and seen.record is not None and seen.record.sidecars[0].lives
+    finally:
+        older.kill()
+        older.wait()
+
+
+def test_a_sidecar_that_ends_while_its_server_runs_is_told(home: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its keeper takes no notice of it: an ended child of it is none that lives."""
+    sidecars = [{"name": name, "command": "exec sleep 600"} for name in ("cache", "other")]
+    state = home.ready(home.chosen("beside", profile={"sidecar": sidecars})).record
+    assert state is not None and look.look("beside").state == "running"
+    os.kill(state.sidecars[1].pid, signal.SIGTERM)
+    wait(lambda: not state.sidecars[1].lives, "it does not end")
+    assert profile_command.main(["list"]) == 0
+    assert "1 of 2 sidecars has ended" in capsys.readouterr().out
 
 
 def test_commands_around_the_start_and_sidecars(home: Box) -> None:

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from kvtop.live.profiles import Checked
-from kvtop.profiles.running.record import Stage
+from kvtop.profiles.running.record import Stage, Who
+from kvtop.ui.profiles import start
 from kvtop.ui.profiles.layout import plan, roomy
+from kvtop.ui.profiles.words import since
 
 from .page_app import shown
 from .profile_box import CHOSEN, ERROR, NOTE, NOW, TAIL, Held, failed, known, report, running, starting, stopped, view
@@ -179,6 +181,31 @@ async def test_a_server_without_its_keeper_says_so(size: tuple[int, int], after:
         assert "its keeper is gone" in row or "no keeper" in row
         said = "! its keeper is gone: its log is not rotated" + ", its after_stop will not run by itself" * after
         assert said in words(rows) and (after or "after_stop" not in words(rows))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("unkept", [False, True])
+async def test_a_server_without_its_sidecar_says_so(size: tuple[int, int], unkept: bool) -> None:
+    runs = running()
+    assert runs.record is not None
+    state = msgspec.structs.replace(runs.record, sidecars=[Who(1, "b"), Who(2, "b")])
+    page = Page(Held(view(replace(runs, unkept=unkept, sidecars_ended=1, record=state), CHOSEN)), "qwen27-2x3090")
+    async with page.app.run_test(size=size) as pilot:
+        rows = await page.press(pilot)
+        (row,) = (one for one in rows if "qwen27-2x3090" in one and "runs" in one and "●" in one)
+        assert "1 of 2 sidecars has ended" in row or "sidecar ended" in row
+        assert "keeper" not in row or unkept
+        before = "its keeper is gone: its log is not rotated; " if unkept else ""
+        assert f"! {before}1 of 2 sidecars has ended" in words(rows)
+
+
+def test_a_start_without_its_sidecar_says_so() -> None:
+    begins = starting()
+    assert begins.record is not None
+    row = replace(begins, sidecars_ended=1, record=msgspec.structs.replace(begins.record, sidecars=[Who(1, "b")]))
+    assert since(row, NOW, None)[0].endswith("left; sidecar ended")
+    said = "".join(text for line in start.rows(row, NOW, 80, 12) for text, _ in line)
+    assert said.rstrip().endswith("! its sidecar has ended")
 
 
 @pytest.mark.parametrize("size", SIZES)

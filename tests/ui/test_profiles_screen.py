@@ -124,7 +124,7 @@ async def test_larger_screens_show_stages_and_memory(size: tuple[int, int]) -> N
     assert "memory   tier 64.0   /dev/shm 62.8   host free 104.2   GPU free 6.0 + 6.0 of 24 + 24   all in GiB" in text
     at = next(i for i, row in enumerate(rows) if row.startswith("   stage"))
     assert rows[at].split() == ["stage", "took", "usual"]
-    assert rows[at + 1].split() == ["·", "pre-start", "command", "200", "ms", "200", "ms"]
+    assert rows[at + 1].split() == ["·", "pre-start", "200", "ms", "200", "ms"]
     assert rows[at + 2].split() == ["·", "process", "up", "9.1", "s", "8.8", "s"]
     assert rows[at + 3].startswith(" ▸ weights, 9 of 14 shards") and "3 m 50 s  ━" in rows[at + 3]
     assert rows[at + 4].split() == ["compile", "71", "s"]

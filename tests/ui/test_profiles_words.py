@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -83,6 +84,24 @@ def test_a_small_tier_is_told_as_it_is() -> None:
     assert words.tier(replace(CHOSEN, known=known("x", tier_bytes=3 * GIB // 2)))[0] == "1.5 GiB"
     small = replace(report().memory, cpu_tier_bytes=GIB // 4, shm_free_bytes=GIB - 1)
     assert text([findings.memory_row(small, 80)]).startswith(" memory   tier 0.25   /dev/shm 1.0   host free 104.2")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "w", "said"),
+    [
+        ((32, 0.25, None), 120, ["32GiB", "256MiB", "–"]),
+        ((32, 0.25, 1.5), 100, ["32 GiB", "256 MiB", "1.5 GiB"]),
+        ((32, 64, None), 120, ["32 GiB", "64 GiB", "–"]),
+        ((32, 4096), 120, ["32G", "4096G"]),
+        ((None,), 120, ["–"]),
+    ],
+)
+def test_the_tiers_of_a_column_have_one_form(sizes: tuple[float | None, ...], w: int, said: list[str]) -> None:
+    tiers = [None if size is None else int(size * GIB) for size in sizes]
+    rows = [replace(CHOSEN, known=known(f"x{n}", tier_bytes=tier)) for n, tier in enumerate(tiers)]
+    lines = ["".join(part for part, _ in line) for line in table.rows(table.Shown(view(*rows), {}, NOW), 0, w, 9)]
+    end = lines[1].index("tier") + 4
+    assert [re.split(r"  +", line[:end])[-1] for line in lines[2:]] == said
 
 
 @pytest.mark.parametrize(

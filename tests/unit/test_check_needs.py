@@ -236,7 +236,43 @@ def gathered(made: Profile) -> Facts:
 
 def test_of_a_model_that_is_not_there_the_folder_that_is(tmp_path: Path) -> None:
     (said,) = model_path_missing(gathered(profile(serve={"model": f"{tmp_path}/none/deep/model"})))
-    assert isinstance(said, Says) and said.fix == f"ls {keyless(str(tmp_path), 120)}"
+    assert isinstance(said, Says)
+    assert said.fix == f"name a folder that has the model; of this path {keyless(str(tmp_path), 120)} is there"
+
+
+@pytest.mark.parametrize(
+    ("asked", "near"),
+    [
+        ("models/qwen3-8b", "models/Qwen3-8B"),
+        ("model/qwen3-8b", "models/Qwen3-8B"),
+        ("models/Qwen3-8B-FP8", "models/Qwen3-8B"),
+        ("models/qwen3-8b.ggu", "models/qwen3-8b.gguf"),
+        ("models/notes", None),  # a file is no model
+        ("models/entirely-else", None),
+        ("models/readme.txt/x", None),
+    ],
+)
+def test_a_model_of_nearly_the_same_name_is_told(tmp_path: Path, asked: str, near: str | None) -> None:
+    (tmp_path / "models" / "Qwen3-8B").mkdir(parents=True)
+    for name in ("notes.txt", "qwen3-8b.gguf", "readme.txt"):
+        (tmp_path / "models" / name).touch()
+    found = gathered(profile(serve={"model": f"{tmp_path}/{asked}"})).near
+    assert found == ({f"{tmp_path}/{asked}": f"{tmp_path}/{near}"} if near else {})
+
+
+def test_a_file_of_nearly_the_same_name_is_told(tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").touch()
+    found = gathered(profile(serve={"model": "org/m", "args": ["--chat-template", f"{tmp_path}/chats.jinja"]}))
+    assert found.near == {f"{tmp_path}/chats.jinja": f"{tmp_path}/chat.jinja"}
+
+
+def test_the_ports_of_other_profiles_are_known(own_home: Path) -> None:
+    where = own_home / "config" / "profiles"
+    where.mkdir(parents=True)
+    for name, port in (("p", 8000), ("q", 8001), ("r", 8002)):
+        (where / f"{name}.toml").write_text(f'[serve]\nmodel = "m"\nport = {port}\n')
+    (where / "broken.toml").write_text("a = = 1")
+    assert gathered(profile(serve={"model": "m"})).other_ports == {8001, 8002}
 
 
 def test_of_another_machine_nothing_is_claimed() -> None:

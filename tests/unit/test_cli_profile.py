@@ -64,7 +64,6 @@ def test_show_says_where_each_value_came_from(folder: Path, capsys: pytest.Captu
     (folder / "heir.toml").write_text(HEIR)
     assert said(capsys, "show", "heir").split("\n")[1:] == [
         'runner = "venv"  # default',
-        'about = "all day"  # base.toml, line 1',
         'gpus = ["0", "1"]  # base.toml, line 2',
         "",
         "[serve]",
@@ -233,6 +232,7 @@ def test_list_has_a_row_for_each(
         "pid": None,
         "since": None,
         "keeper_gone": None,
+        "sidecars_ended": None,
         "after_stop_owed": False,
         "error": None,
     }

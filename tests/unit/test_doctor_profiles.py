@@ -63,6 +63,13 @@ def here() -> Who:
     [
         (lambda: {"keeper": here(), "server": here()}, None, ""),
         (lambda: {"keeper": GONE, "server": here()}, "profile's keeper", "good is running and its keeper is gone"),
+        (lambda: {"keeper": here(), "server": here(), "sidecars": [here()]}, None, ""),
+        (
+            lambda: {"keeper": here(), "server": here(), "sidecars": [here(), GONE]},
+            "profile's sidecars",
+            "good is running and 1 of 2 sidecars has ended",
+        ),
+        (lambda: {"keeper": here(), "state": "stopping", "sidecars": [GONE]}, None, ""),
         (lambda: {"keeper": GONE, "server": GONE}, "profile's record", "neither keeper nor server is there"),
         (
             lambda: {"state": "starting", "keeper": GONE, "step": here()},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import socket
 
 import pytest
 
-from kvtop.sources.listeners import tap_ports
+from kvtop.sources.listeners import at_address, tap_ports
 from kvtop.sources.taps import tap_ways
 
 
@@ -44,3 +46,31 @@ def test_the_upstreams_of_a_tap() -> None:
     assert tap_ways("kvtop", command) == ((1, "http://127.0.0.1:8000"), (2, "http://[::1]:9"), (3, None))
     assert tap_ways("kvtop", ["tap", "--upstream", "localhost:8000"]) == ((8001, "http://localhost:8000"),)
     assert tap_ways("kvtop", ["tap"]) == ((8001, None),)
+
+
+@pytest.mark.parametrize(
+    ("bound", "host", "told"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.0.0.1", "localhost", True),
+        ("127.0.0.1", "0.0.0.0", True),
+        ("127.0.0.1", "127.0.0.2", False),
+        ("0.0.0.0", "127.0.0.2", True),
+        ("0.0.0.0", "192.0.2.1", False),  # another machine
+        ("127.0.0.1", "no such host", False),
+        ("127.0.0.1", "", False),
+    ],
+)
+def test_who_listens_at_an_address(bound: str, host: str, told: bool) -> None:
+    with socket.create_server((bound, 0)) as one:
+        assert at_address(host, one.getsockname()[1]) == ([os.getpid()] if told else [])
+
+
+def test_of_several_at_one_port_the_one_at_the_address_is_told() -> None:
+    with socket.socket() as wide, socket.socket() as narrow:
+        for one, host in ((wide, "0.0.0.0"), (narrow, "127.0.0.1")):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            one.bind((host, wide.getsockname()[1]))
+            one.listen()
+        port = wide.getsockname()[1]
+        assert at_address("127.0.0.1", port) == at_address("127.0.0.3", port) == [os.getpid()]

@@ -336,6 +336,18 @@ def test_a_folder_is_read_again_only_where_a_file_has_changed(monkeypatch: pytes
     assert len(reads) == 2, "the second time with the stamp of the file of --config"
 
 
+@pytest.mark.parametrize("doing", ["pre-start command 1 of 2", "sidecar cache, asked at http://127.0.0.1:9/"])
+def test_what_runs_before_the_server_is_told_and_has_one_name_when_it_is_over(doing: str) -> None:
+    state = Record(name="a", state="starting", started_at=100.0, doing=doing, stages=[Stage("before", 100.0)])
+    row = replace(standing("a", "starting"), record=state)
+    assert row.seen is not None
+    now = starting(row.seen, (), 101.0)
+    assert now is not None and now.stages[0].words == doing
+    state.doing, state.stages = "", [Stage("before", 100.0, 102.0), Stage("process", 102.0)]
+    over = starting(row.seen, (), 103.0)
+    assert over is not None and [one.words for one in over.stages][:2] == ["pre-start", "process up"]
+
+
 def test_the_stages_of_a_first_start_and_of_a_later_one() -> None:
     state = Record(name="a", state="starting", started_at=100.0, port=8002, shards=4, shards_done=1)
     state.stages = [Stage("process", 100.0, 110.0), Stage("weights", 110.0)]

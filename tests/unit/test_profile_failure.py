@@ -13,6 +13,9 @@ from kvtop.profiles.running.failure import ended, root_cause
 LOGS = Path(__file__).parents[1] / "fixtures" / "profile-logs"
 P = "(EngineCore pid=7) ERROR 11-30 12:00:00 [core.py:1] "
 
+CUT_JSON = "json.decoder.JSONDecodeError: Expecting ',' delimiter: line 2 column 1 (char 59)"
+BROKEN = "OSError: It looks like the config file at '/m/broken/config.json' is not a valid JSON file."
+
 REAL = {
     "bad-flag": "unrecognized arguments: --no-such-flag 3",
     "bad-value": "argument --block-size: invalid int value: 'seventeen'",
@@ -74,6 +77,23 @@ def traceback(*exceptions: str, prefix: str = P, between: str = "direct cause") 
         (traceback("ValueError: first", "RuntimeError: second"), "ValueError: first"),
         (traceback("KeyError: 'x'", "ValueError: no such layer", between="handling"), "ValueError: no such layer"),
         (traceback("AssertionError"), "AssertionError at x.py line 5, load"),
+        (traceback(CUT_JSON, BROKEN, between="handling"), BROKEN),
+        (traceback(CUT_JSON, BROKEN), BROKEN),
+        (
+            traceback(CUT_JSON, "OSError: it is no good", BROKEN, "ValueError: Invalid repository ID: '/m/broken'"),
+            BROKEN,
+        ),
+        (traceback("KeyError: 'x'", CUT_JSON, BROKEN, between="handling"), BROKEN),
+        (
+            traceback(CUT_JSON, "RuntimeError: second"),
+            "JSONDecodeError: Expecting ',' delimiter: line 2 column 1 (char 59)",
+        ),
+        (
+            traceback(CUT_JSON) + traceback(BROKEN),
+            "JSONDecodeError: Expecting ',' delimiter: line 2 column 1 (char 59)",
+        ),
+        (traceback("x.TOMLDecodeError: bad /srv/a.toml", "OSError: of /srv"), "TOMLDecodeError: bad /srv/a.toml"),
+        (traceback("ValueError: first", BROKEN), "ValueError: first"),
         (
             traceback(
                 "ValueError: To serve at least one request, 4.0 GiB KV cache is needed, "
@@ -106,6 +126,14 @@ def test_tracebacks_of_two_processes_between_each_other() -> None:
     engine = traceback("RuntimeError: Worker failed with error 'mine'").splitlines()
     mixed = [line for pair in zip(engine, worker, strict=True) for line in pair]
     assert root_cause("\n".join(mixed).encode()) == "ValueError: mine"
+
+
+def test_a_chain_between_the_lines_of_another_process() -> None:
+    other = traceback("ValueError: other", "OSError: of /srv", prefix="(Worker pid=1) ERROR 11-30 12:00:00 [a.py:1] ")
+    mixed = [
+        line for pair in zip(traceback(CUT_JSON, BROKEN).splitlines(), other.splitlines(), strict=True) for line in pair
+    ]
+    assert root_cause("\n".join(mixed).encode()) == BROKEN
 
 
 def test_secrets_and_control_characters_do_not_come_through() -> None:

@@ -130,7 +130,7 @@ def test_a_secret_in_the_wrong_place_is_not_said(tmp_path: Path) -> None:
 
 
 def test_a_broken_file_blocks_nothing_but_itself(tmp_path: Path) -> None:
-    write(tmp_path, a="about = 'a'", b="about = = 3", c="extends = 'b'", d="extends = 'a'")
+    write(tmp_path, a="about = 'a'", b="about = = 3", c="extends = 'b'", d="extends = 'a'\ngpus = ['1']")
     (tmp_path / "folder.toml").mkdir()
     os.mkfifo(tmp_path / "pipe.toml")
     (tmp_path / "link.toml").symlink_to("nowhere")
@@ -151,7 +151,7 @@ def test_a_broken_file_blocks_nothing_but_itself(tmp_path: Path) -> None:
         "link": "link.toml: is not there any more",
         "pipe": "pipe.toml: cannot be read: not a regular file",
     }
-    assert entries["d"].usable().about == "a"
+    assert entries["d"].usable().gpus == ["1"]
 
 
 def test_no_folder_holds_no_profile(tmp_path: Path) -> None:
@@ -210,6 +210,14 @@ def test_tables_are_merged_and_args_put_behind(tmp_path: Path) -> None:
     assert profile.serve.json == {"kv-transfer-config": {"kv_role": "kv_both", "extra": {"size": 2}}}
     assert profile.docker.options == ["--shm-size=1g"]
     assert profile.extends == ""
+
+
+def test_what_a_base_says_about_itself_is_not_said_of_its_heirs(tmp_path: Path) -> None:
+    write(tmp_path, base=BASE, mid="extends = 'base'", p="extends = 'mid'", own="extends = 'mid'\nabout = 'own'")
+    found = {name: folder.find(name, tmp_path) for name in ("base", "mid", "p", "own")}
+    assert [entry.usable().about for entry in found.values()] == ["base", "", "", "own"]
+    assert ["about" in entry.origins for entry in found.values()] == [True, False, False, True]
+    assert found["own"].origins["about"].line == 2 and found["p"].usable().gpus == ["0"]
 
 
 def test_what_a_profile_says_takes_the_place_of_what_its_base_says_in_another_form(tmp_path: Path) -> None:
@@ -274,7 +282,7 @@ def test_each_value_knows_where_it_came_from(tmp_path: Path) -> None:
     entry = folder.find("p", tmp_path)
     assert entry.bases == ("mid", "base")
     found = origins(entry)
-    assert found["about"] == ("base.toml", 1, "extends base")
+    assert found["gpus"] == ("base.toml", 2, "extends base")
     assert found["serve.port"] == ("mid.toml", 3, "extends mid")
     assert found["serve.args[0]"] == ("base.toml", 7, "extends base")
     assert found["serve.args[1]"] == ("p.toml", 3, "file")
@@ -301,8 +309,8 @@ def test_a_base_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_chain_has_an_end(tmp_path: Path) -> None:
     for number in range(MAX_BASES + 2):
-        write(tmp_path, **{f"p{number}": f"extends = 'p{number + 1}'" if number <= MAX_BASES else "about = 'end'"})
-    assert folder.find("p1", tmp_path).usable().about == "end"
+        write(tmp_path, **{f"p{number}": f"extends = 'p{number + 1}'" if number <= MAX_BASES else "gpus = ['7']"})
+    assert folder.find("p1", tmp_path).usable().gpus == ["7"]
     assert "extends more than 16 profiles" in problem(tmp_path, "p0")
 
 

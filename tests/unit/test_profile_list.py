@@ -202,6 +202,35 @@ def test_a_server_whose_keeper_is_gone_says_so(
     assert told(capsys, monkeypatch) == f"pid {os.getpid()}, since {SINCE}; its keeper is gone"
 
 
+@pytest.mark.parametrize(
+    ("lives", "said"),
+    [
+        ("", [""]),
+        ("l", [""]),
+        ("e", ["", "its sidecar has ended"]),
+        ("le", ["", "1 of 2 sidecars has ended"]),
+        ("ele", ["", "2 of 3 sidecars have ended"]),
+    ],
+)
+def test_sidecars_that_have_ended_are_counted(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lives: str, said: list[str]
+) -> None:
+    sidecars = [here() if one == "l" else GONE for one in lives]
+    kept(folder, "running", server=here(), ready_at=AT, sidecars=sidecars)
+    assert row(capsys)["sidecars_ended"] == lives.count("e")
+    assert told(capsys, monkeypatch) == f"pid {os.getpid()}, since {SINCE}{'; '.join(said)}"
+
+
+@pytest.mark.parametrize(
+    ("state", "ended"), [("starting", 1), ("running", 1), ("stopping", None), ("stopped", None), ("failed", None)]
+)
+def test_sidecars_are_counted_while_a_server_runs_or_starts(
+    folder: Path, capsys: pytest.CaptureFixture[str], state: State, ended: int | None
+) -> None:
+    kept(folder, state, server=here(), sidecars=[GONE])
+    assert (row(capsys)["state"], row(capsys)["sidecars_ended"]) == (state, ended)
+
+
 def test_an_after_stop_that_is_owed_is_offered(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,7 @@ def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(adopt, "foreign", lambda launches: [])
     monkeypatch.setattr(facts, "_cards", lambda: None)
-    monkeypatch.setattr(facts, "_servers", lambda host: ())
+    monkeypatch.setattr(facts, "_servers", lambda host, runs: ())
 
 
 @settings(

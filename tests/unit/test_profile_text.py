@@ -125,7 +125,9 @@ def test_the_schema_knows_every_key_and_what_it_means() -> None:
     serve = whole["$defs"]["Serve"]["properties"]
     assert serve["config"]["description"] == "`--config FILE`: a YAML file of flags."
     assert set(serve) == {"model", "names", "host", "port", "config", "args", "json", "drop"}
-    assert whole["properties"]["about"]["description"] == "One line for the list."
+    assert whole["properties"]["about"]["description"] == (
+        "One line for the list; of this profile alone, never of the one that it extends."
+    )
 
 
 @given(st.text())

@@ -1,4 +1,4 @@
-"""Profiles in `kvtop doctor`: the folder, files that cannot be used, servers without a keeper, what they left."""
+"""Profiles in `kvtop doctor`: the folder, files that cannot be used, servers that lack something, what they left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvtop.errors import KvtopError, printable
 from kvtop.model.words import gib
 from kvtop.profiles import folder
 from kvtop.profiles.folder import Entry
-from kvtop.profiles.running import record
+from kvtop.profiles.running import beside, record
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.unkept import KEEPER_GONE, missed, offer
 from kvtop.profiles.shell import quoted
@@ -112,6 +112,9 @@ def _of_record(state: Record, names: set[str]) -> Iterator[Row]:
     elif state.after_owed and not state.after_runs:
         because = f"after_stop of {name} was not run to its end: its keeper was gone"
         yield Row("profile's after_stop", False, because, offer(name))
+    if state.state in ("starting", "running") and (kept or lives) and (ended := beside.ended(state)):
+        because = f"{name} is {state.state} and {beside.words(ended, len(state.sidecars))}"
+        yield Row("profile's sidecars", False, because, f"kvtop profile switch {name} --restart starts it afresh")
     if not lives and not kept and name not in names and not _there(state.file):
         because = f"of {name}, whose profile is not there any more"
         yield Row("profile's record", False, because, f"rm {quoted(str(record.path_of(state.name)))}")

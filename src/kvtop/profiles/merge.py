@@ -11,6 +11,8 @@ T = TypeVar("T")
 Origins = dict[str, T]
 _FIELDS = {"names": "served-model-name", "host": "host", "port": "port", "config": "config", "model": "model"}
 """Keys of [serve] -> the flag that each stands for."""
+_OWN = "about"
+"""What a base says of itself, and not of its heirs."""
 _VARIABLES = ("set", "from_file", "from_env")
 
 
@@ -49,6 +51,8 @@ def merged(
         base, in_args=drop | in_json | fields, in_json=drop | in_args, fields=drop | in_args, origins=origins
     )
     base = _less_variables(base, env, origins)
+    base = {name: value for name, value in base.items() if name != _OWN}
+    _forget(origins, _OWN)
     base_args = list(base.get("serve", {}).get("args", ()))
     values = _over(base, own, (), origins, from_own)
     if base_args or args:

@@ -165,7 +165,7 @@ class Profile(_Part, frozen=True):
     """The whole file."""
 
     about: str = ""
-    """One line for the list."""
+    """One line for the list; of this profile alone, never of the one that it extends."""
     extends: str = ""
     """Name of another profile."""
     runner: Runner = "venv"

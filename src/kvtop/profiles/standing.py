@@ -12,7 +12,7 @@ from kvtop.profiles.differences import changed
 from kvtop.profiles.folder import Entry
 from kvtop.profiles.launch import Launch, asked, launch
 from kvtop.profiles.match import behind_serve, is_of
-from kvtop.profiles.running import look, record
+from kvtop.profiles.running import beside, look, record
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Record, Setup, Start
 from kvtop.profiles.running.setup import setup
@@ -78,6 +78,15 @@ class Standing:
     """kvtop started what runs, and the keeper beside it is gone: nobody rotates its log or runs its after_stop."""
     left: int = 0
     """Processes of one that has ended, which live on."""
+    sidecars_ended: int | None = None
+    """Of what runs or starts by kvtop, however they ended; None: nothing does."""
+
+    @property
+    def missed(self) -> str:
+        """In words which sidecars have ended; empty: none."""
+        if not self.sidecars_ended or self.record is None:
+            return ""
+        return beside.words(self.sidecars_ended, len(self.record.sidecars))
 
     @property
     def name(self) -> str:
@@ -213,7 +222,8 @@ def _of(profile: Known, every: Mapping[str, Seen], servers: Sequence[VllmProcess
         seen = look.look(profile.name)  # its keeper has ended in good order since
         state, unkept = seen.record, not _is_kept(seen.record)
     if seen is not None and seen.state in LIVE:
-        return Standing(profile, seen.state, seen.pid, seen.since, state, starts, unkept)
+        ended = beside.ended(state) if state is not None and seen.state != "stopping" else None
+        return Standing(profile, seen.state, seen.pid, seen.since, state, starts, unkept, sidecars_ended=ended)
     run = profile.launch
     server = next((one for one in servers if run is not None and is_of(run, one)), None)
     if server is not None:
@@ -221,8 +231,8 @@ def _of(profile: Known, every: Mapping[str, Seen], servers: Sequence[VllmProcess
     left = len(state.left()) if state is not None else 0
     if not profile.runner:
         return Standing(profile, "unreadable", None, None, state, starts, left=left)
-    ended = "stopped" if seen is None else seen.state
-    return Standing(profile, ended, None, seen.since if seen is not None else None, state, starts, left=left)
+    over = "stopped" if seen is None else seen.state
+    return Standing(profile, over, None, seen.since if seen is not None else None, state, starts, left=left)
 
 
 def _is_kept(state: Record | None) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 
 import psutil
@@ -19,6 +21,36 @@ def listening() -> dict[int, int | None] | None:
     except UNTOLD:
         return None
     return {row.laddr.port: row.pid for row in rows if row.status == psutil.CONN_LISTEN and row.laddr}
+
+
+def at_address(host: str, port: int) -> list[int | None]:
+    """The processes that listen where a connection to that host and port goes, each None where this user may not know
+    it. Empty: nobody does on this machine, or that cannot be told."""
+    try:
+        rows = psutil.net_connections(kind="tcp")
+        asked = [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        own = {address.address.partition("%")[0] for of_one in psutil.net_if_addrs().values() for address in of_one}
+    except (*UNTOLD, UnicodeError):
+        return []
+    heard: dict[str, list[int | None]] = {}
+    for row in rows:
+        if row.status == psutil.CONN_LISTEN and row.laddr and row.laddr.port == port:
+            heard.setdefault(row.laddr.ip, []).append(row.pid)
+    ways = (bound for address in asked for bound in _bound(address.partition("%")[0], own))
+    return next((heard[bound] for bound in ways if bound in heard), [])
+
+
+def _bound(address: str, own: set[str]) -> Iterator[str]:
+    """What a listener may be bound to that gets the connections to this address, the one that the kernel prefers first.
+    `own`: the addresses of this machine."""
+    ip = ip_address(address)
+    if ip.is_unspecified:
+        ip = ip_address("127.0.0.1" if ip.version == 4 else "::1")
+    yield str(ip)
+    if ip.version == 4:
+        yield f"::ffff:{ip}"
+    if ip.is_loopback or str(ip) in own:
+        yield from ("0.0.0.0", "::") if ip.version == 4 else ("::",)
 
 
 def tap_ports(command: Sequence[str]) -> tuple[int, ...]:

@@ -107,7 +107,8 @@ OF_PROFILES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             ("took", "seconds of a stage in this start; usual: the median of the last good starts, five at most"),
             ("left (n=5)", "what the last n good starts of this profile say; longer than usual: over that by now"),
-            ("process up", "until vLLM begins to load the model; before it the pre-start command, and sidecars"),
+            ("pre-start", "commands that run before the server, and its sidecars"),
+            ("process up", "until vLLM begins to load the model"),
             ("weights", "the model is loaded: shards of its files"),
             ("compile", "torch.compile, on a CPU in a warm-up of its own"),
             ("KV cache", "its room is measured, and it is made"),

@@ -108,6 +108,7 @@ def _row(one: Standing, said: Answering | None) -> dict[str, Any]:
         "since": iso(one.since),
         "mark": one.record.mark if one.record is not None else None,
         "keeper_gone": one.unkept if one.record is not None and one.state in LIVE else None,
+        "sidecars_ended": one.sidecars_ended,
         "after_stop_owed": one.owed,
         "error": shown(error, 1000) or None,
     }
@@ -147,6 +148,8 @@ def _runs(row: Mapping[str, Any], one: Standing) -> Iterator[str]:
         yield "its after_stop runs"
     if one.unkept:
         yield KEEPER_GONE
+    if one.missed:
+        yield one.missed
     if one.changed:
         yield "its profile was changed since, a restart takes that over"
 

@@ -13,11 +13,11 @@ import msgspec
 
 from kvtop.errors import UsageError, printable
 from kvtop.profiles import config_file, folder, match
-from kvtop.profiles.check import containers, last, needs, own_file, plugins
+from kvtop.profiles.check import containers, last, nearby, needs, own_file, plugins
 from kvtop.profiles.check.edits import lost_variables
 from kvtop.profiles.check.installed import installed, version_of
 from kvtop.profiles.check.rules import modules
-from kvtop.profiles.check.rules.service import local_paths
+from kvtop.profiles.check.rules.service import MODELS, local_paths
 from kvtop.profiles.check.seen import Answer, Card, Container, Facts, Holder, LastStart, Listener, OwnFile, Server
 from kvtop.profiles.check.sizes import ranks
 from kvtop.profiles.check.wraps import is_found_alike
@@ -70,7 +70,7 @@ def gather(
         env = {name: value for name, value in {**os.environ, **run.set}.items() if name not in run.unset}
         if is_found_alike(profile.venv.wrap, venv_command(profile)[0]):
             here = installed(venv_command(profile), run.cwd, env, ask=ask_vllm, asking=tell)
-    host = HostSource().read()
+    host, runs = HostSource().read(), _launches()
     missing = missing_secrets(run, os.environ)
     own = own_file.read(profile, run, missing)
     facts = Facts(
@@ -95,7 +95,8 @@ def gather(
         memory_available_bytes=host.memory_available_bytes,
         memory_limit_bytes=memory_limit(),
         cards=_cards(),
-        servers=_servers(host),
+        servers=_servers(host, runs),
+        other_ports=frozenset(other.port for name, other in runs.items() if name != entry.name),
         replacing=replacing,
     )
     if is_elsewhere(profile):
@@ -108,6 +109,7 @@ def gather(
         health_asked=asked,
         health=answer,
         container=_container(facts),
+        near=_near(facts, places),
         paths={path: _is_there(place) for path, place in places.items()},
         above={path: str(folder) for path, place in places.items() if (folder := _above(place)) is not None},
         last=_last(facts),
@@ -226,7 +228,7 @@ def _listeners(port: int) -> dict[int, Listener] | None:
     return out
 
 
-def _servers(host: HostReading) -> tuple[Server, ...] | None:
+def _servers(host: HostReading, runs: Mapping[str, Launch]) -> tuple[Server, ...] | None:
     """The vLLM servers of this machine, each with its engine cores and workers. Whose it is says the record of the one
     that was started, else the command line."""
     if host.processes_seen is None:
@@ -239,7 +241,7 @@ def _servers(host: HostReading) -> tuple[Server, ...] | None:
     }
     parents = {one.pid: one.parent for one in host.processes}
     found = []
-    for server, names in match.servers(host.processes, _launches()):
+    for server, names in match.servers(host.processes, runs):
         pids = frozenset(pid for pid in parents if server.pid in _ancestors(pid, parents))
         port = server.port if server.port is not None else next(iter(server.ports), None)
         found.append(
@@ -303,6 +305,12 @@ def _places(facts: Facts, run: Launch) -> dict[str, Path]:
 
 def _above(place: Path) -> Path | None:
     return None if _is_there(place) else next(filter(_is_there, place.parents), None)
+
+
+def _near(facts: Facts, places: Mapping[str, Path]) -> dict[str, str]:
+    missing = [(flag, path) for flag, path in local_paths(facts) if path in places and not _is_there(places[path])]
+    found = {path: nearby.near(places[path], model=flag in MODELS) for flag, path in missing}
+    return {path: str(place) for path, place in found.items() if place is not None}
 
 
 def _is_there(path: Path) -> bool:

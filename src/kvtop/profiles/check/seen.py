@@ -200,6 +200,10 @@ class Facts:
     left out."""
     above: Mapping[str, str] = field(default_factory=dict)
     """Of those that are not there: the deepest folder above them that is."""
+    near: Mapping[str, str] = field(default_factory=dict)
+    """Of those that are not there: what is, under nearly the same name."""
+    other_ports: frozenset[int] = frozenset()
+    """Of the other profiles of the folder: one that is started later would find it taken."""
     absent: tuple[Absent, ...] = ()
     """What the start needs and this machine lacks."""
     plugins: Mapping[str, bool] = field(default_factory=dict)

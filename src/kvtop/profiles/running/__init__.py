@@ -12,5 +12,6 @@ helpers    pre-start commands, sidecars, after the stop  tools      other progra
 runners/   venv, docker, compose, systemd: one interface logs       the log: rotated, read from its end, followed
 switch     what the old server holds, seen to be free    adopt      servers that kvtop did not start, on this machine
 attached   do those answer that are only watched         setup      what a list shows of a profile, as it was started
-begun      the record of a start that begins
+begun      the record of a start that begins             strangers  an older process answers for a sidecar
+unkept     words for a server whose keeper is gone       beside     sidecars that have ended while it runs
 """

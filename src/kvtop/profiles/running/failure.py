@@ -10,6 +10,7 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from kvtop.profiles.running.text import Lines, split
 from kvtop.profiles.secret import shown
@@ -40,6 +41,11 @@ _BARE = frozenset(
     ("IndexError", "KeyError", "AttributeError", "TypeError", "AssertionError", "StopIteration", "NameError")
 )
 """What these say means nothing without the place that they come from."""
+_OF_A_FILE = re.compile(
+    r"(?:DecodeError|ScannerError|ParserError|UnpicklingError|SafetensorError|EOFError|BadZipFile)$"
+)
+"""What these say is wrong with a file, and seldom with which one: what is raised for it knows."""
+_PATH = re.compile(r"/[\w.-]")
 _PYDANTIC = re.compile(r"^(?:Value error, |Assertion failed, )?(.*?)(?: \[type=.*)?$")
 
 _HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -200,14 +206,17 @@ def _further(lines: Sequence[_Line], number: int, process: str, says: str) -> st
 
 
 def _raised(found: Sequence[_Raised]) -> str:
-    """The first that is none of the wrappers; of a chain the innermost that says something."""
+    """The first that is none of the wrappers; of a chain the innermost that says something, and which file it is of."""
     real = [one for one in found if not _WRAPPER.search(one.text) and one.level not in ("WARNING", "INFO", "DEBUG")]
-    for number, one in enumerate(real):
-        follows = real[number + 1 : number + 2]
-        if follows and follows[0].chained and (one.kind in _BARE or not one.says or "404" in one.says):
-            continue
-        return _placed(one)
-    return _placed(real[0]) if real else ""
+    if not real:
+        return ""
+    later = (one for one in real[1:] if one.process == real[0].process)
+    chain = [real[0], *takewhile(lambda one: one.chained, later)]
+    while len(chain) > 1 and (chain[0].kind in _BARE or not chain[0].says or "404" in chain[0].says):
+        del chain[0]
+    if _OF_A_FILE.search(chain[0].kind) and not _PATH.search(chain[0].says):
+        return _placed(next((one for one in chain if _PATH.search(one.says)), chain[0]))
+    return _placed(chain[0])
 
 
 def _placed(one: _Raised) -> str:

@@ -17,6 +17,7 @@ from kvtop.profiles.running.family import Pause
 from kvtop.profiles.running.order import Order
 from kvtop.profiles.running.record import Record, Who
 from kvtop.profiles.running.spawn import as_step, spawn
+from kvtop.profiles.running.strangers import stranger
 from kvtop.profiles.running.tools import Done, Failed
 from kvtop.profiles.secret import shown
 
@@ -26,6 +27,8 @@ SIDECAR_STOP_S = 10.0
 LOG_BYTES = 100_000
 """Of what a command said into the log, from its end."""
 _POLL_S = 0.25
+_OTHER_S = 1.0
+"""While another process answers: who that is, all sockets of this machine tell."""
 
 
 class _Said:
@@ -153,18 +156,26 @@ class Helpers:
 
     def _ready(self, sidecar: Sidecar, until: float, pause: Pause) -> None:
         name, (child, path, _) = printable(sidecar.name, 40), self._running[-1]
+        asked, doing = shown(sidecar.ready_url, 120), self._state.doing
         while True:
+            answers = not sidecar.ready_url or _answers(sidecar.ready_url)
+            other: int | None = None
+            if answers and sidecar.ready_url and self._state.keeper is not None:
+                other = stranger(sidecar.ready_url, self._state.keeper)
+            # Looked at when it was asked: it may end meanwhile, since another one has its port.
             if child.poll() is not None:
                 code = tools.code_of(child.returncode)
                 said = Done(code, str(self._said or ""), "").why
                 why = f": {said}" if said else ""
                 why += "" if code else " (one that goes into the background is not kept: it is to stay in front)"
                 raise Failed(f"the sidecar {name} ended with exit code {code}{why}; its log: {path}")
-            if not sidecar.ready_url or _answers(sidecar.ready_url):
+            if answers and other is None:
                 return
             if time.monotonic() > until:
-                raise Failed(f"the sidecar {name} does not answer at {shown(sidecar.ready_url, 120)}; its log: {path}")
-            pause(_POLL_S)
+                who = f": process {other}, which is not its own, does" if other is not None else ""
+                raise Failed(f"the sidecar {name} does not answer at {asked}{who}; its log: {path}")
+            self._does(doing if other is None else f"{doing}: process {other} answers, which is not its own")
+            pause(_POLL_S if other is None else _OTHER_S)
 
 
 def end_step(state: Record, pause: Pause) -> None:

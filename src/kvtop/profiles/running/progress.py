@@ -26,7 +26,7 @@ BEFORE, PROCESS, WEIGHTS, COMPILE, KV_CACHE, GRAPHS, PORT = STAGES = (
 """In their order. before: pre-start commands and sidecars; process: until the model is loaded."""
 
 WORDS = {
-    BEFORE: "pre-start command",
+    BEFORE: "pre-start",
     PROCESS: "process up",
     WEIGHTS: "weights",
     COMPILE: "compile",

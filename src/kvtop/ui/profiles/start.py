@@ -59,11 +59,13 @@ def _end_rows(row: Standing, one: Starting, w: int, stop_key: str) -> list[Line]
         return []
     if not one.over:
         lost = row.unkept and state.server is None and state.runner == "venv"  # other tools go on by themselves
-        return _noted(f"{KEEPER_GONE}: nobody goes on with this start, a stop ends what runs", w) if lost else []
+        keeper = f"{KEEPER_GONE}: nobody goes on with this start, a stop ends what runs" if lost else ""
+        return _noted("; ".join(filter(None, (keeper, row.missed))), w) if lost or row.missed else []
     if words.ended_early(state):
         return _noted(words.early_end(state), w)
-    if row.unkept:
-        return _noted(f"{KEEPER_GONE}{missed(state)}", w)
+    if row.unkept or row.missed:
+        keeper = f"{KEEPER_GONE}{missed(state)}" if row.unkept else ""
+        return _noted("; ".join(filter(None, (keeper, row.missed))), w)
     failed = state.why and (state.ready_at is None or _failed_later(state))
     ended = state.state in ("stopped", "failed")
     said = [*less_owed(state.notes), *([f"{OWED}: {stop_key} runs it"] if row.owed else [])]

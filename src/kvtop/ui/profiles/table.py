@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvtop.live.profile_view import Attached, Figures, ProfilesView
 from kvtop.profiles.check.report import Report
@@ -47,6 +47,8 @@ class Shown:
     """The name of the chosen profile."""
     key: str = "i"
     """The key that imports."""
+    tier_form: int = 0
+    """See `words.tier_form`."""
 
     def attached(self, row: Standing) -> Attached | None:
         return (self.view.attached or {}).get(row.name)
@@ -72,7 +74,8 @@ def rows(shown: Shown, first: int, w: int, h: int) -> list[Line]:
         text = pick([heads.get(name, name), name], n)
         head += [*([("  ", "t")] if i else []), *(rj(text, n, "d") if name in RIGHT else lj(text, n, "d"))]
     out.append(head)
-    return [*out, *(_row(row, shown, cols, w) for row in view.listed[first : first + h - 2])]
+    form = words.tier_form(view.listed, dict(cols).get("tier", 0))
+    return [*out, *(_row(row, replace(shown, tier_form=form), cols, w) for row in view.listed[first : first + h - 2])]
 
 
 def _row(row: Standing, shown: Shown, cols: Sequence[Column], w: int) -> Line:
@@ -111,7 +114,8 @@ def _cell(row: Standing, name: str, w: int, shown: Shown) -> Line:
     if name == "GPU":
         return lj(words.gpus(row), w, "t" if row.facts.gpus else "d")
     if name == "tier":
-        text = pick(words.tier(row), w)
+        wordings = words.tier(row)
+        text = pick(wordings[min(shown.tier_form, len(wordings) - 1) :], w)
         return rj(text, w, "d" if text == DASH else "t")
     if name == "good start":
         return rj(secs(words.last_took(row)), w, "d")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kvtop.live.profile_view import Attached, ProfilesView
 from kvtop.model.starting import LIVE, Starting, roughly
 from kvtop.model.words import DASH, gib, lasted, secs
 from kvtop.profiles.check.report import Report
+from kvtop.profiles.running.beside import SHORT
 from kvtop.profiles.running.record import Record
 from kvtop.profiles.running.stages import starting
 from kvtop.profiles.running.unkept import KEEPER_GONE
 from kvtop.profiles.standing import FILE_GONE, Standing
-from kvtop.ui.draw import safe
+from kvtop.ui.draw import cells, safe
 from kvtop.ui.numbers import ago
 
 GIB = 1 << 30
@@ -88,7 +89,7 @@ def since(row: Standing, now: float, report: Report | None, one: Attached | None
         return [f"{safe(one.says)} {age}", safe(one.says)]
     if row.state == "starting":
         wordings = _starts(start_of(row, now))
-        return [*(f"{one}; no keeper" for one in wordings if row.unkept), *wordings]
+        return [*(f"{one}; {other}" for one in wordings for other in lacking(row)[1:]), *wordings]
     if row.state == "stopping":
         by = "its after_stop runs" if row.settles else by_whom(row)
         so_far = lasted(now - row.since) if row.since is not None else ""
@@ -102,7 +103,7 @@ def since(row: Standing, now: float, report: Report | None, one: Attached | None
             return [f"{where}, of no profile", where, "of no profile"]
         parts = [part for part in (up, who, whose) if part]
         wordings = [", ".join(parts) or DASH, ", ".join(parts[:2]), up]
-        more = [KEEPER_GONE, "no keeper"] if row.unkept else drift(row)
+        more = lacking(row) or drift(row)
         return [*(f"{one}; {other}" for one in (wordings[0], up) for other in more), *wordings]
     if known.problem:
         said = safe(known.problem.removeprefix(f"{known.file.name}, ").removeprefix(f"{known.file.name}: "))
@@ -163,6 +164,16 @@ def by_whom(row: Standing) -> str:
     return "by a switch" if ask.by.startswith("a switch") else ""
 
 
+def lacking(row: Standing) -> list[str]:
+    """What a server that runs, or starts, has lost of what belongs beside it: `its keeper is gone, its sidecar has
+    ended`, longest first; empty: nothing."""
+    keeper = [KEEPER_GONE, "no keeper"] if row.unkept else []
+    if not row.missed:
+        return keeper
+    both = [f"{keeper[0]}, {row.missed}", f"{keeper[1]}, {SHORT}"] if keeper else [row.missed]
+    return [*both, SHORT]
+
+
 def drift(row: Standing) -> list[str]:
     """How the file of a server that runs is not what runs by now, longest first; empty where it is, or that is not
     known."""
@@ -185,6 +196,14 @@ def tier(row: Standing) -> list[str]:
     if size >= 100 * GIB:
         short += [f"{size / GIB:.0f}G", f"{size / GIB / 1024:.1f}T", f"{size / GIB / 1024:.0f}T"]
     return [text, narrow, *short]
+
+
+def tier_form(rows: Sequence[Standing], w: int) -> int:
+    """From which wording of `tier` on all of these rows have room in `w` cells: one column is written in one form."""
+    forms = [tier(row) for row in rows]
+    longest = max(map(len, forms), default=1)
+    fitting = (n for n in range(longest) if all(cells(form[min(n, len(form) - 1)]) <= w for form in forms))
+    return next(fitting, longest - 1)
 
 
 def gpus(row: Standing) -> str:

@@ -132,7 +132,7 @@ def _other_port(facts: Facts) -> str:
 
 
 def _free_port(facts: Facts) -> int:
-    taken = facts.listeners or {}
+    taken = {*(facts.listeners or ()), *facts.other_ports}
     start = max(1024, min((facts.port or 8000) + 1, 65_000))
     return next((port for port in range(start, 65_536) if port not in taken), start)
 

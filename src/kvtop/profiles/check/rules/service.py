@@ -14,6 +14,8 @@ _LOOPBACK = ("localhost", "::1")
 _EVERYWHERE = ("0.0.0.0", "::")
 
 _KEY = "VLLM_API_KEY"
+MODELS = {"--model": "the model", "--tokenizer": "the tokenizer", "--speculative-config": "the draft model"}
+"""Flags that name what a folder holds, and what that is."""
 _FILES = ("chat-template", "tool-parser-plugin", "reasoning-parser-plugin", "ssl-certfile", "ssl-keyfile")
 """Flags that name a file, beside those of models."""
 _QUIET = "disable-access-log-for-endpoints"
@@ -150,15 +152,20 @@ def model_path_missing(facts: Facts) -> Saying:
             where = (
                 f"{keyless(place, 120)} is not there ({shown} in the container)" if place else f"{shown} is not there"
             )
-            yield Says("error", flag, where, _found(facts, path, place or path))
+            yield Says("error", flag, where, _another(facts, flag, path, place or path))
 
 
-def _found(facts: Facts, path: str, place: str) -> str:
-    look = f"ls {keyless(facts.above.get(path, str(PurePosixPath(place).parent)), 120)}"
+def _another(facts: Facts, flag: str, path: str, place: str) -> str:
+    fix = f"name a folder that has {MODELS[flag]}" if flag in MODELS else "name a file that is there"
+    above = facts.above.get(path)
+    if path in facts.near:
+        fix += f": {keyless(facts.near[path], 120)} is there"
+    elif above is not None and above != str(PurePosixPath(place).parent):
+        fix += f"; of this path {keyless(above, 120)} is there"
     if not facts.contained:
-        return look
+        return fix
     where = there(facts, "another mount") if file_of(facts) else "another mount: -v in [docker] options"
-    return f"{look}; or {where}"
+    return f"{fix}; or {where}"
 
 
 def local_paths(facts: Facts) -> list[tuple[str, str]]:
