@@ -230,6 +230,7 @@ def test_list_has_a_row_for_each(
         "changed": None,
         "state": "stopped",
         "pid": None,
+        "mark": None,
         "since": None,
         "keeper_gone": None,
         "sidecars_ended": None,

@@ -30,9 +30,10 @@ class Secrets:
         self._found: dict[str, bool] = {}
 
     def add(self, value: str) -> None:
-        self._every.add(str(value))
-        if len(value) >= _LEAST and value not in self._known:
-            self._known.add(str(value))
+        self._every |= {str(value), *value.split()}  # a shell may have cut it
+        known = {one for one in (value.strip(), *value.split()) if len(one) >= _LEAST} - self._known
+        if known:
+            self._known |= {str(one) for one in known}
             self._found = {}
         elif _LEAST_WHOLE <= len(value) < _LEAST:
             self._short.add(str(value))

@@ -22,6 +22,8 @@ _ALONE = re.compile(
     r"|disable-content-trust|sig-proxy|use-api-socket|tls|replace)(=.*)?"
 )
 """Options of `docker run` without a value behind them."""
+_CLUSTER = re.compile(r"-([ditPq]+)(?=[a-zA-Z])(?![ditPq])")
+"""Letters without a value in front of one that has it."""
 _OURS = {"--detach", "--rm", "--interactive", "--tty", "--quiet", "--sig-proxy", "--replace"}
 """Options that kvtop sets itself, or does without."""
 _PROGRAM = re.compile(r"(?:pypy|python)[\d.]*|(?:ba|da|z)?sh|uv|torchrun|.+\.(?:py|sh)")
@@ -58,6 +60,9 @@ def _options(draft: Draft, words: list[str]) -> list[str]:
         word = words.pop(0)
         if word == "--":
             break
+        if found := _CLUSTER.match(word):  # -dp 8000:8000
+            _alone(draft, f"-{found[1]}")
+            word = part_of(word, f"-{word[found.end() :]}")
         if is_hidden([word]) and _ALONE.fullmatch(word):
             draft.note(f"{command_text([word.partition('=')[0]], 60)} holds a secret: left out")
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,23 @@ from kvtop.sources.secret_names import names_secret
 BY_HAND = "write the profile by hand: docs/profiles.md has an example"
 _SECRET_FLAGS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
 """Flags whose value vLLM takes from a variable too."""
+_FOR_NONE = {
+    "empty",
+    "none",
+    "null",
+    "nokey",
+    "no-key",
+    "dummy",
+    "fake",
+    "test",
+    "local",
+    "token",
+    "vllm",
+    "vllm-openai",
+}
+"""What stands where a program wants a key and nobody checks it."""
+_PATH = re.compile(r"(?:~|\.{1,2})?/(?:[\w.@-]+/)*[\w.@-]+")
+"""Where a secret is, and none itself."""
 MOST_CHARACTERS = 100_000
 MOST_WORDS = MAX_VALUES
 """Of one value. A few lines that double a variable make more than fits into memory, and no profile holds more."""
@@ -198,7 +216,7 @@ class Draft:
     def hide(self, name: str, value: str) -> bool:
         """A value that the source has by a name. Where that tells of a secret, it is one wherever else it stands:
         True."""
-        if not value or not names_secret(name):
+        if not value or not names_secret(name) or value.lower() in _FOR_NONE or _PATH.fullmatch(value):
             return False
         self._secrets.add(value)
         return True
@@ -336,6 +354,9 @@ class Draft:
             if group.name in _SECRET_FLAGS and group.values:
                 self._key(_SECRET_FLAGS[group.name], group)
             elif holds_secret(group.words) or is_hidden(group.words):
+                if group.name in ("", "model", "config"):
+                    what = f"--{group.name}" if group.name else "the model"
+                    raise Refused(f"{what} would hold a secret", BY_HAND)
                 name = command_text([f"--{group.name}"], 60)
                 self.note(f"{name} holds a secret: left out" if group.name else "a secret: left out")
             else:

@@ -131,7 +131,11 @@ class _Unit:
             names = [alone[1]] if (alone := re.fullmatch(rf"\$({_NAME})", word)) else _IN_BRACES.findall(word)
             hidden = any([self._draft.hide(name, self._variables.get(name, "")) for name in names])
             if alone:
-                out += [Word(one, hidden=hidden) for one in self._variables.get(alone[1], "").split()]
+                try:
+                    pieces = _split(self._variables.get(alone[1], ""), 0)
+                except Refused:
+                    pieces = self._variables.get(alone[1], "").split()
+                out += [Word(one, hidden=hidden) for one in pieces]
             else:
                 if sum(len(self._variables.get(name, "")) for name in names) > MOST_CHARACTERS:
                     raise too_long()

@@ -36,8 +36,10 @@ def of_session(name: str) -> bool:
 
 
 def of_file(text: str) -> Iterator[tuple[str, str]]:
-    """(name, value) of a file of variables, as docker, compose and systemd read them: one a line, quotes taken off."""
-    for line in text.splitlines():
+    """(name, value) of a file of variables, as docker, compose and systemd read them: one a line, quotes taken off. A
+    value in quotes may have several lines."""
+    lines = iter(text.splitlines())
+    for line in lines:
         line = line.strip()
         if not line or line[0] in "#;":
             continue
@@ -45,7 +47,14 @@ def of_file(text: str) -> Iterator[tuple[str, str]]:
         if not equals:
             continue
         value = value.strip()
-        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        quote = value[:1] if value[:1] in ("'", '"') else ""
+        while quote and quote not in value[1:] and (more := next(lines, None)) is not None:
+            value = f"{value}\n{more}"
+        while value.endswith("\\") and not quote and (more := next(lines, None)) is not None:
+            value = value[:-1] + more.strip()
+        if quote and (end := value.find(quote, 1)) > 0 and not value[end + 1 :].strip().removeprefix("#").strip():
+            value = value[1:end]
+        elif len(value) > 1 and value[0] == value[-1] and quote:
             value = value[1:-1]
         elif (at := value.find(" #")) >= 0:
             value = value[:at].rstrip()

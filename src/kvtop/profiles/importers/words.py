@@ -33,6 +33,8 @@ CONTAINERS = ("docker", "podman", "nerdctl")
 def command(draft: Draft, words: Sequence[str]) -> None:
     """Take over a command line. Raises Refused where there is no vLLM in it."""
     short_enough(words)
+    if len(words) == 1 and len(words[0].split()) > 1:  # a whole command line in quotes
+        words = [_SHELLS[0], "-c", words[0]]
     rest = _in_front(draft, list(words))
     if not rest:
         raise Refused("there is no command", "give the words that start vLLM: kvtop profile import -- vllm serve …")
