@@ -27,6 +27,15 @@ SECRET = [
     *("PASSWORD1", "DB_PASSWD", "MYSQL_PWD", "DB_PASS", "PASSPHRASE", "GPG_PASSPHRASE", "COOKIE", "SESSION_COOKIE"),
     *("MY_AUTH", "REDIS_AUTH", "AUTH_HEADER", "auth", "Authorization", "JWT", "credentials", "VAULT_SECRET_ID"),
     *("AUDIO_API_TOKEN", "IMAGE_AUTH_TOKEN"),
+    *("PRIMARY_API_KEY", "CACHE_API_KEY", "GROUP_API_KEYS", "PUBLIC_API_KEY", "PRIMARY_ACCESS_KEY", "--group-api-key"),
+    *("API_KEY_PROD", "OPENAI_API_KEY_2", "--api-key-prod", "API_KEYS_TEAM", "SSH_KEY_OLD", "DB_PASS_PROD"),
+    *("apiKeyTeam", "DB_PASSWORT_ALT"),
+    *("PW", "DB_PW", "SUDO_PW", "--db-pw", "DB_PW_PROD", "CREDS", "AUTH_CREDS", "GOOGLE_CREDS_JSON", "--creds"),
+    *("GITHUB_PAT", "GH_PAT", "GITLAB_PAT", "AZURE_DEVOPS_EXT_PAT", "githubPat", "GitHubPat", "--github-pat"),
+    *("IMAGE_REGISTRY_TOKEN", "TOOL_TOKEN", "--tool-token", "VIDEO_CDN_TOKEN", "IMAGE_REGISTRY_TOKEN_PROD"),
+    *("USE_AUTH_TOKEN", "use_auth_token", "--use-auth-token", "PSK", "WIFI_PSK", "OTP", "VPN_OTP", "OAUTH", "X_OAUTH2"),
+    *("PASSWORT", "DB_PASSWORT", "KENNWORT", "--kennwort", "BASICAUTH"),
+    *("traefik.http.middlewares.x.basicauth.users", "x.digestAuth.users", "TRAEFIK_X_BASICAUTH_USERS"),
     *("api_tokens", "--ssl-keyfile-password", "--kv-transfer-config.extra.auth_token", "dbPassword", "signature"),
 ]
 NONE = [
@@ -49,6 +58,13 @@ NONE = [
         "keyboard",
         "pass_config",
     ),
+    *("API_KEY_FILE", "--api-key-file", "API_KEY_PATH", "API_KEY_HEADER", "API_KEY_ENV", "API_KEY_ENV_VAR"),
+    *("apiKeyHelper", "api_key_format"),
+    *("API_KEY_NAME", "ENABLE_API_KEY_AUTH", "PRIMARY_KEY", "PUBLIC_SSH_KEY", "SSH_PUBLIC_KEY", "CACHE_KEY_PREFIX"),
+    *("PAT", "PATTERN", "SEARCH_PAT", "GITHUB_PATH", "CREDS_FILE", "CREDS_PATH", "PW_FILE", "OTP_TTL", "OAUTH_URL"),
+    *("EOS_TOKEN", "PAD_TOKEN", "IMAGE_TOKEN", "IMAGE_TOKEN_ID", "STOP_TOKEN", "THINK_END_TOKEN", "VISION_START_TOKEN"),
+    *("tool_call_start_token", "image_newline_token", "boi_token", "max_num_batched_token", "USE_HF_TOKEN"),
+    *("USE_AUTH_TOKEN_FILE", "USE_OAUTH", "spawn", "http.users", "x.basicauth.usersFile", "x.basicauth.realm"),
     *("speculative_token_tree", "draft_token_tree"),
     *("bypass", "BYPASS_CACHE", "compass", "encompass", "lowpass", "HIGHPASS", "by-pass", "low_pass"),
     *("MONKEY", "num-pass", "x.max_num_token", "", "...", "USE_AUTH", "CUDA_VISIBLE_DEVICES"),
@@ -65,6 +81,21 @@ def test_a_name_that_tells_of_a_secret(name: str) -> None:
 def test_a_name_that_is_only_called_much_alike(name: str) -> None:
     assert not names_secret(name)
     assert masked_value(name, "offen") == "offen" and not is_secret(name, "offen")
+
+
+@pytest.mark.parametrize("value", ["true", "false", "True", "FALSE"])
+def test_a_switch_is_no_secret_whatever_its_name_tells(value: str) -> None:
+    assert not is_secret("USE_AUTH_TOKEN", value) and is_secret("USE_AUTH_TOKEN", f"{value}1")
+    assert masked_words(["--use-auth-token", value, "geheim"]) == ["--use-auth-token", value, MASK]
+    for word in (f"--use_auth_token={value}", f"USE_AUTH_TOKEN={value}", f"--env=USE_AUTH_TOKEN={value}"):
+        assert masked_words([word]) == [word] and masked_words([f"{word}1"]) == [f"{word[: -len(value)]}{MASK}"]
+    assert text_without_secrets(f"x use_auth_token='{value}' y") == f"x use_auth_token='{value}' y"
+
+
+def test_a_flag_that_may_be_a_switch_hides_no_other_flag() -> None:
+    assert masked_words(["--use_auth_token", "--port", "1"]) == ["--use_auth_token", "--port", "1"]
+    assert masked_words(["--use_auth_token", "geheim", "--port"]) == ["--use_auth_token", MASK, "--port"]
+    assert masked_words(["--user-token", "--geheim", "--port"]) == ["--user-token", MASK, "--port"]
 
 
 def test_of_vllms_own_flags_two_hold_a_secret() -> None:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from kvtop.errors import KEY_BEGINS, printable
-from kvtop.sources.secret_names import names_secret
+from kvtop.sources.secret_names import is_switch, names_secret
 
 MASK = "***"
 
@@ -103,14 +103,16 @@ def _walked(words: Sequence[str], inner: Callable[[str], str]) -> list[str]:
         secret = _is_secret_flag(flag.rstrip("\"'"))
         if first and not secret:
             # the value itself, even where it begins with a dash
-            out.append(MASK)
+            out.append(_hidden(word))
             first = False
         elif secret:
-            out.append(f"{front}{inner(flag)}={MASK}" if equals else front + inner(flag))
-            hide = first = not equals
+            out.append(f"{front}{inner(flag)}={_hidden(value)}" if equals else front + inner(flag))
+            hide = not equals
+            # --use-auth-token may be a switch, that no value follows
+            first = hide and not flag.startswith(("--use-", "--use_"))
         elif hide and not _FLAG.fullmatch(word):
             # --api-key takes any number of values.
-            out.append(MASK)
+            out.append(_hidden(word))
         elif word in own:
             hide, first = False, True
             out.append(whole)
@@ -119,10 +121,11 @@ def _walked(words: Sequence[str], inner: Callable[[str], str]) -> list[str]:
             out.append(f"{front}{word[:2]}{MASK}")
         elif equals and value and _is_variable(flag):
             hide = False
-            out.append(f"{front}{flag}={MASK}")
+            out.append(f"{front}{flag}={_hidden(value)}")
         elif equals and _is_variable(value.partition("=")[0]) and "=" in value:  # --env=NAME=value
             hide = False
-            out.append(f"{front}{flag}={value.partition('=')[0]}={MASK}")
+            name, _, value = value.partition("=")
+            out.append(f"{front}{flag}={name}={_hidden(value)}")
         else:
             hide = False
             out.append(inner(whole))
@@ -134,6 +137,11 @@ def _is_secret_flag(flag: str) -> bool:
     return flag.startswith("-") and (
         _CUT_SHORT.fullmatch(flag) is not None or (_FLAG_NAME.fullmatch(flag) is not None and names_secret(flag))
     )
+
+
+def _hidden(value: str) -> str:
+    """What is shown of a value whose name tells of a secret."""
+    return value if is_switch(value.strip("\"'")) else MASK
 
 
 def _is_variable(name: str) -> bool:
@@ -164,7 +172,7 @@ def _behind(text: str, name: re.Pattern[str], value: re.Pattern[str], mask: str)
     at = 0
     for found in name.finditer(text):
         named = found.start() >= at and (names_secret(found[1]) or found[0] in ("?pwd=", "&pwd="))
-        if named and (held := value.match(text, found.end())):
+        if named and (held := value.match(text, found.end())) and _hidden(held[0]) == MASK:
             out += [text[at : found.end()], mask]
             at = held.end()
     return "".join([*out, text[at:]])
@@ -206,5 +214,5 @@ def value_without_secrets(value: Any, named: bool = False) -> Any:
             return without_secrets(value)
         return [value_without_secrets(one, named) for one in value]
     if isinstance(value, str):
-        return MASK if value and named else text_without_secrets(value)
+        return _hidden(value) if value and named else text_without_secrets(value)
     return MASK if named and isinstance(value, int | float) and not isinstance(value, bool) else value

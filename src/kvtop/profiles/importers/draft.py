@@ -21,7 +21,7 @@ from kvtop.profiles.spelling import Group, groups
 from kvtop.profiles.valid import VARIABLE
 from kvtop.profiles.yaml_text import NoYaml, loaded
 from kvtop.sources.masking import MASK
-from kvtop.sources.secret_names import names_secret
+from kvtop.sources.secret_names import is_switch, names_secret
 
 BY_HAND = "write the profile by hand: docs/profiles.md has an example"
 _SECRET_FLAGS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
@@ -196,7 +196,7 @@ class Draft:
     def hide(self, name: str, value: str) -> bool:
         """A value that the source has by a name. Where that tells of a secret, it is one wherever else it stands:
         True."""
-        if not value or not names_secret(name):
+        if not value or is_switch(value) or not names_secret(name):
             return False
         self._secrets.add(value)
         return True
