@@ -72,20 +72,8 @@ NONE = [
 
 
 LONG = [
-    *(
-        "a,b",
-        ",a=",
-        ",a_token=",
-        ",a='",
-        "~sk-",
-        "~hf_a",
-        "~gsk_",
-        "--eyJabcdefghijk",
-        "Bearer%20",
-        "bearer ",
-        "basic ",
-    ),
-    *("otlp_", "otlp_headers=", "OTLP_X_HEADERS='", "a.basicauth", "'bearer ", "=curl -u", '="'),
+    *("a,b", ",a=", ",a_token=", ",a='", ",'a", "=a", "|a=", "~sk-", "~hf_a", "~gsk_", "--eyJabcdefghijk", "Bearer%20"),
+    *("bearer ", "basic ", "otlp_", "otlp_headers=", "OTLP_X_HEADERS='", "a.basicauth", "'bearer ", "=curl -u", '="'),
 ]
 """Pieces of words that might be read once more from each of their places on."""
 
@@ -182,6 +170,10 @@ def test_words_are_masked_as_their_text_is() -> None:
         ("a=1,b_token=geheim,c=2", "a=1,b_token=***,c=2"),
         ("a=1;b.token='ge heim';c=2", "a=1;b.token=***;c=2"),
         ("A=1,authorization=Bearer geheim", "A=1,authorization=***"),
+        ("A=1:HF_TOKEN=geheim", "A=1:HF_TOKEN=***"),
+        ("--env=X=HF_TOKEN=geheim", "--env=X=HF_TOKEN=***"),
+        ('--env="A=1","HF_TOKEN=geheim"', '--env="A=1","HF_TOKEN=***"'),
+        ("A=1,HF_TOKEN=ge'heim", "A=1,HF_TOKEN=***"),
         ("username=u,password=geheim", "username=u,password=***"),
         ("A=1,USE_AUTH_TOKEN=true,B=2", "A=1,USE_AUTH_TOKEN=true,B=2"),
         ("type=bind,src=/run/key.txt,dst=/key", "type=bind,src=/run/key.txt,dst=/key"),
@@ -194,6 +186,8 @@ def test_words_are_masked_as_their_text_is() -> None:
         ("--x=Basic%20dXNlcjpwYXNz", "--x=Basic%20***"),
         ("--health-cmd=curl -u a:geheim http://h", "--health-cmd=curl -u *** http://h"),
         ('--health-cmd="curl -u a:geheim http://h"', '--health-cmd="curl -u *** http://h"'),
+        ("--health-cmd=curl -fu a:geheim http://h", "--health-cmd=curl -fu *** http://h"),
+        ("--health-cmd=echo -fu a:open", "--health-cmd=echo -fu a:open"),
         ("--wrap=/usr/bin/sshpass -p geheim ssh h", "--wrap=/usr/bin/sshpass -p *** ssh h"),
         ("HEALTH='curl --user a:geheim http://h'", "HEALTH='curl --user *** http://h'"),
         ("traefik.http.middlewares.x.basicauth.users=u:geheim", "traefik.http.middlewares.x.basicauth.users=***"),

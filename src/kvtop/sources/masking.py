@@ -20,6 +20,7 @@ MASK = "***"
 
 _FLAG = re.compile(r"--[a-z][\w.-]*(=.*)?", re.IGNORECASE | re.DOTALL)
 _FLAG_NAME = re.compile(r"--?[\w.-]*")
+_SHORT = re.compile(r"-[A-Za-z]{1,20}")
 _NAME = re.compile(r"\w[\w.-]*")
 _CUT_SHORT = re.compile(r"--(api[-_]ke?|hf[-_]t(o(ke?)?)?)", re.IGNORECASE)
 """argparse takes a flag that is cut short as long as no other one begins like it."""
@@ -46,8 +47,8 @@ _NAMED: tuple[tuple[re.Pattern[str], re.Pattern[str], str], ...] = tuple(
         (r"(?<![\w-])(--?[\w.-]{1,200})(?:=|\s+)", _QUOTED, MASK),
         # A=1,API_KEY=a,B=2: a comma may stand within the value
         (
-            r"(?<=[,;])([\w.-]{1,200})=",
-            rf"""{_QUOTED}|(?:(?i:bearer|basic|token)\s+)?(?:(?![,;][\w.-]{{1,200}}=)[^\s"'])+""",
+            r"""(?<=[,;|:=])["']?([\w.-]{1,200})=""",
+            rf"""{_QUOTED}|(?:(?i:bearer|basic|token)\s+)?(?:(?![,;|][\w.-]{{1,200}}=)(?:[^\s"']|["'](?=\w)))+""",
             MASK,
         ),
         (r"""["']([\w.-]{1,200})["']\s*:\s*""", r"\[[^\]]*(?:\]|$)", f'["{MASK}"]'),
@@ -98,7 +99,7 @@ _KEY = re.compile(
         [A-Za-z0-9]{{4,}}(?![\w-])
     | AKIA[0-9A-Z]{{12,}}
     | AIza[\w-]{{20,}}
-    | eyJ[\w-]{{10,4000}}\.[\w.-]+
+    | eyJ[\w-]{{10,2000}}+\.[\w.-]+
     )"""
 )
 """Length alone tells nothing here: names of models and digests of images are long too. What is short is a key where it
@@ -151,7 +152,7 @@ def _walked(words: Sequence[str], inner: Callable[[str], str]) -> list[str]:
         elif hide and not _FLAG.fullmatch(word):
             # --api-key takes any number of values.
             out.append(_hidden(word))
-        elif word in own:
+        elif word in own or (f"-{word[-1:]}" in own and _SHORT.fullmatch(word)):  # curl -fu a:b
             hide, first = False, True
             out.append(whole)
         elif word[:2] in own and word[1:2] != "-":
