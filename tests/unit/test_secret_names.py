@@ -187,6 +187,7 @@ def test_words_are_masked_as_their_text_is() -> None:
         ("--health-cmd=curl -u a:geheim http://h", "--health-cmd=curl -u *** http://h"),
         ('--health-cmd="curl -u a:geheim http://h"', '--health-cmd="curl -u *** http://h"'),
         ("--health-cmd=curl -fu a:geheim http://h", "--health-cmd=curl -fu *** http://h"),
+        ("--health-cmd=mysql -pgeheimp -h db", "--health-cmd=mysql -p*** -h db"),
         ("--health-cmd=echo -fu a:open", "--health-cmd=echo -fu a:open"),
         ("--wrap=/usr/bin/sshpass -p geheim ssh h", "--wrap=/usr/bin/sshpass -p *** ssh h"),
         ("HEALTH='curl --user a:geheim http://h'", "HEALTH='curl --user *** http://h'"),

@@ -152,12 +152,12 @@ def _walked(words: Sequence[str], inner: Callable[[str], str]) -> list[str]:
         elif hide and not _FLAG.fullmatch(word):
             # --api-key takes any number of values.
             out.append(_hidden(word))
+        elif word[:2] in own and word not in own and word[1:2] != "-":
+            hide = False
+            out.append(f"{front}{word[:2]}{MASK}")
         elif word in own or (f"-{word[-1:]}" in own and _SHORT.fullmatch(word)):  # curl -fu a:b
             hide, first = False, True
             out.append(whole)
-        elif word[:2] in own and word[1:2] != "-":
-            hide = False
-            out.append(f"{front}{word[:2]}{MASK}")
         elif equals and value and _is_variable(flag):
             hide = False
             out.append(f"{front}{flag}={_hidden(value)}")
