@@ -133,6 +133,14 @@ KEY = "sk-madeup-madeup-madeup"
 
 
 @pytest.mark.parametrize(
+    ("words", "what"), [(["vllm", "serve", KEY, "--x"], "the model"), (["vllm", "serve", "--model", KEY], "--model")]
+)
+def test_a_server_is_not_made_without_its_model(words: list[str], what: str) -> None:
+    with pytest.raises(Refused, match=f"{what} would hold a secret"):
+        imported(*words)
+
+
+@pytest.mark.parametrize(
     ("words", "names"),
     [
         (["vllm", "serve", "m", "--api-key", KEY], {"VLLM_API_KEY"}),
@@ -144,7 +152,6 @@ KEY = "sk-madeup-madeup-madeup"
         (["vllm", "serve", "m", "--x", '{"a": {"api_key": "madeup"}}'], set()),
         (["vllm", "serve", "m", "--otlp", "http://u:madeup@h/"], set()),
         (["vllm", "serve", "m", "stray", f"--api-key={KEY}"], {"VLLM_API_KEY"}),
-        (["vllm", "serve", KEY, "--x"], set()),
         (["docker", "run", "-e", "HF_TOKEN=madeup", "--label", "t=sk-madeup-madeup-madeup", "img", "m"], {"HF_TOKEN"}),
         (["docker", "run", "-e", f"A={KEY}", "img", "m", "--api-key", KEY], {"A", "VLLM_API_KEY"}),
     ],

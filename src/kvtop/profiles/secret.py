@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvtop.errors import printable
-from kvtop.sources.masking import text_without_secrets, value_without_secrets, without_secrets
+from kvtop.sources.masking import named_without_secrets, text_without_secrets, without_secrets
 from kvtop.sources.secret_names import names_secret
 
 
@@ -33,9 +33,9 @@ def shown(text: str, limit: int = 200) -> str:
 
 def masked_value(name: str, value: Any) -> Any:
     """A value of any kind with what is a secret in it masked; `name` is that of its key."""
-    return value_without_secrets(value, names_secret(name))
+    return named_without_secrets(name, value)
 
 
 def masked_at(path: Sequence[str], value: Any) -> Any:
     """The same of a value within tables, by the keys that lead to it."""
-    return value_without_secrets(value, any(map(names_secret, path)))
+    return named_without_secrets(path[-1] if path else "", value, any(map(names_secret, path)))

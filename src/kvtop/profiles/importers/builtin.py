@@ -8,21 +8,13 @@ from pathlib import Path
 
 from kvtop.errors import keyless
 from kvtop.files import read_start
-from kvtop.profiles.importers.draft import (
-    MOST_CHARACTERS,
-    MOST_WORDS,
-    Draft,
-    Refused,
-    Word,
-    command_text,
-    is_hidden,
-    too_long,
-)
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, command_text, too_long
 from kvtop.profiles.importers.expand import Scope
 from kvtop.profiles.importers.others import Values
 from kvtop.profiles.importers.search_path import OUTER
 from kvtop.profiles.importers.shell import Raw, Statement, assignment, statements
 from kvtop.profiles.importers.variables import of_file
+from kvtop.profiles.importers.word import Word, is_hidden
 from kvtop.profiles.valid import VARIABLE
 
 LOGIC = {

@@ -11,10 +11,11 @@ from typing import Any
 from kvtop.files import read_start
 from kvtop.profiles.docker_options import of_service
 from kvtop.profiles.importers import docker
-from kvtop.profiles.importers.draft import Draft, Refused, command_text, is_hidden, part_of, read_yaml
+from kvtop.profiles.importers.draft import Draft, Refused, command_text, read_yaml
 from kvtop.profiles.importers.interpolate import Interpolation
 from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import of_file
+from kvtop.profiles.importers.word import is_hidden, part_of
 from kvtop.profiles.launch import ALL
 from kvtop.profiles.valid import VARIABLE
 

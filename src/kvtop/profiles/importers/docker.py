@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kvtop.profiles import cards
-from kvtop.profiles.importers.draft import Draft, Refused, Word, command_text, is_hidden, part_of, short_enough
+from kvtop.profiles.importers.draft import Draft, Refused, command_text, short_enough
 from kvtop.profiles.importers.kinds import rows, table, tables
 from kvtop.profiles.importers.variables import matters
+from kvtop.profiles.importers.word import Word, is_hidden, part_of
 from kvtop.profiles.importers.words import shell_text
 from kvtop.profiles.launch import ALL, VISIBLE, Secret
 from kvtop.profiles.secret import holds_secret

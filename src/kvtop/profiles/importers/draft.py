@@ -16,6 +16,7 @@ from kvtop.profiles.differences import flag_values
 from kvtop.profiles.folder import MAX_VALUES, values_of
 from kvtop.profiles.importers.clean import NEEDED, Secrets
 from kvtop.profiles.importers.keys import by_key, keeps
+from kvtop.profiles.importers.word import Word, is_hidden, line_of, part_of, secret_of
 from kvtop.profiles.launch import VISIBLE, Secret, serve_words
 from kvtop.profiles.profile import Profile
 from kvtop.profiles.secret import holds_secret, is_secret, masked_words, shown
@@ -23,7 +24,7 @@ from kvtop.profiles.spelling import Group, groups
 from kvtop.profiles.valid import VARIABLE
 from kvtop.profiles.yaml_text import NoYaml, loaded
 from kvtop.sources.masking import MASK
-from kvtop.sources.secret_names import names_secret
+from kvtop.sources.secret_names import is_switch, names_secret
 
 BY_HAND = "write the profile by hand: docs/profiles.md has an example"
 _SECRET_FLAGS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
@@ -94,49 +95,6 @@ def command_text(words: Iterable[str] | str, limit: int) -> str:
     told = [MASK if is_hidden([word]) else word for word in given]
     text = told[0] if isinstance(words, str) else " ".join(masked_words(told))
     return keyless(shown(text, 10_000), limit)
-
-
-class Word(str):
-    """A word, and where its value comes from when it is none that is written there."""
-
-    __slots__ = ("hidden", "line", "plain", "secret")
-    secret: Secret | None
-    plain: bool
-    """False: a shell would fill it in, for instance *."""
-    line: int | None
-    hidden: bool
-    """The value of a variable whose name tells of a secret stands in it."""
-
-    def __new__(
-        cls,
-        text: str,
-        secret: Secret | None = None,
-        plain: bool = True,
-        line: int | None = None,
-        hidden: bool = False,
-    ) -> Word:
-        word = super().__new__(cls, text)
-        word.secret, word.plain, word.line, word.hidden = secret, plain, line, hidden
-        return word
-
-    def part(self, text: str) -> Word:
-        """A piece of it, with what is known of the whole."""
-        return Word(text, self.secret, self.plain, self.line, self.hidden)
-
-
-def secret_of(word: str) -> Secret | None:
-    """Where a word's value is, when it is not written there."""
-    return word.secret if isinstance(word, Word) else None
-
-
-def part_of(word: str, text: str) -> str:
-    """A piece of a word, with what is known of the whole."""
-    return word.part(text) if isinstance(word, Word) else text
-
-
-def is_hidden(words: Iterable[str]) -> bool:
-    """See `Word.hidden`, of any of them."""
-    return any(isinstance(word, Word) and word.hidden for word in words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +174,9 @@ class Draft:
     def hide(self, name: str, value: str) -> bool:
         """A value that the source has by a name. Where that tells of a secret, it is one wherever else it stands:
         True."""
-        if not value or not names_secret(name) or value.lower() in _FOR_NONE or _PATH.fullmatch(value):
+        if not value or is_switch(value) or not names_secret(name):
+            return False
+        if value.lower() in _FOR_NONE or _PATH.fullmatch(value):
             return False
         self._secrets.add(value)
         return True
@@ -388,12 +348,12 @@ class Draft:
             if is_hidden([word]) and not self.keeps_own:
                 what = "a word of it would hold a secret"
                 fix = f"where its variable holds none, give that another name; or {BY_HAND}"
-                raise Refused(what, fix, _line(word))
+                raise Refused(what, fix, line_of(word))
             if isinstance(word, Word) and not word.plain and not by_shell:
                 what = f"`{keyless(told, 60)}` is filled in by the shell"
                 raise Refused(what, "put it between quotes, or write it out", word.line)
             if (place := secret_of(word)) is not None:
-                raise unknown(place, _line(word), self.has_outside)
+                raise unknown(place, line_of(word), self.has_outside)
 
     def holds_secret(self) -> bool:
         """A secret stands in it by its value."""
@@ -424,10 +384,6 @@ class Draft:
         except msgspec.ValidationError as error:
             raise Refused(f"no profile can be made of it: {command_text(str(error), 200)}") from None
         return Imported(profile, tuple(map(self._secrets.told, self.notes)))
-
-
-def _line(word: str) -> int | None:
-    return word.line if isinstance(word, Word) else None
 
 
 def _plain(value: Any) -> Any:

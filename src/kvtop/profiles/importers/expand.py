@@ -10,18 +10,10 @@ from pathlib import Path
 
 from kvtop.profiles.importers.arithmetic import MOST_CHARACTERS as MOST_COMPUTED
 from kvtop.profiles.importers.arithmetic import NoArithmetic, evaluate
-from kvtop.profiles.importers.draft import (
-    MOST_CHARACTERS,
-    MOST_WORDS,
-    Draft,
-    Refused,
-    Word,
-    is_hidden,
-    too_long,
-    unknown,
-)
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, too_long, unknown
 from kvtop.profiles.importers.search_path import OUTER
 from kvtop.profiles.importers.shell import Part, Raw, parts_of_arithmetic
+from kvtop.profiles.importers.word import Word, is_hidden
 from kvtop.profiles.launch import Secret
 from kvtop.sources.secret_names import names_secret
 
@@ -245,7 +237,8 @@ class Scope:
         if not empty and value is not None:
             return [self._named(name, value)]
         if operator.endswith(("-", "=")):
-            made = [self._named(name, one) for one in self._default(default, line, quoted)]
+            given = self._default(default, line, quoted)
+            made = type(given)(self._named(name, one) for one in given)
             if operator.endswith("="):
                 self.values[name] = made[0] if made else Word("")
                 if self.all_exported:
@@ -306,7 +299,7 @@ class Scope:
             raise Refused("what ~ stands for is known only when it runs", line=line)
         return str(Path.home()) + text[1:]
 
-    def _default(self, text: str, line: int, quoted: bool) -> Sequence[Word]:
+    def _default(self, text: str, line: int, quoted: bool) -> list[Word]:
         """What stands behind :- in ${NAME:-…}: text, with quotes and variables."""
         from kvtop.profiles.importers.shell import statements
 
@@ -326,7 +319,7 @@ class Scope:
             raise Refused("a default that is more than a text with variables", line=line)
         return [self.one(raws[0])]
 
-    def _cut(self, text: str, line: int) -> Sequence[Word]:
+    def _cut(self, text: str, line: int) -> list[Word]:
         """Of an unquoted variable: the words of the default, as far as its own quotes hold them together."""
         from kvtop.profiles.importers.shell import statements
 

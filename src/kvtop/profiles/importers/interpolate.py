@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvtop.profiles.importers.draft import MOST_CHARACTERS, Refused, Word, too_long
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, Refused, too_long
+from kvtop.profiles.importers.word import Word
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATOR = re.compile(r":?[-?+]|$")

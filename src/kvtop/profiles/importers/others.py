@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvtop.profiles.importers import search_path
-from kvtop.profiles.importers.draft import Word, command_text, is_hidden
+from kvtop.profiles.importers.draft import command_text
 from kvtop.profiles.importers.search_path import OUTER
+from kvtop.profiles.importers.word import Word, is_hidden
 from kvtop.profiles.secret import holds_secret, is_secret
 
 Values = dict[str, Word | list[Word]]

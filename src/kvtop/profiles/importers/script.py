@@ -9,17 +9,12 @@ from pathlib import Path
 
 from kvtop.profiles.importers import search_path
 from kvtop.profiles.importers.builtin import LOGIC, NOTHING, Builtins
-from kvtop.profiles.importers.draft import (
-    Draft,
-    Refused,
-    Word,
-    command_text,
-    short_enough,
-)
+from kvtop.profiles.importers.draft import Draft, Refused, command_text, short_enough
 from kvtop.profiles.importers.expand import Scope
 from kvtop.profiles.importers.others import Other, Values
 from kvtop.profiles.importers.search_path import OUTER
 from kvtop.profiles.importers.shell import Raw, Statement, statements
+from kvtop.profiles.importers.word import Word
 from kvtop.profiles.importers.words import CONTAINERS, command, shell_text
 from kvtop.sources.processes import role
 
@@ -77,7 +72,14 @@ class _Script:
                 self._next()
             return  # what it would say is not asked for
         is_export = first.bare == "export"  # its words are never split
-        words = [Word("export")] if is_export else [word for raw in one.words for word in self._scope.words(raw)]
+        try:
+            words = [Word("export")] if is_export else [word for raw in one.words for word in self._scope.words(raw)]
+        except Refused as error:
+            if first.bare not in _SAYS or one.end == "|":
+                raise
+            what = error.what.removeprefix(f"line {one.line}: ")
+            self._draft.note(f"line {one.line}: `{first.bare} …` was left out: {what}")
+            return
         values = self._in_front(one)
         short_enough(words, one.line)
         if not words:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from kvtop.errors import keyless
 from kvtop.files import read_start
-from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, Word, command_text, too_long
+from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, command_text, too_long
 from kvtop.profiles.importers.variables import of_file
+from kvtop.profiles.importers.word import Word
 from kvtop.profiles.importers.words import command
 from kvtop.profiles.secret import holds_secret
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvtop.profiles.importers.draft import Draft, Refused, command_text, part_of, short_enough
+from kvtop.profiles.importers.draft import Draft, Refused, command_text, short_enough
+from kvtop.profiles.importers.word import part_of
 from kvtop.sources.processes import ASKS, program_of, role
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)

@@ -1,0 +1,169 @@
+"""A script that is imported runs what bash runs of it: the same words, the same variables, in the same folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvtop.profiles.importers import script
+from kvtop.profiles.importers.draft import Draft, Imported, Refused
+from kvtop.profiles.launch import launch
+
+SAYS = """#!{python}
+import json, os, sys
+env = {{name: value for name, value in os.environ.items() if name in {names}}}
+print(json.dumps([sys.argv[1:], env, os.getcwd()]))
+"""
+NAMES = ["A", "B", "C", "D", "X", "SPEC"]
+
+
+def read(text: str, file: Path) -> Imported:
+    draft = Draft()
+    script.read(draft, text, file)
+    return draft.made()
+
+
+def run_by_bash(text: str, folder: Path) -> tuple[list[str], dict[str, str], str]:
+    bash = shutil.which("bash")
+    assert bash is not None
+    programs = folder / "programs"
+    programs.mkdir()
+    vllm = programs / "vllm"
+    vllm.write_text(SAYS.format(python=sys.executable, names=NAMES))
+    vllm.chmod(0o700)
+    env = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(Path.home())}
+    file = folder / "a.sh"
+    file.write_text(text)
+    argv = [bash, str(file), "of", "its own"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=folder)
+    told = [line for line in done.stdout.splitlines() if line.startswith("[[")]
+    words, variables, cwd = json.loads(told[0])
+    return words, variables, cwd
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'cd /tmp; vllm serve m --x $PWD "$(pwd)"',
+        "cd /; cd tmp && vllm serve m --x $PWD",
+        'vllm serve m --x "$0"',
+        'ARGS="--a 1"; ARGS+=(--b 2); vllm serve m "${ARGS[@]}"',
+        'ARGS=(--a 1); ARGS+=(--b "2 3"); vllm serve m "${ARGS[@]}"',
+        'ARGS=(--a); ARGS+=b; vllm serve m "${ARGS[@]}"',
+        'vllm serve m --chat ${T:-"my model"}',
+        """vllm serve m --x ${SPEC:-'a "b c" d'}""",
+        """SPEC=${SPEC:-'{"a": 1}'}; export SPEC; vllm serve m""",
+        'A=1; vllm serve m ${A:+"--b $A"} ${A:+--c "$A d"}',
+        "vllm serve m --x ${A:-b\\ c} --y ${B:-d e}",
+        'ARGS=(--a "x y"); vllm serve m ${ARGS[@]+"${ARGS[@]}"}',
+        'vllm serve m ${ARGS[@]+"${ARGS[@]}"}',
+        'ARGS=(--a "x y"); vllm serve m "${ARGS[@]:-x}"',
+        "vllm serve m --x ${ARGS[@]:-y}",
+        "A=1 || A=2; export A; vllm serve m",
+        "true && A=2 || A=3; export A; vllm serve m",
+        "set -ea; A=1; vllm serve m",
+        "set -a; : ${X:=5}; set +a; B=2; vllm serve m",
+        'set -- --port 9000 "a b"; vllm serve m "$@" --x $1',
+        'export "A=1" B="2 3"; vllm serve m',
+        "A=a:~/b; export A B=~/c:~/d; vllm serve m --x ~/e:~/f",
+        'vllm serve m --x "${H:-~/x}" --y ${H:-~/x}',
+        "export $(cat v | xargs); vllm serve m",
+        "export $(grep -v '^#' v | xargs); vllm serve m",
+        "source logic; vllm serve m",
+        "source plain; vllm serve m",
+        "source nofile 2>/dev/null || true; vllm serve m",
+        "mkdir -p x || exit 1; vllm serve m",
+        'echo "starting at $(date) on $(hostname)"; vllm serve m',
+        "LOG=x_$(date +%F).log; vllm serve m",
+        "vllm serve m &\nPID=$!\necho $PID\nwait $PID",
+        'D=$( cd "$( dirname "${BASH_SOURCE[0]}" )" && pwd ); vllm serve m --x $D',
+        "A=1 bash -c 'B=2 exec vllm serve m --x $A'",
+        "A=x; unset A; export A=${A-y}; vllm serve m",
+        "A=1 export B=2; vllm serve m --x ${A:-none}",
+    ],
+)
+def test_the_same_is_run(text: str, tmp_path: Path) -> None:
+    (tmp_path / "logic").write_text("export A=1\nif false; then export B=1; fi\nexport C=3\n")
+    (tmp_path / "plain").write_text("export A=1 B='2 3'; C=4 # not exported\nexport D=\"a\"b\n")
+    (tmp_path / "v").write_text("# A=0\nA=1\nB=2\n")
+    words, variables, cwd = run_by_bash(text, tmp_path)
+    made = read(text, tmp_path / "a.sh").profile
+    run = launch("p", made)
+    at = run.argv.index("serve")
+    assert list(run.argv[at:]) == words
+    assert {name: value for name, value in run.set.items() if name in NAMES} == variables
+    assert Path(made.venv.cwd or tmp_path) == Path(cwd)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo pw | docker login -u a --password-stdin\nvllm serve m",
+        "pushd /tmp\nvllm serve m",
+        "read X < f\nvllm serve m --x $X",
+        "A[0]=1\nvllm serve m",
+        "export A=$(date)\nvllm serve m",
+        "LOG=$(date)\nvllm serve m --x $LOG",
+        "A=1\nA+=$(date)\nvllm serve m --x $A",
+        "let A=1\nvllm serve m",
+    ],
+)
+def test_what_only_a_run_could_tell_is_refused_where_it_matters(text: str, tmp_path: Path) -> None:
+    with pytest.raises(Refused):
+        read(text, tmp_path / "a.sh")
+
+
+def test_what_is_written_into_a_file_is_written(tmp_path: Path) -> None:
+    text = (
+        "echo '{{ x }}' > t.jinja\nprintf 'port: 1\\n' >> c.yaml\necho $! > pid\nvllm serve m --chat-template t.jinja"
+    )
+    made = read(text, tmp_path / "a.sh")
+    assert made.profile.start.before == ["echo '{{ x }}' > t.jinja", "printf 'port: 1\\n' >> c.yaml"]
+    assert made.notes == ("line 3: `echo …` was left out: $! is known only when it runs",)
+
+
+def test_each_command_runs_in_its_own_folder(tmp_path: Path) -> None:
+    made = read(
+        "./prep.sh\nmkdir -p logs && cd logs\nrm -f x\ncd /srv && vllm serve m\nclean a 'b c'", tmp_path / "a.sh"
+    ).profile
+    assert made.venv.cwd == "/srv"
+    assert made.start.before == [
+        f"cd {tmp_path} && ./prep.sh",
+        f"cd {tmp_path} && mkdir -p logs",
+        f"cd {tmp_path}/logs && rm -f x",
+    ]
+    assert made.start.after_stop == [["clean", "a", "b c"]]
+
+
+def test_letters_of_docker_without_a_value_stand_in_front_of_one_that_has_it() -> None:
+    draft = Draft()
+    script.read(draft, "docker run -dp 8000:8000 -itv /x:/y -de A=1 vllm/vllm-openai --model m")
+    made = draft.made().profile
+    assert made.docker.image == "vllm/vllm-openai" and made.env.set == {"A": "1"}
+    assert made.docker.options == ["-p", "8000:8000", "-v", "/x:/y"]
+
+
+@pytest.mark.parametrize("sourced", [True, False])
+def test_an_environment_of_conda_is_named(sourced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "miniconda3"
+    (root / "envs" / "v" / "bin").mkdir(parents=True)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    text = f"source {root}/etc/profile.d/conda.sh\n" if sourced else ""
+    made = read(f"{text}conda activate v\nvllm serve m", tmp_path / "a.sh")
+    assert made.profile.venv.command == [f"{root}/envs/v/bin/vllm", "serve"] and made.notes == ()
+    made = read(f"source {root}/bin/activate v\nvllm serve m", tmp_path / "a.sh")
+    assert made.profile.venv.command == [f"{root}/envs/v/bin/vllm", "serve"]
+    made = read(f"{text}conda activate other\nvllm serve m", tmp_path / "a.sh")
+    (note,) = made.notes
+    assert note.endswith("was left out: [venv] command names the vllm of another environment than kvtop's")
+
+
+def test_conda_run_is_a_wrap(tmp_path: Path) -> None:
+    made = read("conda run -n v --no-capture-output vllm serve m", tmp_path / "a.sh").profile
+    assert made.venv.wrap == ["conda", "run", "-n", "v", "--no-capture-output"]
