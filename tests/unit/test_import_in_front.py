@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvtop.profiles.importers import script
-from kvtop.profiles.importers.draft import Draft, Imported
+from kvtop.profiles.importers.draft import Draft, Imported, Refused
 
 
 def read(text: str, file: Path | None = None) -> Imported:
@@ -85,3 +85,36 @@ def test_a_shell_that_starts_no_server_is_a_command_as_any() -> None:
     made = read("bash -c 'echo vllm serve m'\nvllm serve n")
     assert made.profile.start.before == [["bash", "-c", "echo vllm serve m"]]
     assert made.profile.serve.model == "n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "export LD_LIBRARY_PATH=/x:$LD_LIBRARY_PATH",
+        "LD_LIBRARY_PATH=/x:$LD_LIBRARY_PATH; export LD_LIBRARY_PATH",
+        "export LD_LIBRARY_PATH=/x:${LD_LIBRARY_PATH:-}",
+        'export LD_LIBRARY_PATH="/x${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"',
+        "export LD_LIBRARY_PATH=/x; LD_LIBRARY_PATH+=:$LD_LIBRARY_PATH; unset LD_LIBRARY_PATH; "
+        "export LD_LIBRARY_PATH=/x:",
+    ],
+)
+def test_other_lists_of_folders_keep_what_they_were_before_too(text: str) -> None:
+    made = read(f"{text}\nvllm serve m").profile
+    if "unset" in text:
+        assert made.env.set == {"LD_LIBRARY_PATH": "/x:"} and made.venv.wrap == []
+    else:
+        assert made.venv.wrap == ["env", "-S", "LD_LIBRARY_PATH=/x:${LD_LIBRARY_PATH}"] and made.env.set == {}
+
+
+def test_several_lists_each_have_their_words() -> None:
+    text = "export PATH=/a:$PATH PYTHONPATH=$PYTHONPATH:/b\nprep\nLD_LIBRARY_PATH=/c:$LD_LIBRARY_PATH side &\n"
+    made = read(f"{text}PYTHONPATH=/d:$PYTHONPATH vllm serve m").profile
+    lists = ["env", "-S", "PATH=/a:${PATH}", "env", "-S", "PYTHONPATH=${PYTHONPATH}:/b"]
+    assert made.start.before == [[*lists, "prep"]]
+    assert made.sidecar[0].command == [*lists, "env", "-S", "LD_LIBRARY_PATH=/c:${LD_LIBRARY_PATH}", "side"]
+    assert made.venv.wrap == [*lists[:5], "PYTHONPATH=/d:${PYTHONPATH}:/b"]
+
+
+def test_a_list_that_is_not_known_stands_in_no_other_value() -> None:
+    with pytest.raises(Refused, match=r"\$LD_LIBRARY_PATH is not set there"):
+        read("export LD_LIBRARY_PATH=/x:$LD_LIBRARY_PATH\nvllm serve m --x $LD_LIBRARY_PATH")

@@ -11,11 +11,14 @@ _HERE = frozenset(("systemd-run", "numactl", "nice", "env", "taskset", "chrt", "
 _NO_PROGRAM = re.compile(r"-\S*|[A-Za-z]|all|[\d,+:!-]+|[\w.]+=\S*|PATH=\".*\"")
 """Words behind a wrapper that are surely options, variables, or what an option is given."""
 _PATH = re.compile(r"\bPATH\b")
+_LIST = re.compile(r"[A-Z_]*PATH=")
 
 
 def own(wrap: Sequence[str]) -> Sequence[str]:
-    """The wrapper itself: what stands behind the PATH that an import writes in front of it."""
-    return wrap[3:] if [*wrap[:2]] == ["env", "-S"] and wrap[2:3] and wrap[2].startswith("PATH=") else wrap
+    """The wrapper itself: what stands behind the lists of folders that an import writes in front of it."""
+    while [*wrap[:2]] == ["env", "-S"] and wrap[2:3] and _LIST.match(wrap[2]):
+        wrap = wrap[3:]
+    return wrap
 
 
 def is_here(wrap: Sequence[str]) -> bool:

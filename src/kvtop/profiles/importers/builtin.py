@@ -11,7 +11,7 @@ from kvtop.files import read_start
 from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, command_text, too_long
 from kvtop.profiles.importers.expand import Scope
 from kvtop.profiles.importers.others import Values
-from kvtop.profiles.importers.search_path import OUTER
+from kvtop.profiles.importers.search_path import LISTS, is_open, outer
 from kvtop.profiles.importers.shell import Raw, Statement, assignment, statements
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.word import Word, is_hidden
@@ -65,17 +65,19 @@ class Builtins:
         """What stands behind NAME= once its variables are put in."""
         if isinstance(value, list):
             return [word for raw in value for word in self._scope.words(raw)]
-        self._scope.of_path = name == "PATH"
+        self._scope.of = name
         try:
             return self._scope.one(value)
         finally:
-            self._scope.of_path = False
+            self._scope.of = ""
 
     def whole(self, name: str, added: bool, value: Word | list[Word], line: int | None) -> Word | list[Word]:
         """What a variable has then, hidden where its name tells of a secret. `added`: the value comes behind what it
         has."""
         before: Word | list[Word] | None
-        before = self._scope.values.get(name, Word(self.path) if name == "PATH" else None)
+        before = self._scope.values.get(name)
+        if before is None and name in LISTS and name not in self._scope.exported:
+            before = Word(outer(name))
         if added and before is not None:
             value = _behind(before, value)
         if len(value) > (MOST_WORDS if isinstance(value, list) else MOST_CHARACTERS):
@@ -109,8 +111,14 @@ class Builtins:
     @property
     def path(self) -> str:
         """PATH as it is now."""
-        value = self._scope.values.get("PATH", OUTER)
-        return value if isinstance(value, Word) else OUTER
+        value = self._scope.values.get("PATH", outer("PATH"))
+        return value if isinstance(value, Word) else outer("PATH")
+
+    @property
+    def lists(self) -> dict[str, Word]:
+        """Those that a command gets, and that begin or end with what they were before."""
+        values = {name: self._scope.values.get(name) for name in LISTS if self._scope.exported.get(name)}
+        return {name: value for name, value in values.items() if isinstance(value, Word) and is_open(name, value)}
 
     def _look_for_vllm(self) -> None:
         """A profile names vLLM itself by its path, where that can be seen."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from kvtop.profiles.importers.arithmetic import MOST_CHARACTERS as MOST_COMPUTED
 from kvtop.profiles.importers.arithmetic import NoArithmetic, evaluate
 from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, Refused, too_long, unknown
-from kvtop.profiles.importers.search_path import OUTER
+from kvtop.profiles.importers.search_path import LISTS, is_open, outer
 from kvtop.profiles.importers.shell import Part, Raw, parts_of_arithmetic
 from kvtop.profiles.importers.word import Word, is_hidden
 from kvtop.profiles.launch import Secret
@@ -54,8 +54,8 @@ class Scope:
         self.all_exported = False
         self.own_arguments: list[Word] | None = None
         """Which it has set itself."""
-        self.of_path = False
-        """It is a value of PATH that is read: what that was before may stand in it."""
+        self.of = ""
+        """The variable whose value is read: of a list of folders what that was before may stand in it."""
         self.arguments = False
         """It hands its own arguments on."""
 
@@ -282,9 +282,9 @@ class Scope:
             return value[0] if value else Word("")
         if value is None and name == "HOME" and name not in self.exported and self._draft.has_home:
             return Word(str(Path.home()))
-        if name == "PATH" and self.of_path and name not in self.exported and value is None:
-            return Word(OUTER)
-        if name == "PATH" and not self.of_path and value is not None and OUTER in value:
+        if name in LISTS and self.of == name and name not in self.exported and value is None:
+            return Word(outer(name))
+        if self.of != name and value is not None and is_open(name, value):
             return None
         if value is None and name == "PWD" and self.here is not None:
             return Word(str(self.here))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kvtop.profiles.importers import search_path
 from kvtop.profiles.importers.draft import command_text
-from kvtop.profiles.importers.search_path import OUTER
+from kvtop.profiles.importers.search_path import is_open
 from kvtop.profiles.importers.word import Word, is_hidden
 from kvtop.profiles.secret import holds_secret, is_secret
 
@@ -23,8 +23,8 @@ class Other:
     words: Sequence[Word]
     values: Values
     redirected: Sequence[tuple[str, Sequence[Word]]]
-    path: str
-    """PATH as the script has it there."""
+    lists: dict[str, Word]
+    """PATH and other lists of folders as the script has them there, with what they were before in them."""
 
     @property
     def _set(self) -> dict[str, Word]:
@@ -34,7 +34,7 @@ class Other:
     @property
     def holds_secret(self) -> bool:
         where = [word for _, words in self.redirected for word in words]
-        if is_hidden([*self.words, *where, *self._set.values(), self.path]):
+        if is_hidden([*self.words, *where, *self._set.values(), *self.lists.values()]):
             return True
         return holds_secret(self.words) or any(is_secret(name, value) for name, value in self._set.items())
 
@@ -47,22 +47,24 @@ class Other:
     @property
     def in_front(self) -> list[str]:
         """Words that give the command its environment without a shell."""
-        values = self._set
-        path = values.pop("PATH") if OUTER in values.get("PATH", "") else self.path
-        words = search_path.wrap(path) if OUTER in path and search_path.matters_to(self.words[0]) else []
+        values = {name: value for name, value in self._set.items() if not is_open(name, value)}
+        words = search_path.wrap(self._lists)
         words += ["env"] if values and not words else []
         return [*words, *(f"{name}={value}" for name, value in values.items())]
+
+    @property
+    def _lists(self) -> dict[str, str]:
+        """The lists that it gets, as far as they matter to it."""
+        own = {name: value for name, value in self._set.items() if is_open(name, value)}
+        given = self.lists if search_path.matters_to(self.words[0]) else {}
+        return {**{name: value for name, value in given.items() if name not in self._set}, **own}
 
     def said(self, may_fail: bool) -> str | list[str]:
         """As a list of words, or as a text where a shell must read it."""
         if not (self.redirected or self._set or may_fail) and all(word.plain for word in self.words):
             return [*self.in_front, *map(str, self.words)]
-        text: list[str] = []
-        if OUTER in self.path and "PATH" not in self._set and search_path.matters_to(self.words[0]):
-            text += search_path.wrap(self.path)[2:]
-        for name, value in self._set.items():
-            in_path = name == "PATH" and OUTER in value
-            text.append(search_path.assigned(value) if in_path else f"{name}={shlex.quote(value)}")
+        text = search_path.wrap(self._lists)[2::3]
+        text += [f"{name}={shlex.quote(value)}" for name, value in self._set.items() if not is_open(name, value)]
         text += [shlex.quote(word) if word.plain else str(word) for word in self.words]
         for operator, words in self.redirected:
             where = " ".join(map(shlex.quote, words))

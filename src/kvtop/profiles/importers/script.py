@@ -12,7 +12,6 @@ from kvtop.profiles.importers.builtin import LOGIC, NOTHING, Builtins
 from kvtop.profiles.importers.draft import Draft, Refused, command_text, short_enough
 from kvtop.profiles.importers.expand import Scope
 from kvtop.profiles.importers.others import Other, Values
-from kvtop.profiles.importers.search_path import OUTER
 from kvtop.profiles.importers.shell import Raw, Statement, statements
 from kvtop.profiles.importers.word import Word
 from kvtop.profiles.importers.words import CONTAINERS, command, shell_text
@@ -168,15 +167,15 @@ class _Script:
         for name, prefixed in values.items():
             if isinstance(prefixed, Word):
                 draft.outer[name] = prefixed
-        path = draft.outer.get("PATH") or ""
-        if OUTER in path:
-            del draft.outer["PATH"]
+        lists = {name: value for name, value in draft.outer.items() if value and search_path.is_open(name, value)}
+        for name in lists:
+            del draft.outer[name]
         was_in_container = draft.in_container
         command(draft, [self._found(word) for word in words])
-        if OUTER in path and draft.in_container == was_in_container:
-            draft.refuse_unknown([path], by_shell=True)
+        if lists and draft.in_container == was_in_container:
+            draft.refuse_unknown([*lists.values()], by_shell=True)
             # in front: the wrapper, too, is found by it
-            draft.put("venv", "wrap", [*search_path.wrap(path), *draft.raw.get("venv", {}).get("wrap", [])])
+            draft.put("venv", "wrap", [*search_path.wrap(lists), *draft.raw.get("venv", {}).get("wrap", [])])
         for operator, target in one.redirected:
             if not operator.endswith("&"):
                 where = command_text(self._scope.words(target), 100)
@@ -209,7 +208,7 @@ class _Script:
             draft.note(f"{shown} was left out: kvtop stops what it starts")
             return
         redirected = [(operator, self._scope.words(target)) for operator, target in one.redirected]
-        other = Other(words, values, redirected, self._shell.path)
+        other = Other(words, values, redirected, self._shell.lists)
         if other.holds_secret:
             draft.note(f"line {one.line}: `{command_text(words[:1], 40)} …` was left out: it holds a secret")
             return
