@@ -128,6 +128,14 @@ def test_what_is_written_into_a_file_is_written(tmp_path: Path) -> None:
     assert made.notes == ("line 3: `echo …` was left out: $! is known only when it runs",)
 
 
+def test_logic_beside_a_server_in_the_background_is_left_out(tmp_path: Path) -> None:
+    made = read("vllm serve m &\nuntil curl x; do\n  sleep 1\ndone\nwarm up", tmp_path / "a.sh")
+    assert made.profile.start.after_stop == []
+    assert made.notes == (
+        "line 2: `until`: the script has logic: it and what stands behind it runs beside vLLM, and was left out",
+    )
+
+
 def test_each_command_runs_in_its_own_folder(tmp_path: Path) -> None:
     made = read(
         "./prep.sh\nmkdir -p logs && cd logs\nrm -f x\ncd /srv && vllm serve m\nclean a 'b c'", tmp_path / "a.sh"

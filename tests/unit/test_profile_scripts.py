@@ -135,7 +135,7 @@ def test_any_words_are_those_of_bash_or_refused(text: str) -> None:
         ("(vllm serve)", "line 1: a function or a subshell is logic of the script"),
         ("{ vllm serve; }", "line 1: `{`: the script has logic"),
         ("vllm serve $(nvidia-smi -L)", "line 1: what $(nvidia-smi…) prints is known only when it runs"),
-        ("A=`date`\nvllm serve", "line 1: what `…` prints is known only when it runs"),
+        ("vllm serve `date`", "line 1: what $(date) prints is known only when it runs"),
         ("vllm serve $((I++))", "line 1: $((…)): it sets a variable"),
         ("vllm serve ${A%.x}", "line 1: ${A…} is computed by the shell"),
         ("vllm serve ${#A}", "line 1: ${#A} is computed by the shell"),

@@ -28,6 +28,10 @@ def read(draft: Draft, text: str, file: Path | None = None) -> None:
     _Script(draft, file, text).run(text)
 
 
+class _Second(Refused):
+    """Another server in the same script."""
+
+
 class _Script:
     def __init__(self, draft: Draft, file: Path | None, text: str) -> None:
         self._draft = draft
@@ -42,8 +46,15 @@ class _Script:
     def run(self, text: str) -> None:
         # one by one: logic is refused by its own word, before what stands in it is read
         self._pending = iter(statements(text))
-        while (one := self._next()) is not None:
-            self._one(one)
+        try:
+            while (one := self._next()) is not None:
+                self._one(one)
+        except _Second:
+            raise
+        except Refused as error:
+            if not (self._begun and self._in_background):
+                raise
+            self._draft.note(f"{error.what}: it and what stands behind it runs beside vLLM, and was left out")
         if not self._begun:
             raise Refused(
                 "no command of it starts vLLM", "name the script that does; or give its command line behind --"
@@ -155,7 +166,7 @@ class _Script:
         values: Values,
     ) -> None:
         if self._begun:
-            raise Refused("a second command that starts vLLM: a profile is one server", line=one.line)
+            raise _Second("a second command that starts vLLM: a profile is one server", line=one.line)
         self._begun = True
         draft = self._draft
         for name, exported in self._scope.exported.items():

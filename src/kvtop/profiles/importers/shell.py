@@ -292,7 +292,7 @@ class _Lexer:
 
     def _dollar(self, quoted: bool) -> Part:
         if self._peek() == "`":
-            raise Refused("what `…` prints is known only when it runs", line=self.line)
+            return Part("command", self._backquoted(), quoted)
         if self._peek(1) in _OPENING and self._peek(1):
             kind = "variable" if self._peek(1) == "{" else "command"
             inside = self._balanced(self._at + 1)
@@ -307,6 +307,15 @@ class _Lexer:
             return Part("variable", self._text[self._at - 1], quoted)
         self._at += 1
         return Part("text", "$", quoted)
+
+    def _backquoted(self) -> str:
+        end = self._text.find("`", self._at + 1)
+        inside = self._text[self._at + 1 : end]
+        if end < 0 or "\\" in inside:
+            raise Refused("what `…` prints is known only when it runs", line=self.line)
+        self.line += inside.count("\n")
+        self._at = end + 1
+        return inside
 
     def _rest_of_name(self) -> str:
         """What of a variable's name stands on the next line: a continuation is taken out before names are read."""
