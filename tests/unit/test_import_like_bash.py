@@ -77,6 +77,12 @@ def run_by_bash(text: str, folder: Path) -> tuple[list[str], dict[str, str], str
         "export $(grep -v '^#' v | xargs); vllm serve m",
         "source logic; vllm serve m",
         "source plain; vllm serve m",
+        "source linked; export B=2; vllm serve m",
+        "source tests; export C=2; vllm serve m",
+        "source functions; vllm serve m",
+        "cd /tmp && ./lite & vllm serve m",
+        "vllm serve m & R=$!; trap 'true $R' EXIT; wait $R; pkill -P $R",
+        "vllm serve m --x $(id -u):`id -g`",
         "source nofile 2>/dev/null || true; vllm serve m",
         "mkdir -p x || exit 1; vllm serve m",
         'echo "starting at $(date) on $(hostname)"; vllm serve m',
@@ -91,6 +97,9 @@ def run_by_bash(text: str, folder: Path) -> tuple[list[str], dict[str, str], str
 def test_the_same_is_run(text: str, tmp_path: Path) -> None:
     (tmp_path / "logic").write_text("export A=1\nif false; then export B=1; fi\nexport C=3\n")
     (tmp_path / "plain").write_text("export A=1 B='2 3'; C=4 # not exported\nexport D=\"a\"b\n")
+    (tmp_path / "linked").write_text("export A=1 || true\ntrue && export X=1 || export X=2\n")
+    (tmp_path / "tests").write_text("[ -f /nofile ] && export A=1\n[ -f /nofile ] || echo none\nexport B=1\n")
+    (tmp_path / "functions").write_text("function foo {\nexport A=1\n}\nexport B=2 C=3\n")
     (tmp_path / "v").write_text("# A=0\nA=1\nB=2\n")
     words, variables, cwd = run_by_bash(text, tmp_path)
     made = read(text, tmp_path / "a.sh").profile
@@ -147,6 +156,78 @@ def test_each_command_runs_in_its_own_folder(tmp_path: Path) -> None:
         f"cd {tmp_path}/logs && rm -f x",
     ]
     assert made.start.after_stop == [["clean", "a", "b c"]]
+
+
+def test_a_sidecar_runs_in_its_own_folder_and_by_a_shell_where_it_needs_one(tmp_path: Path) -> None:
+    text = "cd /opt\nproxy -v &\nfeed < in *.txt > out &\nside $(date) &\ncd /srv\nlast &\nvllm serve m"
+    with pytest.raises(Refused, match=r"line 4: what \$\(date\) prints"):
+        read(text, tmp_path / "a.sh")
+    made = read(text.replace("side $(date) &\n", ""), tmp_path / "a.sh").profile
+    assert [one.command for one in made.sidecar] == [
+        "cd /opt && exec proxy -v",
+        "cd /opt && feed *.txt < in > out",
+        ["last"],
+    ]
+
+
+def test_only_the_program_is_looked_for_in_the_environment(tmp_path: Path) -> None:
+    venv = tmp_path / "venv" / "bin"
+    venv.mkdir(parents=True)
+    for name in ("vllm", "ray", "pythonic"):
+        (venv / name).touch()
+    words = "--served-model-name vllm --tool-call-parser pythonic --distributed-executor-backend ray"
+    made = read(f"source {venv}/activate\nray start ray &\nvllm serve m {words}", tmp_path / "a.sh").profile
+    assert made.venv.command == [f"{venv}/vllm", "serve"] and made.serve.names == ["vllm"]
+    assert made.serve.args == words.split()[2:]
+    assert made.sidecar[0].command[-3:] == [f"{venv}/ray", "start", "ray"]
+
+
+def test_the_name_of_a_log_that_only_a_run_could_tell_is_none(tmp_path: Path) -> None:
+    made = read("LOG=x_$(date +%F).log\nvllm serve m > $LOG 2>&1", tmp_path / "a.sh")
+    assert made.notes == ("its output went to a file: kvtop keeps a log of its own ([log] file)",)
+
+
+def test_of_the_flags_only_the_one_with_a_secret_goes(tmp_path: Path) -> None:
+    made = read("API_KEY=geheim-and-long\nvllm serve m --x geheim-and-long --seed 3", tmp_path / "a.sh")
+    assert made.profile.serve.args == ["--seed", "3"]
+    assert made.notes == ("--x holds a secret: left out",)
+
+
+def test_of_a_file_with_functions_nothing_is_taken_that_is_not_sure(tmp_path: Path) -> None:
+    (tmp_path / "e").write_text("export MODEL=a PORT=3\nfoo() {\n  export A=1\n}\n")
+    made = read("source ./e\nvllm serve m", tmp_path / "a.sh")
+    assert made.profile.env.set == {}
+    assert made.notes == ("./e: has logic: what it sets is not known, and left out",)
+
+
+def test_what_only_bash_reads_is_run_by_bash(tmp_path: Path) -> None:
+    made = read("mkdir -p /data/{hf,vllm}\nprep &> log\necho -e 'a\\tb' > f\nls *.txt\nvllm serve m", tmp_path / "a.sh")
+    assert made.profile.start.before == [
+        ["bash", "-c", "mkdir -p /data/{hf,vllm}"],
+        ["bash", "-c", "prep &> log"],
+        ["bash", "-c", "echo -e 'a\\tb' > f"],
+        "ls *.txt",
+    ]
+
+
+def test_what_goes_beside_the_script_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    made = read("cd /opt && ./lite &\nvllm serve m", tmp_path / "a.sh").profile
+    assert made.sidecar[0].command == "cd /opt && exec ./lite" and made.venv.cwd == str(tmp_path)
+
+
+def test_relative_paths_are_those_of_the_script(tmp_path: Path) -> None:
+    made = read("vllm serve ./m", tmp_path / "a.sh")
+    assert made.profile.venv.cwd == str(tmp_path)
+    assert made.notes == ("its relative paths are taken to be in the folder of the script ([venv] cwd)",)
+    for text in ("cd $PWD; prep; vllm serve m", 'cd "$(dirname "$0")"; vllm serve m'):
+        made = read(text, tmp_path / "a.sh")
+        assert made.profile.venv.cwd == str(tmp_path) and made.notes == ()
+    assert read("vllm serve org/m", tmp_path / "a.sh").profile.venv.cwd == ""
+
+
+def test_sidecars_are_called_by_their_programs(tmp_path: Path) -> None:
+    made = read("nohup one -x &\nnohup setsid /y/one &\nA=1 nice -n5 two &\nvllm serve m", tmp_path / "a.sh").profile
+    assert [one.name for one in made.sidecar] == ["one", "one-2", "two"]
 
 
 def test_letters_of_docker_without_a_value_stand_in_front_of_one_that_has_it() -> None:

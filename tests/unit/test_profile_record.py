@@ -462,3 +462,18 @@ def test_a_server_of_another_user(monkeypatch: pytest.MonkeyPatch, program) -> N
     with pytest.raises(KvtopError) as told:
         adopt.end(one, 1.0)
     assert str(told.value) == f"process {who.pid} on port 8003 is another user's\n  stop it as that user"
+
+
+def test_what_lived_on_and_has_ended_since_is_told_no_more(program) -> None:  # type: ignore[no-untyped-def]
+    child = program(CALM)
+    who = Who.of(child.pid)
+    assert who is not None
+    why = "it was killed by SIGKILL; 1 of its processes lives still: kvtop profile stop x ends them"
+    record.write(Record(name="x", state="failed", why=why, family=[who]))
+    seen = look.look("x")
+    assert seen.record is not None and seen.record.why == why
+    child.kill()
+    child.wait()
+    seen, state = look.look("x"), record.read("x")
+    assert seen.record is not None and state is not None
+    assert seen.record.why == state.why == "it was killed by SIGKILL"

@@ -12,7 +12,8 @@ from kvtop.profiles.importers.draft import MOST_CHARACTERS, MOST_WORDS, Draft, R
 from kvtop.profiles.importers.expand import Scope
 from kvtop.profiles.importers.others import Values
 from kvtop.profiles.importers.search_path import LISTS, is_open, outer
-from kvtop.profiles.importers.shell import Raw, Statement, assignment, statements
+from kvtop.profiles.importers.shell import Raw, Statement, assignment
+from kvtop.profiles.importers.sourced import told
 from kvtop.profiles.importers.variables import of_file
 from kvtop.profiles.importers.word import Word, is_hidden
 from kvtop.profiles.valid import VARIABLE
@@ -34,12 +35,11 @@ LOGIC = {
     "select",
 }
 LOGIC |= {"{", "}", "[[", "[", "test", "!", "coproc", "eval", "return", "readonly", "local", "declare", "typeset"}
-LOGIC |= {"pushd", "popd", "let", "mapfile", "readarray"}
-_OPENS, _CLOSES = {"if", "for", "while", "until", "case", "select", "{"}, {"fi", "done", "esac", "}"}
-_LOGIC = re.compile(r"^\s*(?:if|for|while|until|case|function)\b", re.MULTILINE)
+LOGIC |= {"pushd", "popd", "let", "mapfile", "readarray", "deactivate"}
 NOTHING = {"echo", "printf", "true", ":", "wait", "exit", "shopt", "date", "clear", "read"}
+NOTHING |= {"hash", "disown", "type", "jobs", "bg", "fg", "history"}
 """Commands that change nothing of what runs, as long as nothing is made of what they say."""
-_LEFT_OUT = {"trap", "ulimit", "umask", "micromamba", "module", "pkill", "kill", "killall", "fuser", "alias", "conda"}
+LEFT_OUT = {"trap", "ulimit", "umask", "micromamba", "module", "pkill", "kill", "killall", "fuser", "alias", "conda"}
 _CONDAS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", ".conda")
 _MAX_SOURCED = 256_000
 _ENV_FILE = re.compile(r"\s*(?:cat|grep\s+-v\s+(['\"]?)\^#\1)\s+([^\s|;&\"'$]+)\s*(?:\|\s*xargs(?:\s+-0)?\s*)?")
@@ -51,12 +51,14 @@ _OF_A_RUN = ("!", "$", "?", "#", "_", "-")
 class Builtins:
     """Of one script."""
 
-    def __init__(self, draft: Draft, scope: Scope, run: Callable[[Statement], None]) -> None:
-        """`run`: does what a statement of a sourced file says."""
+    def __init__(self, draft: Draft, scope: Scope, run: Callable[[Sequence[Statement]], None]) -> None:
+        """`run`: does what statements of a sourced file say."""
         self._draft, self._scope, self._run = draft, scope, run
         self._given = frozenset(scope.values)
         self.bin: Path | None = None
         """Of the environment that the script activates."""
+        self._before: Path | None = None
+        """The folder that it was in before this one."""
         self._conda: Path | None = None
         """Where conda is, as the script itself says."""
 
@@ -104,9 +106,16 @@ class Builtins:
                 self.assign(name, added, self.value(name, raw), line=one.line)
             except Refused as error:
                 is_exported = self._scope.all_exported or self._scope.exported.get(name) or name in self._given
-                if is_exported or not _is_of_a_run(raw):
+                if is_exported or not self._is_of_a_run(raw):
                     raise
                 self._scope.forget(name, error)
+
+    def _is_of_a_run(self, value: Raw | list[Raw]) -> bool:
+        """Whether a value may be left open: what a command prints, or a shell that runs knows, changes nothing else."""
+        parts = [part for raw in (value if isinstance(value, list) else [value]) for part in raw.parts]
+        if any(part.kind == "arithmetic" or (part.kind == "variable" and "=" in part.text) for part in parts):
+            return False
+        return any(part.kind == "command" or part.text in (*_OF_A_RUN, *self._scope.unknown) for part in parts)
 
     @property
     def path(self) -> str:
@@ -143,9 +152,13 @@ class Builtins:
             self._source(rest, one, values)
         elif name == "conda" and rest[:1] == ["activate"] and self._has_activated(rest[1:]):
             pass
-        elif name in _LEFT_OUT:
+        elif name in LEFT_OUT:
             runs = ": [venv] command names the vllm of another environment than kvtop's" if name == "conda" else ""
             self._draft.note(f"line {one.line}: `{command_text(words, 80)}` was left out{runs}")
+        elif name == "exec" and not rest:  # only its own output goes elsewhere
+            pass
+        elif name == "shift":
+            self._shift(rest, one.line)
         elif name == "read":
             for word in filter(str.isidentifier, rest):
                 why = Refused(f"what is read into {word} is known only when it runs", line=one.line)
@@ -198,15 +211,28 @@ class Builtins:
             if word == "allexport" or (word[:1] in "+-" and "a" in word[1:]):
                 self._scope.all_exported = word[:1] != "+"
 
+    def _shift(self, rest: Sequence[Word], line: int) -> None:
+        own, number = self._scope.own_arguments, str(rest[0]) if rest else "1"
+        if own is None or not number.isdecimal():
+            raise Refused("`shift`: the script takes its own arguments", line=line)
+        self._scope.own_arguments = own[int(number) :]
+
     def _cd(self, rest: Sequence[Word], one: Statement) -> None:
         self._draft.refuse_unknown(rest)
-        if not rest:
-            return
-        whole = (self._scope.here or Path()) / rest[-1]
+        where = [word for word in rest if word not in ("-P", "-L", "--")]
+        if where == ["-"]:
+            if self._before is None:
+                raise Refused("`cd -`: where that is depends on where it is run", line=one.line)
+            whole = self._before
+        elif where:
+            whole = (self._scope.here or Path()) / where[-1]
+        elif self._draft.has_home:
+            whole = Path.home()
+        else:
+            raise Refused("`cd`: where its home is depends on where it is run", line=one.line)
         if not whole.is_absolute():
-            where = command_text(str(rest[-1]), 80)
-            raise Refused(f"cd {where}: where that is depends on where it is run", line=one.line)
-        self._scope.here = whole
+            raise Refused(f"cd {command_text(where[-1:], 80)}: where that is depends on where it is run", line=one.line)
+        self._before, self._scope.here, self._scope.moved = self._scope.here, whole, True
 
     # ---- other files
     def _source(self, rest: Sequence[Word], one: Statement, in_front: Values) -> None:
@@ -233,7 +259,12 @@ class Builtins:
         with self._scope.for_now() as put:
             for variable, value in in_front.items():
                 put(variable, value)
-            self._sourced(text, name)
+            own = self._scope.folder
+            self._scope.folder = file.parent if file.is_absolute() else own
+            try:
+                self._sourced(text, name)
+            finally:
+                self._scope.folder = own
 
     def _read(self, named: str, line: int) -> tuple[str, str]:
         """(text, name fit for a note) of another file."""
@@ -245,29 +276,17 @@ class Builtins:
 
     def _sourced(self, text: str, name: str) -> None:
         """A file of variables: what else stands in it is not read, nor what stands under a condition."""
-        try:
-            whole = list(statements(text))
-        except Refused:
-            if _LOGIC.search(text):
-                self._draft.note(f"{name} has logic: what it sets is not known, and left out")
-            else:
-                self._lines(text, name)
+        found = told(text)
+        if found is None:
+            self._lines(text, name)
             return
-        depth = 0
-        for one in whole:
-            first = one.words[0].bare if one.words else ""
-            depth += (first in _OPENS) - (first in _CLOSES)
-            if depth or first in LOGIC:
-                self._draft.note(f"{name}: what it does under a condition is left out")
-                continue
-            if one.words and first not in ("export", "set", "unset", "source", "."):
-                if first not in NOTHING:
-                    self._draft.note(f"{name}: a command in it is left out")
-                continue
+        for chain in found[0]:
             try:
-                self._run(one)
+                self._run(chain)
             except Refused as error:
                 self._draft.note(f"{name}, {error.what}: left out")
+        for less in found[1]:
+            self._draft.note(f"{name}: {less}")
 
     def _lines(self, text: str, name: str) -> None:
         """Of a file that is no script."""
@@ -309,13 +328,6 @@ def _behind(before: Word | list[Word], value: Word | list[Word]) -> Word | list[
     first = before[0] if isinstance(before, list) and before else Word("") if isinstance(before, list) else before
     joined = Word(first + value, first.secret or value.secret, hidden=first.hidden or value.hidden)
     return [joined, *before[1:]] if isinstance(before, list) else joined
-
-
-def _is_of_a_run(value: Raw | list[Raw]) -> bool:
-    """Whether a value may be left open: what a command prints, or a shell that runs knows, changes nothing else."""
-    parts = [part for raw in (value if isinstance(value, list) else [value]) for part in raw.parts]
-    changes = any(part.kind == "arithmetic" or (part.kind == "variable" and "=" in part.text) for part in parts)
-    return not changes and any(part.kind == "command" or part.text in _OF_A_RUN for part in parts)
 
 
 def _env_file(raw: Raw) -> str | None:

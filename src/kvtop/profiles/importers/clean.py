@@ -12,7 +12,7 @@ _LEAST = 8
 """Characters of a secret that is looked for in other places: shorter ones are parts of words."""
 _LEAST_WHOLE = 4
 """Of one that is known where it is all of a value."""
-NEEDED = ("venv.wrap", "venv.command", "docker.entrypoint", "docker.command")
+NEEDED = ("serve.model", "venv.wrap", "venv.command", "docker.entrypoint", "docker.command")
 """Without them another server would run."""
 _LISTS = ("start.before", "start.after_stop", "sidecar", "docker.options")
 """Of which a part may be left out."""
@@ -50,6 +50,10 @@ class Secrets:
     def in_part(self, text: str) -> bool:
         """Whether one of them, however short, stands in a text that is known to hold one."""
         return any(secret in text for secret in self._every)
+
+    def in_word(self, text: str) -> bool:
+        """Whether one that is long enough to be told from parts of words stands in it."""
+        return any(secret in text for secret in self._known)
 
     def told(self, text: str) -> str:
         """A text without them."""

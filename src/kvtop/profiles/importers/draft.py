@@ -39,6 +39,7 @@ _FOR_NONE = {
     "fake",
     "test",
     "local",
+    "localhost",
     "token",
     "vllm",
     "vllm-openai",
@@ -197,6 +198,9 @@ class Draft:
                 else:
                     self.hide_all(one)
 
+    def _known_in(self, words: Iterable[str]) -> bool:
+        return not self.keeps_own and any(map(self._secrets.in_word, words))
+
     def parts(self, text: str, words: Iterable[str]) -> list[str]:
         """The words that a text was cut into: where a secret stands in that, those that hold it are hidden."""
         if not is_hidden([text]):
@@ -313,7 +317,7 @@ class Draft:
         for group in groups(words):
             if group.name in _SECRET_FLAGS and group.values:
                 self._key(_SECRET_FLAGS[group.name], group)
-            elif holds_secret(group.words) or is_hidden(group.words):
+            elif holds_secret(group.words) or is_hidden(group.words) or self._known_in(group.words):
                 if group.name in ("", "model", "config"):
                     what = f"--{group.name}" if group.name else "the model"
                     raise Refused(f"{what} would hold a secret", BY_HAND)

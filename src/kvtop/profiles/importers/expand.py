@@ -49,6 +49,8 @@ class Scope:
         self._file, self.folder = file, file.parent if file else None
         self.here = self.folder
         """The folder that it is in; None: not known."""
+        self.moved = False
+        """It has gone there itself."""
         self.unknown: dict[str, Refused] = {}
         """Why what a variable has is not known, though the script sets it."""
         self.all_exported = False
@@ -163,6 +165,8 @@ class Scope:
             return [self._from_elsewhere(place, line)]
         if self.folder is not None and (here := _HERE.fullmatch(text)):
             return [Word(os.path.normpath(f"{self.folder}{here['more'] or ''}"))]
+        if text.strip() in ("id -u", "id -g") and self._draft.has_home:  # kvtop runs it as whoever imports it
+            return [Word(str(os.getuid() if text.strip().endswith("u") else os.getgid()))]
         if self.here is not None and text.strip() == "pwd":
             return [Word(str(self.here))]
         raise Refused(f"what $({_begin(text)}) prints is known only when it runs", line=line)

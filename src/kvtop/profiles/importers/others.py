@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from kvtop.profiles.importers import search_path
 from kvtop.profiles.importers.draft import command_text
@@ -12,6 +14,9 @@ from kvtop.profiles.importers.search_path import is_open
 from kvtop.profiles.importers.word import Word, is_hidden
 from kvtop.profiles.secret import holds_secret, is_secret
 
+_OF_BASH = re.compile(r"\{[^}\s]*(?:,|\.\.)[^}\s]*\}|&>|<\(|>\(|\*\*|^(?:echo|printf) -[enEv]")
+"""What /bin/sh, which runs texts, may take otherwise."""
+_IN_FRONT = {"nohup", "setsid", "exec", "env", "nice", "ionice", "stdbuf", "time", "sudo"}
 Values = dict[str, Word | list[Word]]
 """What is assigned in front of a command."""
 
@@ -37,6 +42,17 @@ class Other:
         if is_hidden([*self.words, *where, *self._set.values(), *self.lists.values()]):
             return True
         return holds_secret(self.words) or any(is_secret(name, value) for name, value in self._set.items())
+
+    @property
+    def name(self) -> str:
+        """What a sidecar of it is called: by its program, not by what stands in front of that."""
+        names = [Path(word).name for word in self.words if not word.startswith("-") and "=" not in word]
+        return next((name for name in names if name and name not in _IN_FRONT), Path(self.words[0]).name)
+
+    @property
+    def is_plain(self) -> bool:
+        """No shell is needed to give it its words and its input."""
+        return all(word.plain for word in self.words) and not any("<" in operator for operator, _ in self.redirected)
 
     @property
     def outputs(self) -> list[str]:
@@ -69,4 +85,5 @@ class Other:
         for operator, words in self.redirected:
             where = " ".join(map(shlex.quote, words))
             text.append(f"{operator}{where}" if operator.endswith("&") else f"{operator} {where}")
-        return " ".join([*text, *(["|| true"] if may_fail else [])])
+        whole = " ".join([*text, *(["|| true"] if may_fail else [])])
+        return ["bash", "-c", whole] if _OF_BASH.search(whole) else whole

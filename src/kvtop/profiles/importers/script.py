@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from kvtop.profiles.importers import search_path
-from kvtop.profiles.importers.builtin import LOGIC, NOTHING, Builtins
+from kvtop.profiles.importers.builtin import LEFT_OUT, LOGIC, NOTHING, Builtins
 from kvtop.profiles.importers.draft import Draft, Refused, command_text, short_enough
 from kvtop.profiles.importers.expand import Scope
 from kvtop.profiles.importers.others import Other, Values
@@ -36,23 +37,21 @@ class _Script:
     def __init__(self, draft: Draft, file: Path | None, text: str) -> None:
         self._draft = draft
         self._scope = Scope(file, draft, text)
-        self._shell = Builtins(draft, self._scope, self._one)
+        self._shell = Builtins(draft, self._scope, self._within)
         self._pending: Iterator[Statement] = iter(())
         self._begun = False
         self._others: list[tuple[str, int, Path | None]] = []
         """(key of [start], which of them, its folder) of the commands that are none of vLLM's."""
-        self._in_background = False
+        self._in_background = self._is_relative = False
 
     def run(self, text: str) -> None:
-        # one by one: logic is refused by its own word, before what stands in it is read
-        self._pending = iter(statements(text))
         try:
-            while (one := self._next()) is not None:
-                self._one(one)
+            # one by one: logic is refused by its own word, before what stands in it is read
+            self._all(statements(text))
         except _Second:
             raise
         except Refused as error:
-            if not (self._begun and self._in_background):
+            if not (self._begun and self._in_background) or self._has_second():
                 raise
             self._draft.note(f"{error.what}: it and what stands behind it runs beside vLLM, and was left out")
         if not self._begun:
@@ -63,8 +62,51 @@ class _Script:
         if self._scope.arguments:
             self._draft.note("the script hands its own arguments on ($@): none were taken")
 
+    def _all(self, given: Iterable[Statement]) -> None:
+        self._pending = iter(given)
+        while (one := self._next()) is not None:
+            if one.end in ("&&", "||") and self._goes_beside():
+                self._in_its_own(one)
+            else:
+                self._one(one)
+
+    def _within(self, given: Iterable[Statement]) -> None:
+        """Those of another file."""
+        kept = self._pending
+        try:
+            self._all(given)
+        finally:
+            self._pending = kept
+
     def _next(self) -> Statement | None:
         return next(self._pending, None)
+
+    def _goes_beside(self) -> bool:
+        """Whether what is linked to this statement ends with &: all of it has a folder of its own then."""
+        ahead: list[Statement] = []
+        while (one := self._next()) is not None:
+            ahead.append(one)
+            if one.end not in ("&&", "||"):
+                break
+        self._pending = chain(ahead, self._pending)
+        return bool(ahead) and ahead[-1].end == "&"
+
+    def _in_its_own(self, first: Statement) -> None:
+        here, moved, one = self._scope.here, self._scope.moved, first
+        while True:
+            self._one(one)
+            if one.end not in ("&&", "||") or (then := self._next()) is None:
+                break
+            one = then
+        self._scope.here, self._scope.moved = here, moved
+
+    def _has_second(self) -> bool:
+        """Whether another server is started in what was not read."""
+        try:
+            rest = [[Word(raw.bare) for raw in one.words] for one in self._pending]
+        except Refused:
+            return False
+        return any(words and self._starts(words) for words in rest)
 
     def _one(self, one: Statement) -> None:
         first = one.words[0] if one.words else None
@@ -85,7 +127,7 @@ class _Script:
         try:
             words = [Word("export")] if is_export else [word for raw in one.words for word in self._scope.words(raw)]
         except Refused as error:
-            if first.bare not in _SAYS or one.end == "|":
+            if first.bare not in _SAYS | LEFT_OUT or one.end == "|":
                 raise
             what = error.what.removeprefix(f"line {one.line}: ")
             self._draft.note(f"line {one.line}: `{first.bare} …` was left out: {what}")
@@ -101,6 +143,7 @@ class _Script:
             if one.end == "||":
                 self._next()
             return
+        self._is_relative |= any(word.startswith(("./", "../")) for word in words)
         if starts:
             self._server(one, words, values)
         elif one.end == "|":
@@ -124,13 +167,23 @@ class _Script:
     def _put_folders(self) -> None:
         """All that a profile runs has one folder: what the script runs in another one goes there by itself."""
         here = self._scope.here
-        if here is not None and here != self._scope.folder:
+        if here is not None and not self._scope.moved and self._is_relative:
+            self._draft.note("its relative paths are taken to be in the folder of the script ([venv] cwd)")
+        if here is not None and (self._scope.moved or self._is_relative):
             self._draft.put("venv", "cwd", str(here))
         for key, number, folder in self._others:
-            if folder is not None and folder != here:
+            if folder is None or folder == here:
+                continue
+            cd = f"cd {shlex.quote(str(folder))} &&"
+            if key == "sidecar":
+                sidecar = self._draft.raw[key][number]
+                command = sidecar["command"]
+                text = f"exec {shlex.join(command)}" if isinstance(command, list) else command
+                sidecar["command"] = f"{cd} {text}"
+            else:
                 command = self._draft.table("start")[key][number]
-                text = command if isinstance(command, str) else shlex.join(command)
-                self._draft.table("start")[key][number] = f"cd {shlex.quote(str(folder))} && {text}"
+                text = shlex.join(command) if isinstance(command, list) else command
+                self._draft.table("start")[key][number] = f"{cd} {text}"
 
     def _in_front(self, one: Statement) -> Values:
         """What is assigned in front of a command, for that alone: each has those before it, the words have none."""
@@ -182,14 +235,18 @@ class _Script:
         for name in lists:
             del draft.outer[name]
         was_in_container = draft.in_container
-        command(draft, [self._found(word) for word in words])
+        at = max((at for at in range(len(words)) if role([str(word) for word in words[at:]]) == "api"), default=-1)
+        command(draft, [*map(self._found, words[: at + 1]), *words[at + 1 :]])
         if lists and draft.in_container == was_in_container:
             draft.refuse_unknown([*lists.values()], by_shell=True)
             # in front: the wrapper, too, is found by it
             draft.put("venv", "wrap", [*search_path.wrap(lists), *draft.raw.get("venv", {}).get("wrap", [])])
         for operator, target in one.redirected:
             if not operator.endswith("&"):
-                where = command_text(self._scope.words(target), 100)
+                try:
+                    where = command_text(self._scope.words(target), 100)
+                except Refused:  # its name is known only when it runs
+                    where = "a file"
                 draft.note(f"its output went to {where}: kvtop keeps a log of its own ([log] file)")
         self._in_background = one.end == "&" or words[0] == "exec" or _returns_at_once(words)
         if one.end == "|":
@@ -197,6 +254,22 @@ class _Script:
             if behind is None or not behind.words or behind.words[0].bare != "tee":
                 raise Refused("a pipe behind vLLM: the script has logic", line=one.line)
             draft.note("its output went through tee: kvtop keeps a log of its own ([log] file)")
+
+    def _beside(self, other: Other) -> None:
+        sidecars = self._draft.raw.setdefault("sidecar", [])
+        self._others.append(("sidecar", len(sidecars), self._scope.here))
+        command: str | list[str]
+        if other.is_plain:
+            first, *rest = other.words
+            command = [*other.in_front, str(self._found(first)), *map(str, rest)]
+            for where in other.outputs:
+                self._draft.note(f"its output went to {where}: kvtop keeps a log of each sidecar")
+        else:
+            command = other.said(may_fail=False)
+        names = {one["name"] for one in sidecars}
+        name = other.name
+        unused = next(one for one in (name, *(f"{name}-{n}" for n in range(2, _MOST_OTHERS + 2))) if one not in names)
+        sidecars.append({"name": unused, "command": command})
 
     def _found(self, word: Word) -> Word:
         """A program of the environment that the script activates, by its path."""
@@ -228,11 +301,8 @@ class _Script:
             draft.note(f"{shown} was left out: it runs beside vLLM")
             return
         if one.end == "&":
-            beside = [*other.in_front, *(str(self._found(word)) for word in words)]
-            draft.raw.setdefault("sidecar", []).append({"name": Path(words[0]).name, "command": beside})
+            self._beside(other)
             draft.note(f"{shown} runs beside vLLM, as a sidecar")
-            for where in other.outputs:
-                draft.note(f"its output went to {where}: kvtop keeps a log of each sidecar")
             return
         if draft.raw.get("sidecar") and not self._begun:
             names = command_text(", ".join(one["name"] for one in draft.raw["sidecar"]), 60)

@@ -247,6 +247,9 @@ class _Lexer:
                 keep()
                 raw.parts += self.double()
             elif char in "$`":
+                if char == "$" and self._peek(1) == '"':
+                    self._at += 1  # to be translated: it is as it is
+                    continue
                 if self._peek(1) == "'":
                     raise Refused("$'…' is not read", line=self.line)
                 keep()

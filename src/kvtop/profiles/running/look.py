@@ -7,6 +7,8 @@ import re
 import time
 from dataclasses import dataclass
 
+import msgspec
+
 from kvtop.errors import printable
 from kvtop.profiles.running import failure, lock, record
 from kvtop.profiles.running.helpers import left_of_sidecars
@@ -70,6 +72,10 @@ def look(name: str) -> Seen:
     if state.keeper is not None and state.keeper.lives:
         return _seen(state)
     if state.state in ("stopped", "failed"):
+        if state.why != (why := less_left(state.why)) and not state.left():
+            fresh = msgspec.structs.replace(state, why=why)  # what lived on has ended by itself since
+            _saved(state, fresh)
+            state = fresh
         return Seen(name, "stopping" if state.after_runs else state.state, state, ended=state.after_runs)
     before = copy.deepcopy(state)
     if not runner_of(state).lives():
