@@ -8,7 +8,7 @@ from kvtop.cli.profile import following
 from kvtop.profiles.running.client import Step
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.progress import Left
-from kvtop.profiles.running.record import Record, Stage
+from kvtop.profiles.running.record import Record, Stage, Who
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,10 @@ def test_what_is_not_known_is_null() -> None:
         "notes": [],
         "log": None,
     }
+
+
+def test_of_a_server_that_is_ready_a_sidecar_that_has_ended_is_told() -> None:
+    gone = Who(2**22 + 1, "0")
+    state = Record(name="x", state="running", started_at=1.0, ready_at=2.0, sidecars=[gone])
+    words = following.ready_words(Seen("x", "running", state))
+    assert words == "x is ready after 1.0 s: http://127.0.0.1:8000; its sidecar has ended"

@@ -109,7 +109,7 @@ def _of_record(state: Record, names: set[str]) -> Iterator[Row]:
         shown = f"{', '.join(map(str, left[:5]))}{', …' if len(left) > 5 else ''}"
         because = f"of {name}, which is {state.state}: {len(left)} outlived its server and its keeper: {shown}"
         yield Row("profile's processes", False, because, f"kvtop profile stop {name} ends them")
-    elif state.after_owed and not state.after_runs:
+    if state.after_owed and not state.after_runs:
         because = f"after_stop of {name} was not run to its end: its keeper was gone"
         yield Row("profile's after_stop", False, because, offer(name))
     if state.state in ("starting", "running") and (kept or lives) and (ended := beside.ended(state)):

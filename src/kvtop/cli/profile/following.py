@@ -10,7 +10,7 @@ from kvtop.clock import iso
 from kvtop.errors import printable
 from kvtop.model.starting import about
 from kvtop.model.words import exact, lasted, secs
-from kvtop.profiles.running import client
+from kvtop.profiles.running import beside, client
 from kvtop.profiles.running.client import Step
 from kvtop.profiles.running.look import Seen
 from kvtop.profiles.running.record import Record
@@ -91,7 +91,8 @@ def ready_words(seen: Seen) -> str:
     assert state is not None
     took = secs(state.ready_at - state.started_at) if state.ready_at is not None else "–"
     tokens = f", KV cache {exact(state.kv_cache_tokens)} tokens" if state.kv_cache_tokens is not None else ""
-    return f"{printable(seen.name, 80)} is ready after {took}: http://{authority(state.host, state.port)}{tokens}"
+    lost = f"; {beside.words(gone, len(state.sidecars))}" if (gone := beside.ended(state)) else ""
+    return f"{printable(seen.name, 80)} is ready after {took}: http://{authority(state.host, state.port)}{tokens}{lost}"
 
 
 def document(seen: Seen) -> dict[str, Any]:
