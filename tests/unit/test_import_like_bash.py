@@ -81,6 +81,8 @@ def run_by_bash(text: str, folder: Path) -> tuple[list[str], dict[str, str], str
         "source tests; export C=2; vllm serve m",
         "source functions; vllm serve m",
         "cd /tmp && ./lite & vllm serve m",
+        "true || x\\ncd /tmp && cd / && ./lite & vllm serve m",
+        "cd / || x\\ncd /tmp && vllm serve m --x $PWD",
         "vllm serve m & R=$!; trap 'true $R' EXIT; wait $R; pkill -P $R",
         "vllm serve m --x $(id -u):`id -g`",
         "source nofile 2>/dev/null || true; vllm serve m",

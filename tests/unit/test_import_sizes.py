@@ -25,6 +25,7 @@ SOURCES = {
         + "vllm serve m $((1/0))",
         "divides by zero",
     ),
+    "linked.sh": ("true && " * (SIZE // 8 - 2) + "vllm", "no command of it starts vLLM"),
     "commands.sh": ("foo b\n" * (SIZE // 7) + "vllm serve m", "more than 300 commands"),
     "services.yml": ("services:\n" + "".join(f" s{i}: {{image: x}}\n" for i in range(SIZE // 24)), "services may run"),
     "brackets.yml": ("services: " + "[" * (SIZE // 2), "nested too deeply"),

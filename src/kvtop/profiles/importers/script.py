@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 
 from kvtop.profiles.importers import search_path
@@ -18,6 +18,7 @@ from kvtop.profiles.importers.word import Word
 from kvtop.profiles.importers.words import CONTAINERS, command, shell_text
 from kvtop.sources.processes import role
 
+_LINKS = ("&&", "||")
 _MOST_OTHERS = 300
 _SAYS = NOTHING - {":", "true", "read"}
 """Those whose words need not be known."""
@@ -39,6 +40,10 @@ class _Script:
         self._scope = Scope(file, draft, text)
         self._shell = Builtins(draft, self._scope, self._within)
         self._pending: Iterator[Statement] = iter(())
+        self._ahead: deque[Statement] = deque()
+        """Read already, and not yet done."""
+        self._taken = ""
+        """How the statement ended that was taken last."""
         self._begun = False
         self._others: list[tuple[str, int, Path | None]] = []
         """(key of [start], which of them, its folder) of the commands that are none of vLLM's."""
@@ -64,38 +69,42 @@ class _Script:
 
     def _all(self, given: Iterable[Statement]) -> None:
         self._pending = iter(given)
-        while (one := self._next()) is not None:
-            if one.end in ("&&", "||") and self._goes_beside():
+        while True:
+            is_first = self._taken not in _LINKS
+            if (one := self._next()) is None:
+                break
+            if is_first and one.end in _LINKS and self._goes_beside():
                 self._in_its_own(one)
             else:
                 self._one(one)
 
     def _within(self, given: Iterable[Statement]) -> None:
         """Those of another file."""
-        kept = self._pending
+        kept = self._pending, self._ahead, self._taken
+        self._ahead, self._taken = deque(), ""
         try:
             self._all(given)
         finally:
-            self._pending = kept
+            self._pending, self._ahead, self._taken = kept
 
     def _next(self) -> Statement | None:
-        return next(self._pending, None)
+        one = self._ahead.popleft() if self._ahead else next(self._pending, None)
+        self._taken = one.end if one is not None else ""
+        return one
 
     def _goes_beside(self) -> bool:
         """Whether what is linked to this statement ends with &: all of it has a folder of its own then."""
-        ahead: list[Statement] = []
-        while (one := self._next()) is not None:
-            ahead.append(one)
-            if one.end not in ("&&", "||"):
-                break
-        self._pending = chain(ahead, self._pending)
-        return bool(ahead) and ahead[-1].end == "&"
+        for one in self._pending:
+            self._ahead.append(one)
+            if one.end not in _LINKS:
+                return one.end == "&"
+        return False
 
     def _in_its_own(self, first: Statement) -> None:
         here, moved, one = self._scope.here, self._scope.moved, first
         while True:
             self._one(one)
-            if one.end not in ("&&", "||") or (then := self._next()) is None:
+            if self._taken not in _LINKS or (then := self._next()) is None:
                 break
             one = then
         self._scope.here, self._scope.moved = here, moved
@@ -103,7 +112,7 @@ class _Script:
     def _has_second(self) -> bool:
         """Whether another server is started in what was not read."""
         try:
-            rest = [[Word(raw.bare) for raw in one.words] for one in self._pending]
+            rest = [[Word(raw.bare) for raw in one.words] for one in (*self._ahead, *self._pending)]
         except Refused:
             return False
         return any(words and self._starts(words) for words in rest)
