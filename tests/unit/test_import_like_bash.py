@@ -7,9 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvtop.profiles.importers import script
 from kvtop.profiles.importers.draft import Draft, Imported, Refused
@@ -250,11 +253,106 @@ def test_an_environment_of_conda_is_named(sourced: bool, tmp_path: Path, monkeyp
     assert made.profile.venv.command == [f"{root}/envs/v/bin/vllm", "serve"] and made.notes == ()
     made = read(f"source {root}/bin/activate v\nvllm serve m", tmp_path / "a.sh")
     assert made.profile.venv.command == [f"{root}/envs/v/bin/vllm", "serve"]
-    made = read(f"{text}conda activate other\nvllm serve m", tmp_path / "a.sh")
-    (note,) = made.notes
-    assert note.endswith("was left out: [venv] command names the vllm of another environment than kvtop's")
+    made = read(f"{text}source activate v\nvllm serve m", tmp_path / "a.sh")
+    assert made.profile.venv.command == [f"{root}/envs/v/bin/vllm", "serve"]
+    for other in ("conda activate other", "source activate other"):
+        made = read(f"{text}{other}\nvllm serve m", tmp_path / "a.sh")
+        (note,) = made.notes
+        assert note.startswith(f"line {1 + sourced}: `{other}` ") and note.endswith(
+            "was left out: [venv] command names the vllm of another environment than kvtop's"
+        )
 
 
 def test_conda_run_is_a_wrap(tmp_path: Path) -> None:
     made = read("conda run -n v --no-capture-output vllm serve m", tmp_path / "a.sh").profile
     assert made.venv.wrap == ["conda", "run", "-n", "v", "--no-capture-output"]
+
+
+PIECES = [
+    "A=1",
+    "B=$A",
+    "export",
+    "C=${A:-x}",
+    "vllm",
+    "serve",
+    "m",
+    "&&",
+    "||",
+    ";",
+    "&",
+    "|",
+    "\n",
+    "cd",
+    "/tmp",
+    "-",
+    "..",
+    '"$@"',
+    "${L[@]}",
+    "L=(a",
+    "b)",
+    "L+=(c)",
+    "$!",
+    "$(pwd)",
+    "`x`",
+    "echo",
+    ">",
+    "f",
+    "<",
+    "2>&1",
+    "set",
+    "-a",
+    "--",
+    "shift",
+    "source",
+    "activate",
+    "./e",
+    "unset",
+    "read",
+    "X",
+    "bash",
+    "-c",
+    "'vllm",
+    "PATH=/x:$PATH",
+    "LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/y",
+    "conda",
+    "v",
+    "exec",
+    "nohup",
+    "API_KEY=abc",
+    "$API_KEY",
+    "${API_KEY:=zzz}",
+    "docker",
+    "run",
+    "-dp",
+    "1:1",
+    "-e",
+    "vllm/vllm-openai",
+    "trap",
+    "$((1+A))",
+    "if",
+    "fi",
+    "true",
+    ":",
+    "*",
+    "{a,b}",
+    "~/x",
+    '"',
+    "'",
+    "\\",
+    "$'",
+    "#",
+    '$"',
+    "return",
+    "function",
+    "foo()",
+    "{",
+    "}",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=25), st.sampled_from(["", "\nvllm serve m"]))
+def test_no_script_is_more_than_refused(pieces: list[str], end: str) -> None:
+    draft = Draft()
+    with suppress(Refused):
+        script.read(draft, " ".join(pieces) + end, Path("/nowhere/a.sh"))
+        draft.made()

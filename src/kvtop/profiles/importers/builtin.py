@@ -41,6 +41,7 @@ NOTHING |= {"hash", "disown", "type", "jobs", "bg", "fg", "history"}
 """Commands that change nothing of what runs, as long as nothing is made of what they say."""
 LEFT_OUT = {"trap", "ulimit", "umask", "micromamba", "module", "pkill", "kill", "killall", "fuser", "alias", "conda"}
 _CONDAS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", ".conda")
+_ANOTHER = ": [venv] command names the vllm of another environment than kvtop's"
 _MAX_SOURCED = 256_000
 _ENV_FILE = re.compile(r"\s*(?:cat|grep\s+-v\s+(['\"]?)\^#\1)\s+([^\s|;&\"'$]+)\s*(?:\|\s*xargs(?:\s+-0)?\s*)?")
 """What `export $(…)` reads a file of variables by."""
@@ -153,8 +154,8 @@ class Builtins:
         elif name == "conda" and rest[:1] == ["activate"] and self._has_activated(rest[1:]):
             pass
         elif name in LEFT_OUT:
-            runs = ": [venv] command names the vllm of another environment than kvtop's" if name == "conda" else ""
-            self._draft.note(f"line {one.line}: `{command_text(words, 80)}` was left out{runs}")
+            another = _ANOTHER if name == "conda" else ""
+            self._draft.note(f"line {one.line}: `{command_text(words, 80)}` was left out{another}")
         elif name == "exec" and not rest:  # only its own output goes elsewhere
             pass
         elif name == "shift":
@@ -241,8 +242,13 @@ class Builtins:
             return
         here = self._scope.here
         file = Path(rest[0]) if here is None else here / rest[0]
+        if file.name == "activate" and not rest[1:]:
+            self._activate(file.parent)
+            return
         if file.name == "activate":  # conda's own has an environment's name behind it
-            self._activate(file.parents[1] / "envs" / rest[1] / "bin" if rest[1:] else file.parent)
+            self._conda = file.parents[1] if "/" in rest[0] and len(file.parents) > 1 else self._conda
+            if not self._has_activated(rest[1:]):
+                self._draft.note(f"line {one.line}: `{command_text(['source', *rest], 80)}` was left out{_ANOTHER}")
             return
         if file.name == "conda.sh":
             self._conda = file.parents[2] if len(file.parents) > 2 else None
