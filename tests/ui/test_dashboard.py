@@ -507,6 +507,15 @@ async def test_the_filter_is_typed_kept_and_left() -> None:
         assert " 813 " in text(app)
 
 
+async def test_what_is_typed_right_behind_the_key_of_the_filter_is_its_text() -> None:
+    async with shown(boxes.box()) as (app, pilot, _):
+        for key, typed in (("slash", "/"), *((char, char) for char in "slow")):
+            app.post_message(events.Key(key, typed))
+        await pilot.pause()
+        await pilot.press("enter")
+        assert "1 of 50 rows" in text(app)
+
+
 async def test_a_filter_that_is_none_is_named() -> None:
     async with shown(boxes.box()) as (app, pilot, _):
         await pilot.press("slash")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from kvtop.live.logbook import KEPT, LogBook, LogReader
@@ -349,3 +350,14 @@ async def test_no_secret_of_a_log_is_on_the_screen(tmp_path: Path) -> None:
         await pilot.press("slash", *"token", "enter")
         rows = await until(app, pilot, "1 of 1 with")
         assert key not in "".join(rows) and key not in app.export_screenshot()
+
+
+async def test_what_is_typed_right_behind_the_key_of_the_search_is_searched(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_text("".join(line(i) for i in range(100)) + "kv cache\n")
+    app = page(file)
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until(app, pilot, "kv cache", "following")
+        for key, text in (("slash", "/"), *((char, char) for char in "kv"), ("enter", None)):
+            app.post_message(events.Key(key, text))
+        await until(app, pilot, "1 of 1 with “kv”")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from kvtop.errors import KvtopError
@@ -509,3 +510,15 @@ async def test_requests_that_nobody_counted_are_not_none() -> None:
         await pilot.pause()
         row = next(row for row in shown(page.app) if row.startswith("▸"))
         assert row.split("50 %")[1].split()[:2] == ["–", "–"]
+
+
+async def test_a_path_that_is_typed_right_behind_its_key_is_no_row_of_keys() -> None:
+    page = Page(Held(view(running(), CHOSEN)), "qwen27-dflash2")
+    async with page.app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        for key, text in (("i", "i"), ("slash", "/"), ("s", "s"), ("x", "x")):
+            page.app.post_message(events.Key(key, text))
+        await pilot.pause()
+        await page.press(pilot, "y")
+        assert page.screen.query_one(LineInput).value == "/sxy"
+        assert page.screen.question is None and page.held.done == []

@@ -337,6 +337,11 @@ class Dashboard(Screen[None]):
         self._again()
 
     def on_key(self, event: events.Key) -> None:
+        if not self.typing and event.key in self.keymap.action("filter").keys:
+            # at once: what is typed right behind it would come before its action
+            event.stop()
+            self.action_filter()
+            return
         if not self.typing:
             return
         event.stop()

@@ -240,6 +240,11 @@ class LogScreen(Screen[None]):
         self._show_foot()
 
     def on_key(self, event: events.Key) -> None:
+        if not self.typing and event.key in self.keymap.action("search-log").keys:
+            # at once: what is typed right behind it would come before its action
+            event.stop()
+            self.action_search_log()
+            return
         if not self.typing or event.key in ("ctrl+c", "ctrl+q", "ctrl+z"):
             return
         event.stop()

@@ -299,6 +299,14 @@ class ProfilesScreen(Page):
     def on_key(self, event: events.Key) -> None:
         """While something is asked, y and n answer, and other keys do nothing but lead out. A path that is typed is
         typed to its end first."""
+        if self.question is None and event.key in self.keymap.action("import-profile").keys and not self.typing:
+            # at once: what is typed right behind it would come before its action
+            event.stop()
+            self.action_import_profile()
+        elif self.typing and event.is_printable and event.character:
+            event.stop()  # it was on its way before the line had the focus
+            for box in self.query(LineInput):
+                box.insert_text_at_cursor(event.character)
         if self.question is None or self.typing or event.key in ("ctrl+c", "ctrl+q", "ctrl+z"):
             return
         event.stop()
