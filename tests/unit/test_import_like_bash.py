@@ -187,6 +187,14 @@ def test_only_the_program_is_looked_for_in_the_environment(tmp_path: Path) -> No
     assert made.sidecar[0].command[-3:] == [f"{venv}/ray", "start", "ray"]
 
 
+def test_what_a_container_runs_is_not_looked_for_in_the_environment(tmp_path: Path) -> None:
+    venv = tmp_path / "venv" / "bin"
+    venv.mkdir(parents=True)
+    (venv / "vllm").touch()
+    made = read(f"source {venv}/activate\ndocker run --name vllm img vllm serve m", tmp_path / "a.sh").profile
+    assert made.docker.name == "vllm" and made.docker.command == ["vllm", "serve"]
+
+
 def test_the_name_of_a_log_that_only_a_run_could_tell_is_none(tmp_path: Path) -> None:
     made = read("LOG=x_$(date +%F).log\nvllm serve m > $LOG 2>&1", tmp_path / "a.sh")
     assert made.notes == ("its output went to a file: kvtop keeps a log of its own ([log] file)",)

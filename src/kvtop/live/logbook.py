@@ -13,6 +13,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
@@ -31,6 +32,12 @@ LONGEST = 4_000
 TOOL_LINES = 100_000
 _UNENDED_LOOKS = 2
 _ENDS = re.compile(rb"\r\n|[\r\n]")
+
+
+@lru_cache(2_000)
+def _masked(line: str) -> str:
+    """Each line that is seen is drawn again and again, and masking takes a hundred times as long as the rest of it."""
+    return text_without_secrets(line)
 
 
 class LogBook:
@@ -74,7 +81,7 @@ class LogBook:
         """Without colours and secrets; what controls a terminal is still in it."""
         begin = self._begins[i]
         end = self._begins[i + 1] if i + 1 < len(self._begins) else len(self._data)
-        return text_without_secrets(clean(bytes(self._data[begin : min(end, begin + LONGEST)]).rstrip(b"\r\n")))
+        return _masked(clean(bytes(self._data[begin : min(end, begin + LONGEST)]).rstrip(b"\r\n")))
 
     def matches(self, text: str) -> Sequence[int]:
         """The lines that have this text as they are shown, whatever the case of its letters from a to z, by number."""

@@ -164,7 +164,11 @@ def _options(draft: Draft, one: Mapping[str, Any]) -> None:
     for flag, value in of_service(one):
         options += [flag, value] if flag in _MANY else [f"{flag}={value}"]
     resources = table(table(one.get("deploy")).get("resources"))
-    draft.put("docker", "image", "" if is_hidden([one.get("image") or ""]) else str(one.get("image") or ""))
+    image = _scalar(one.get("image") or "")
+    if is_hidden([image]):
+        draft.note("docker.image holds a secret: left out")
+    else:
+        draft.put("docker", "image", str(image))
     draft.put("docker", "options", options)
     for device in tables(table(resources.get("reservations")).get("devices")):
         if ids := rows(device.get("device_ids")):
@@ -198,11 +202,12 @@ def _words(draft: Draft, value: object) -> list[str]:
         return []
     if isinstance(value, list):
         return [_scalar(one) for one in value]
+    text = _scalar(value)
     try:
-        words = shlex.split(str(value))
+        words = shlex.split(text)
     except ValueError:
         raise Refused("a quote in its command has no end", "mend the file") from None
-    return draft.parts(str(value) if not isinstance(value, str) else value, words)
+    return draft.parts(text, words)
 
 
 def _restart(draft: Draft, one: Mapping[str, Any]) -> None:

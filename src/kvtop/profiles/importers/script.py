@@ -245,6 +245,8 @@ class _Script:
             del draft.outer[name]
         was_in_container = draft.in_container
         at = max((at for at in range(len(words)) if role([str(word) for word in words[at:]]) == "api"), default=-1)
+        if any(Path(word).name in CONTAINERS for word in words[: at + 1]):
+            at = -1  # in the container it is found by itself
         command(draft, [*map(self._found, words[: at + 1]), *words[at + 1 :]])
         if lists and draft.in_container == was_in_container:
             draft.refuse_unknown([*lists.values()], by_shell=True)
