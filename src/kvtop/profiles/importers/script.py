@@ -48,6 +48,8 @@ class _Script:
         self._others: list[tuple[str, int, Path | None]] = []
         """(key of [start], which of them, its folder) of the commands that are none of vLLM's."""
         self._in_background = self._is_relative = False
+        self._served: tuple[Path | None, bool] = (None, False)
+        """The folder that it was in when the server was started, and whether it had gone there itself."""
 
     def run(self, text: str) -> None:
         try:
@@ -175,10 +177,10 @@ class _Script:
 
     def _put_folders(self) -> None:
         """All that a profile runs has one folder: what the script runs in another one goes there by itself."""
-        here = self._scope.here
-        if here is not None and not self._scope.moved and self._is_relative:
+        here, moved = self._served
+        if here is not None and not moved and self._is_relative:
             self._draft.note("its relative paths are taken to be in the folder of the script ([venv] cwd)")
-        if here is not None and (self._scope.moved or self._is_relative):
+        if here is not None and (moved or self._is_relative):
             self._draft.put("venv", "cwd", str(here))
         for key, number, folder in self._others:
             if folder is None or folder == here:
@@ -230,6 +232,7 @@ class _Script:
         if self._begun:
             raise _Second("a second command that starts vLLM: a profile is one server", line=one.line)
         self._begun = True
+        self._served = self._scope.here, self._scope.moved
         draft = self._draft
         for name, exported in self._scope.exported.items():
             value = self._scope.values.get(name)
