@@ -84,6 +84,17 @@ class Scope:
                 else:
                     self.values.pop(name, None)
 
+    @contextmanager
+    def subshell(self) -> Iterator[None]:
+        """What is set and where it goes in here is of a process of its own."""
+        kept = dict(self.values), dict(self.exported), dict(self.unknown)
+        own = self.here, self.moved, self.all_exported, self.own_arguments
+        try:
+            yield
+        finally:
+            self.values, self.exported, self.unknown = kept
+            self.here, self.moved, self.all_exported, self.own_arguments = own
+
     def words(self, raw: Raw, *, split: bool = True) -> list[Word]:
         """The words that one becomes: none, one, or several where an unquoted variable holds blanks, unless that is not
         `split`, as in an assignment."""

@@ -95,7 +95,7 @@ class _Script:
         return one
 
     def _goes_beside(self) -> bool:
-        """Whether what is linked to this statement ends with &: all of it has a folder of its own then."""
+        """Whether what is linked to this statement ends with &: all of it is a process of its own then."""
         for one in self._pending:
             self._ahead.append(one)
             if one.end not in _LINKS:
@@ -103,13 +103,14 @@ class _Script:
         return False
 
     def _in_its_own(self, first: Statement) -> None:
-        here, moved, one = self._scope.here, self._scope.moved, first
-        while True:
-            self._one(one)
-            if self._taken not in _LINKS or (then := self._next()) is None:
-                break
-            one = then
-        self._scope.here, self._scope.moved = here, moved
+        one, folder = first, self._shell.bin
+        with self._scope.subshell():
+            while True:
+                self._one(one)
+                if self._taken not in _LINKS or (then := self._next()) is None:
+                    break
+                one = then
+        self._shell.bin = folder
 
     def _has_second(self) -> bool:
         """Whether another server is started in what was not read."""
